@@ -1,0 +1,1 @@
+"""The cpu_ref backend of tflgpu."""

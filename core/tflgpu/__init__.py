@@ -1,0 +1,1 @@
+"""GPU delegate framework for TensorFlow Lite models."""

@@ -1,0 +1,52 @@
+"""The exception tree: whatever goes wrong in tflgpu on bad input is a `TflgpuError`.
+
+Each message says what failed, where (tensor, operator, file, option), why, and what to do.
+Errors that stand in for one that `tf.lite.Interpreter` would raise also derive from that
+built-in type (``ValueError`` or ``RuntimeError``), so scripts written for it keep working.
+"""
+
+from __future__ import annotations
+
+
+class TflgpuError(Exception):
+    """Base of every error raised on purpose by tflgpu."""
+
+
+class ModelError(TflgpuError, ValueError):
+    """A `.tflite` model is malformed, truncated, or uses what the format does not define."""
+
+
+class UnsupportedError(TflgpuError, RuntimeError):
+    """A well-formed model needs something that no available backend (nor the CPU) can run."""
+
+
+class GraphError(TflgpuError):
+    """A graph broke one of its own rules: a defect in a pass or in a plugin."""
+
+
+class KernelError(TflgpuError):
+    """A kernel tree is ill-typed or broke a rule of the kernel language."""
+
+
+class PluginError(TflgpuError):
+    """A plugin failed to import, clashes with another, or broke the hook contract."""
+
+
+class DeviceError(TflgpuError, RuntimeError):
+    """A backend or device is missing, could not be opened, or failed while running."""
+
+
+class CompileError(DeviceError):
+    """A driver refused a generated program; carries the source and the driver's log."""
+
+
+class OptionError(TflgpuError, ValueError):
+    """An option is unknown, has a value outside its range, or clashes with another."""
+
+
+class InputError(TflgpuError, ValueError):
+    """A tensor given to, or asked from, an interpreter has the wrong index, shape or dtype."""
+
+
+class StateError(TflgpuError, RuntimeError):
+    """A call came in the wrong order: before allocation, after close, while running."""

@@ -1,0 +1,144 @@
+"""Element types of tensors, with their NumPy and TFLite counterparts."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class DType(enum.Enum):
+    """A tensor's element type. The value is the short name used in dumps and tables."""
+
+    F32 = "f32"
+    F16 = "f16"
+    F64 = "f64"
+    BF16 = "bf16"
+    I4 = "i4"
+    I8 = "i8"
+    U8 = "u8"
+    I16 = "i16"
+    U16 = "u16"
+    I32 = "i32"
+    U32 = "u32"
+    I64 = "i64"
+    U64 = "u64"
+    BOOL = "bool"
+    C64 = "c64"
+    C128 = "c128"
+    STRING = "string"
+    RESOURCE = "resource"
+    VARIANT = "variant"
+
+    def __repr__(self) -> str:
+        return self.value
+
+    @property
+    def has_numpy(self) -> bool:
+        """Whether a NumPy dtype stands for it (not for i4, bf16, strings and handles)."""
+        return self in _NUMPY
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype.
+
+        Raises:
+            TypeError: there is none for this type; ask `has_numpy` first.
+        """
+        try:
+            return _NUMPY[self]
+        except KeyError:
+            raise TypeError(f"{self.value} has no NumPy dtype") from None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element; 0 where elements are not whole bytes or have no fixed size."""
+        if self is DType.BF16:
+            return 2
+        return _NUMPY[self].itemsize if self in _NUMPY else 0
+
+    @property
+    def is_float(self) -> bool:
+        """f16, bf16, f32 or f64."""
+        return self in (DType.F16, DType.BF16, DType.F32, DType.F64)
+
+    @property
+    def is_int(self) -> bool:
+        """A signed or unsigned whole number (bool is not one)."""
+        return self.value[0] in "iu" and self.value[1:].isdigit()
+
+    @classmethod
+    def from_numpy(cls, dtype: npt.DTypeLike) -> DType:
+        """The DType of a NumPy dtype.
+
+        Raises:
+            TypeError: no tensor type stands for it.
+        """
+        wanted = np.dtype(dtype)
+        for ours, theirs in _NUMPY.items():
+            if theirs == wanted:
+                return ours
+        raise TypeError(f"no tensor type stands for NumPy dtype {wanted}")
+
+    @classmethod
+    def from_tflite(cls, code: int) -> DType:
+        """The DType of a TFLite `TensorType` code.
+
+        Raises:
+            KeyError: the schema defines no such code.
+        """
+        return _TFLITE[code]
+
+    @property
+    def tflite(self) -> int:
+        """The TFLite `TensorType` code.
+
+        Raises:
+            KeyError: the format has no such type.
+        """
+        return {v: k for k, v in _TFLITE.items()}[self]
+
+
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.F32: np.dtype(np.float32),
+    DType.F16: np.dtype(np.float16),
+    DType.F64: np.dtype(np.float64),
+    DType.I8: np.dtype(np.int8),
+    DType.U8: np.dtype(np.uint8),
+    DType.I16: np.dtype(np.int16),
+    DType.U16: np.dtype(np.uint16),
+    DType.I32: np.dtype(np.int32),
+    DType.U32: np.dtype(np.uint32),
+    DType.I64: np.dtype(np.int64),
+    DType.U64: np.dtype(np.uint64),
+    DType.BOOL: np.dtype(np.bool_),
+    DType.C64: np.dtype(np.complex64),
+    DType.C128: np.dtype(np.complex128),
+}
+
+# TensorType in the TFLite schema (schema.fbs, version 3).
+_TFLITE: dict[int, DType] = {
+    0: DType.F32,
+    1: DType.F16,
+    2: DType.I32,
+    3: DType.U8,
+    4: DType.I64,
+    5: DType.STRING,
+    6: DType.BOOL,
+    7: DType.I16,
+    8: DType.C64,
+    9: DType.I8,
+    10: DType.F64,
+    11: DType.C128,
+    12: DType.U64,
+    13: DType.RESOURCE,
+    14: DType.VARIANT,
+    15: DType.U32,
+    16: DType.U16,
+    17: DType.I4,
+    18: DType.BF16,
+}

@@ -1,0 +1,1 @@
+"""tflgpu.tflite"""
