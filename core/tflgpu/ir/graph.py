@@ -1,0 +1,268 @@
+"""The graph every stage works on, from the reader to the plan: values, nodes, one graph.
+
+A graph holds its nodes in topological order. A `Value` is produced by at most one node; its
+id is unique in the graph and, for values that come from a model file, equals the tensor index
+there, so that a report or an interpreter can name tensors as the file does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import GraphError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+
+Shape = tuple[int, ...]
+
+
+@attrs.frozen
+class TensorSpec:
+    """Shape and element type of a tensor, without contents."""
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+@attrs.define(eq=False)
+class Value:
+    """One tensor: an input, a constant (``data`` is set), a variable, or a node's result."""
+
+    id: int
+    name: str
+    shape: Shape
+    dtype: DType
+    data: Array | None = None
+    quant: Quantization | None = None
+    is_variable: bool = False
+    shape_signature: Shape | None = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Its shape and dtype."""
+        return TensorSpec(self.shape, self.dtype)
+
+    @property
+    def is_const(self) -> bool:
+        """Whether its contents are known before the model runs."""
+        return self.data is not None
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its contents, packed."""
+        return self.elements * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        kind = "const " if self.is_const else "var " if self.is_variable else ""
+        return f"%{self.id}:{kind}{self.spec}"
+
+
+@attrs.define(eq=False)
+class Node:
+    """One operation. ``attrs`` is the frozen attribute value of its op definition.
+
+    ``origins`` are the operator indices in the model file that this node stands for: one after
+    reading, several once passes have fused nodes, so that reports can speak of the file's
+    operators whatever the passes did.
+    """
+
+    op: str
+    attrs: Any
+    inputs: list[Value | None]
+    outputs: list[Value]
+    version: int = 1
+    origins: tuple[int, ...] = ()
+
+    @property
+    def runtime_inputs(self) -> list[Value]:
+        """Inputs that are neither absent nor constant."""
+        return [v for v in self.inputs if v is not None and not v.is_const]
+
+    @property
+    def label(self) -> str:
+        """How messages name the node: operator index in the file, then op name."""
+        where = "+".join(map(str, self.origins)) if self.origins else "new"
+        return f"#{where} {self.op}"
+
+    def input(self, index: int) -> Value:
+        """The input at ``index``.
+
+        Raises:
+            GraphError: it is absent.
+        """
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise GraphError(f"{self.label}: input {index} is absent")
+        return value
+
+    def optional_input(self, index: int) -> Value | None:
+        """The input at ``index``, or None where it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def const(self, index: int) -> Array:
+        """The contents of the constant input at ``index``.
+
+        Raises:
+            GraphError: it is absent or not a constant.
+        """
+        data = self.input(index).data
+        if data is None:
+            raise GraphError(f"{self.label}: input {index} is not a constant")
+        return data
+
+
+@attrs.define(eq=False)
+class Graph:
+    """Nodes in topological order, between ``inputs`` and ``outputs``."""
+
+    name: str = "main"
+    nodes: list[Node] = attrs.Factory(list)
+    inputs: list[Value] = attrs.Factory(list)
+    outputs: list[Value] = attrs.Factory(list)
+    values: dict[int, Value] = attrs.Factory(dict)
+
+    def add_value(
+        self,
+        shape: Sequence[int],
+        dtype: DType,
+        *,
+        name: str = "",
+        data: Array | None = None,
+        quant: Quantization | None = None,
+        id: int | None = None,
+    ) -> Value:
+        """Make a value with a fresh id (or ``id``, which must be unused)."""
+        key = (max(self.values) + 1 if self.values else 0) if id is None else id
+        if key in self.values:
+            raise GraphError(f"graph {self.name}: value {key} exists already")
+        value = Value(key, name or f"v{key}", tuple(map(int, shape)), dtype, data, quant)
+        self.values[key] = value
+        return value
+
+    def add_const(self, data: Array, *, name: str = "") -> Value:
+        """Make a constant value that holds ``data``."""
+        return self.add_value(data.shape, DType.from_numpy(data.dtype), name=name, data=data)
+
+    def add_node(
+        self,
+        op: str,
+        attributes: Any,
+        inputs: Iterable[Value | None],
+        outputs: Iterable[Value],
+        *,
+        version: int = 1,
+        origins: Iterable[int] = (),
+        before: Node | None = None,
+    ) -> Node:
+        """Insert a node at the end, or right before another one."""
+        node = Node(op, attributes, list(inputs), list(outputs), version, tuple(origins))
+        at = len(self.nodes) if before is None else self.nodes.index(before)
+        self.nodes.insert(at, node)
+        return node
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that makes ``value``, None for inputs, constants and variables."""
+        for node in self.nodes:
+            if any(out is value for out in node.outputs):
+                return node
+        return None
+
+    def consumers(self, value: Value) -> list[Node]:
+        """The nodes that read ``value``, each once, in order."""
+        return [n for n in self.nodes if any(v is value for v in n.inputs)]
+
+    def is_output(self, value: Value) -> bool:
+        """Whether ``value`` is one of the graph's outputs."""
+        return any(v is value for v in self.outputs)
+
+    def is_input(self, value: Value) -> bool:
+        """Whether ``value`` is one of the graph's inputs."""
+        return any(v is value for v in self.inputs)
+
+    def replace_uses(self, old: Value, new: Value) -> int:
+        """Make every reader of ``old`` (and the graph's outputs) use ``new``; count the edits."""
+        count = 0
+        for node in self.nodes:
+            for i, value in enumerate(node.inputs):
+                if value is old:
+                    node.inputs[i] = new
+                    count += 1
+        for i, value in enumerate(self.outputs):
+            if value is old:
+                self.outputs[i] = new
+                count += 1
+        return count
+
+    def remove(self, node: Node) -> None:
+        """Take a node out; its outputs must have no readers left."""
+        self.nodes.remove(node)
+
+    def prune(self) -> int:
+        """Drop nodes and values that no output (or variable) depends on; count the nodes."""
+        needed = {id(v) for v in self.outputs}
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            writes_variable = any(v is not None and v.is_variable for v in node.inputs)
+            if writes_variable or any(id(o) in needed for o in node.outputs):
+                kept.append(node)
+                needed.update(id(v) for v in node.inputs if v is not None)
+        dropped = len(self.nodes) - len(kept)
+        self.nodes = kept[::-1]
+        used = {id(v) for v in (*self.inputs, *self.outputs)}
+        for node in self.nodes:
+            used.update(id(v) for v in (*node.inputs, *node.outputs) if v is not None)
+        self.values = {k: v for k, v in self.values.items() if id(v) in used}
+        return dropped
+
+    def copy(self) -> Graph:
+        """A graph with its own nodes and values; constant arrays and attributes are shared."""
+        twins = {k: attrs.evolve(v) for k, v in self.values.items()}
+
+        def twin(value: Value | None) -> Value | None:
+            return None if value is None else twins[value.id]
+
+        def twin_list(values: Sequence[Value]) -> list[Value]:
+            return [twins[v.id] for v in values]
+
+        nodes = [
+            Node(n.op, n.attrs, [twin(v) for v in n.inputs], twin_list(n.outputs), n.version,
+                 n.origins)
+            for n in self.nodes
+        ]  # fmt: skip
+        return Graph(self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def dump(self) -> str:
+        """One line per node, for people and for tests."""
+        lines = [f"graph {self.name}({', '.join(map(str, self.inputs))})"]
+        for node in self.nodes:
+            args = ", ".join("-" if v is None else str(v) for v in node.inputs)
+            outs = ", ".join(map(str, node.outputs))
+            lines.append(f"  {outs} = {node.label}({args}) {_brief(node.attrs)}".rstrip())
+        lines.append(f"  return {', '.join(map(str, self.outputs))}")
+        return "\n".join(lines)
+
+
+def _brief(attributes: Any) -> str:
+    if attributes is None or not attrs.has(type(attributes)):
+        return "" if attributes is None else str(attributes)
+    pairs = []
+    for field in attrs.fields(type(attributes)):
+        value = getattr(attributes, field.name)
+        shown = value.name if hasattr(value, "name") and hasattr(value, "value") else value
+        pairs.append(f"{field.name}={shown}")
+    return "{" + ", ".join(pairs) + "}" if pairs else ""

@@ -1,0 +1,40 @@
+"""What a device can do, as far as kernels and the partitioner need to know."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class DeviceCaps:
+    """Limits and features. Sizes are bytes; a backend fills in what its API reports.
+
+    Attributes:
+        f16_storage: 16-bit floats in buffers.
+        f16_arithmetic: 16-bit float values (not only loads and stores).
+        int8_storage: 8-bit integers in buffers.
+        max_workgroup: Most invocations of a workgroup.
+        max_workgroup_size: The same along each axis.
+        max_groups: Most workgroups of a dispatch along each axis.
+        shared_bytes: Shared memory of a workgroup.
+        max_buffer_bytes: Largest buffer that can be bound.
+        max_bindings: Most buffers of a kernel.
+        subgroup: Invocations of a subgroup, 0 where not known.
+        compute_units: Processors that run workgroups side by side; 1 where not known.
+        is_gpu: A real GPU, not a CPU that runs kernels.
+        vendor: "nvidia", "amd", "intel", "apple", "arm", "qualcomm", "mesa", "pocl" or "".
+    """
+
+    f16_storage: bool = True
+    f16_arithmetic: bool = False
+    int8_storage: bool = False
+    max_workgroup: int = 256
+    max_workgroup_size: tuple[int, int, int] = (256, 256, 64)
+    max_groups: tuple[int, int, int] = (65535, 65535, 65535)
+    shared_bytes: int = 16384
+    max_buffer_bytes: int = 1 << 27
+    max_bindings: int = 8
+    subgroup: int = 0
+    compute_units: int = 1
+    is_gpu: bool = False
+    vendor: str = ""

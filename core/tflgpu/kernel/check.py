@@ -1,0 +1,177 @@
+"""The rules a kernel keeps beyond the types of its expressions.
+
+Names are defined before use and inside their block; a barrier stands where every invocation of
+a workgroup gets to it (outside conditions that may differ between invocations, and after no
+`Return`); a `Break` is inside a loop; sizes are in the range that every API guarantees.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from tflgpu.errors import KernelError
+from tflgpu.kernel.tree import (
+    Assign,
+    Barrier,
+    Break,
+    Builtin,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Name,
+    Return,
+    SharedLoad,
+    SharedStore,
+    Stmt,
+    Store,
+    Var,
+    children,
+)
+from tflgpu.kernel.types import BOOL, I32
+
+MAX_WORKGROUP = 1024
+
+
+@attrs.define
+class _Scope:
+    """What is known at one point of the kernel."""
+
+    kernel: Kernel
+    names: dict[str, bool]  # name -> is a variable
+    uniform: dict[str, bool]  # name -> same value for the whole workgroup
+    in_loop: bool = False
+    divergent: bool = False
+    may_return: bool = False
+    may_break: bool = False
+
+    def fail(self, message: str) -> None:
+        raise KernelError(f"kernel {self.kernel.name}: {message}")
+
+
+def check(kernel: Kernel) -> None:
+    """Check a kernel.
+
+    Raises:
+        KernelError: a rule is broken; the message says which and where.
+    """
+    scope = _Scope(kernel, {}, {})
+    if any(n < 1 for n in kernel.workgroup) or len(kernel.workgroup) != 3:
+        scope.fail(f"workgroup {kernel.workgroup} needs three sizes of at least 1")
+    x, y, z = kernel.workgroup
+    if x * y * z > MAX_WORKGROUP:
+        scope.fail(f"workgroup {kernel.workgroup} has more than {MAX_WORKGROUP} invocations")
+    if not any(b.access != "read" for b in kernel.buffers):
+        scope.fail("no buffer is written")
+    for buffer in kernel.buffers:
+        if buffer.width not in (1, 2, 4):
+            scope.fail(f"buffer {buffer.name} has {buffer.width} lanes; 1, 2 or 4 are allowed")
+        if buffer.access not in ("read", "write", "read_write"):
+            scope.fail(f"buffer {buffer.name}: unknown access {buffer.access!r}")
+    for array in kernel.shared:
+        if array.count < 1:
+            scope.fail(f"shared array {array.name} is empty")
+    _block(kernel.body, scope)
+
+
+def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:
+    outer = set(scope.names)
+    for stmt in body:
+        _statement(stmt, scope)
+    for name in set(scope.names) - outer:
+        del scope.names[name]
+
+
+def _statement(stmt: Stmt, scope: _Scope) -> None:
+    for expr in children(stmt):
+        # The index of a For is a definition, not a use.
+        if not (isinstance(stmt, For) and expr is stmt.index):
+            _uses(expr, scope)
+    if isinstance(stmt, (Let, Var)):
+        if stmt.ident in scope.names:
+            scope.fail(f"{stmt.ident} is defined twice")
+        scope.names[stmt.ident] = isinstance(stmt, Var)
+        scope.uniform[stmt.ident] = _uniform(stmt.value, scope) and not scope.divergent
+    elif isinstance(stmt, Assign):
+        if not scope.names.get(stmt.target.ident, False):
+            scope.fail(f"{stmt.target.ident} is assigned but is not a variable here")
+        if scope.divergent or not _uniform(stmt.value, scope):
+            scope.uniform[stmt.target.ident] = False
+    elif isinstance(stmt, Store):
+        if stmt.buffer not in scope.kernel.buffers or stmt.buffer.access == "read":
+            scope.fail(f"store to {stmt.buffer.name}, which is not a writable buffer of it")
+    elif isinstance(stmt, SharedStore):
+        if stmt.array not in scope.kernel.shared:
+            scope.fail(f"store to shared array {stmt.array.name}, which is not one of it")
+    elif isinstance(stmt, If):
+        _if(stmt, scope)
+    elif isinstance(stmt, For):
+        _for(stmt, scope)
+    elif isinstance(stmt, Break):
+        if not scope.in_loop:
+            scope.fail("break outside a loop")
+        scope.may_break = scope.may_break or scope.divergent
+    elif isinstance(stmt, Return):
+        scope.may_return = scope.may_return or scope.divergent
+    elif isinstance(stmt, Barrier):
+        if scope.divergent:
+            scope.fail("a barrier under a condition that may differ within a workgroup")
+        if scope.may_return or scope.may_break:
+            scope.fail("a barrier that invocations which returned or broke out never reach")
+
+
+def _if(stmt: If, scope: _Scope) -> None:
+    if stmt.cond.type != BOOL:
+        scope.fail(f"an if on {stmt.cond.type}")
+    before = scope.divergent
+    scope.divergent = before or not _uniform(stmt.cond, scope)
+    _block(stmt.then, scope)
+    _block(stmt.orelse, scope)
+    scope.divergent = before
+
+
+def _for(stmt: For, scope: _Scope) -> None:
+    if stmt.start.type != I32 or stmt.stop.type != I32 or stmt.step < 1:
+        scope.fail(f"loop {stmt.index.ident}: bounds are i32 and the step is at least 1")
+    if stmt.index.ident in scope.names:
+        scope.fail(f"{stmt.index.ident} is defined twice")
+    before = (scope.in_loop, scope.divergent, scope.may_break)
+    bounds_uniform = _uniform(stmt.start, scope) and _uniform(stmt.stop, scope)
+    scope.names[stmt.index.ident] = False
+    scope.uniform[stmt.index.ident] = bounds_uniform
+    scope.in_loop, scope.may_break = True, False
+    scope.divergent = scope.divergent or not bounds_uniform
+    # A variable made non-uniform late in the body is so at the body's start next time round,
+    # and a break seen late precedes next round's barriers.
+    names = dict(scope.names)
+    _block(stmt.body, scope)
+    scope.names = names
+    _block(stmt.body, scope)
+    del scope.names[stmt.index.ident]
+    scope.in_loop, scope.divergent, scope.may_break = before
+
+
+def _uses(expr: Expr, scope: _Scope) -> None:
+    if isinstance(expr, Name) and expr.ident not in scope.names:
+        scope.fail(f"{expr.ident} is used outside the block that defines it")
+    if isinstance(expr, Load) and (
+        expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write"
+    ):
+        scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
+    if isinstance(expr, SharedLoad) and expr.array not in scope.kernel.shared:
+        scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
+    for child in children(expr):
+        _uses(child, scope)
+
+
+def _uniform(expr: Expr, scope: _Scope) -> bool:
+    """Whether all invocations of a workgroup surely get the same value."""
+    if isinstance(expr, Builtin):
+        return expr.kind == "group_id"
+    if isinstance(expr, Name):
+        return scope.uniform.get(expr.ident, False)
+    if isinstance(expr, (Load, SharedLoad)):
+        return False
+    return all(_uniform(child, scope) for child in children(expr))

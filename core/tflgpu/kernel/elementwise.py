@@ -1,0 +1,35 @@
+"""The kernel of an elementwise node that could not join another kernel's store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, guard
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule
+from tflgpu.kernel.view import load_broadcast
+
+_WORKGROUP = 64
+
+
+def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
+    """A generator: one invocation computes four channels at one position."""
+
+    def build(low: Lowering) -> None:
+        k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
+        operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
+        out = low.write(k)
+        count = out.layout.outer * out.slices
+        i = k.let(k.global_id(0), "i")
+        guard(k, i < count)
+        outer = k.let(i // out.slices, "outer")
+        slice_ = k.let(i % out.slices, "slice")
+        values = [k.let(load_broadcast(v, outer, slice_, out.shape), "x") for v in operands]
+        out.store(outer, slice_, expr(k, low.attrs, values))
+        low.dispatch(k, (count, 1, 1))
+
+    return build
+
+
+def as_kernel_rule(rule: ElementwiseRule) -> KernelRule:
+    """The stand-alone form of an elementwise rule."""
+    return KernelRule(rule.op, "elementwise", elementwise_kernel(rule.expr), rule.accepts, rank=-1)

@@ -1,0 +1,255 @@
+"""What an op is: one definition that the reader, partitioner, reference, tests and docs read.
+
+An op family is a module in `tflgpu.ops` with a module-level ``OPS`` tuple of `OpDef`. Nothing
+else lists ops: the registry finds the modules by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
+
+
+class Activation(enum.Enum):
+    """Fused activations; the values are TFLite's `ActivationFunctionType` codes."""
+
+    NONE = 0
+    RELU = 1
+    RELU_N1_TO_1 = 2
+    RELU6 = 3
+    TANH = 4
+    SIGN_BIT = 5
+
+
+class Padding(enum.Enum):
+    """TFLite's `Padding` codes."""
+
+    SAME = 0
+    VALID = 1
+
+
+@attrs.frozen
+class Fields:
+    """The values of an operator's options, by the schema's snake_case names.
+
+    The names are TFLite's, not a flatbuffer's: a `.tflite` file, the C structs of a running
+    LiteRT, or a test's dict all feed the same `OpDef.parse`. ``custom_options`` are the raw
+    bytes of a custom op.
+    """
+
+    op: str
+    values: Mapping[str, Any]
+    custom_options: bytes = b""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The raw value of a field, ``default`` where it is absent."""
+        return self.values.get(name, default)
+
+    def integer(self, name: str, default: int = 0, *, minimum: int | None = None) -> int:
+        """A whole-number field.
+
+        Raises:
+            ModelError: the value is not a number or lies below ``minimum``.
+        """
+        value = self.values.get(name, default)
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{self.op}: option {name} is {value!r}, not a number") from None
+        if minimum is not None and number < minimum:
+            raise ModelError(f"{self.op}: option {name} is {number}, must be >= {minimum}")
+        return number
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """A float field."""
+        value = self.values.get(name, default)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{self.op}: option {name} is {value!r}, not a number") from None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A flag."""
+        return bool(self.values.get(name, default))
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A vector of whole numbers, empty where it is absent."""
+        value = self.values.get(name)
+        return () if value is None else tuple(int(v) for v in value)
+
+    def activation(self) -> Activation:
+        """The ``fused_activation_function`` field.
+
+        Raises:
+            ModelError: the code is not one of the schema's.
+        """
+        code = self.integer("fused_activation_function")
+        try:
+            return Activation(code)
+        except ValueError:
+            raise ModelError(f"{self.op}: unknown fused activation code {code}") from None
+
+    def padding(self) -> Padding:
+        """The ``padding`` field.
+
+        Raises:
+            ModelError: the code is not one of the schema's.
+        """
+        code = self.integer("padding")
+        try:
+            return Padding(code)
+        except ValueError:
+            raise ModelError(f"{self.op}: unknown padding code {code}") from None
+
+
+@attrs.frozen
+class Operand:
+    """An operand as shape inference sees it: its spec, and its contents where constant."""
+
+    spec: TensorSpec
+    data: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+        return self.spec.dtype
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.spec.shape)
+
+    def const(self, op: str, what: str) -> Array:
+        """Its contents.
+
+        Raises:
+            ModelError: they are not known before the model runs.
+        """
+        if self.data is None:
+            raise ModelError(f"{op}: {what} must be a constant")
+        return self.data
+
+
+class Accuracy(enum.Enum):
+    """How close a result must be to the oracle (see `tflgpu.conformance.tolerance`)."""
+
+    EXACT = "exact"
+    ROUNDED = "rounded"
+    TRANSCENDENTAL = "transcendental"
+    ACCUMULATE = "accumulate"
+    QUANTIZED = "quantized"
+
+
+@attrs.frozen
+class Arg:
+    """One operand of a `Sample`: drawn at random in [low, high), or a constant.
+
+    ``data`` makes it a constant; ``const=True`` draws a random constant (weights).
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType = DType.F32
+    low: float = -1.0
+    high: float = 1.0
+    const: bool = False
+    data: Array | None = attrs.field(default=None, eq=False)
+
+    @classmethod
+    def of(cls, data: Any, dtype: DType = DType.F32) -> Arg:
+        """A constant with the given contents."""
+        array = np.asarray(data, dtype=dtype.numpy)
+        return cls(array.shape, dtype, const=True, data=array)
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Contents: the constant's own, else random numbers of its range and type."""
+        if self.data is not None:
+            return self.data
+        if self.dtype is DType.BOOL:
+            return rng.random(self.shape) < 0.5
+        if self.dtype.is_int:
+            return rng.integers(int(self.low), max(int(self.high), int(self.low) + 1), self.shape,
+                                dtype=self.dtype.numpy)  # fmt: skip
+        return rng.uniform(self.low, self.high, self.shape).astype(self.dtype.numpy)
+
+
+@attrs.frozen
+class Sample:
+    """One test case of an op: options by TFLite's field names, and operands (None = absent).
+
+    ``accumulates`` is the number of products summed into one output element, for tolerances of
+    class ACCUMULATE; ``outputs`` is only needed by ops whose number of outputs the options do
+    not tell.
+    """
+
+    id: str
+    fields: Mapping[str, Any]
+    args: tuple[Arg | None, ...]
+    version: int = 1
+    accumulates: int = 1
+    custom_options: bytes = b""
+
+
+Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
+Reference = Callable[[Any, Sequence[Array | None]], list[Array]]
+
+
+def _no_limits(node: Node) -> str | None:
+    return None
+
+
+@attrs.frozen
+class OpDef:
+    """One op, completely.
+
+    Attributes:
+        name: TFLite's builtin name ("CONV_2D") or the custom op's code.
+        parse: Option fields -> frozen attribute value.
+        infer: Attributes and operands -> specs of the outputs. Raises `ModelError` for
+            operands that no version of the op takes, naming the operand.
+        reference: Attributes and arrays -> output arrays, in NumPy, computing in the operands'
+            own precision (f16 through f32). The definition that every backend is held to, and
+            what runs on the CPU. Must not write into its inputs.
+        samples: Test cases, with odd sizes; checked against LiteRT and on every backend.
+        accuracy: Tolerance class of its results.
+        max_version: Highest TFLite op version understood.
+        limits: A reason why no backend can run this node (None = none). Backends add theirs.
+        elementwise: Whether each output element depends only on the same (broadcast) element
+            of each operand.
+        is_custom: Whether the name is a custom op's code.
+        stateful: Whether it keeps variables between runs.
+    """
+
+    name: str
+    parse: Callable[[Fields], Any]
+    infer: Infer
+    reference: Reference
+    samples: Callable[[], Sequence[Sample]]
+    accuracy: Accuracy = Accuracy.ROUNDED
+    max_version: int = 1
+    limits: Callable[[Node], str | None] = _no_limits
+    elementwise: bool = False
+    is_custom: bool = False
+    stateful: bool = False
+
+
+@attrs.frozen
+class NoAttrs:
+    """The attributes of an op that has none."""
+
+
+def no_attrs(fields: Fields) -> NoAttrs:
+    """`OpDef.parse` of an op without options."""
+    return NoAttrs()

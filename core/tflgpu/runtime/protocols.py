@@ -1,0 +1,236 @@
+"""The contract between the core and a backend: devices, plans, recordings.
+
+A backend's device takes a `Plan` and gives a `Recording`. Everything that can be done once is
+done in `Device.load`: compiling, allocating, uploading constants, binding, recording.
+
+Threading: a device may be used from several threads; it guards itself. A recording is used by
+one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, Union, runtime_checkable
+
+import attrs
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Shape
+from tflgpu.kernel.builder import Size3
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.tree import Kernel
+
+API_VERSION = 1
+
+
+@attrs.frozen
+class DeviceInfo:
+    """One device of a backend, known without opening it.
+
+    Attributes:
+        backend: Name of the backend.
+        index: Position in the backend's list; what ``device=`` takes.
+        name: What the driver calls it.
+        vendor: As `DeviceCaps.vendor`.
+        is_gpu: False for CPUs and software renderers.
+        driver: Driver and version, for fingerprints and reports.
+    """
+
+    backend: str
+    index: int
+    name: str
+    vendor: str = ""
+    is_gpu: bool = False
+    driver: str = ""
+
+
+@attrs.frozen
+class BackendInfo:
+    """A backend, as its plugin registers it.
+
+    Attributes:
+        name: What ``backend=`` takes.
+        api_version: `API_VERSION` it was written for.
+        requires: Import names of the drivers' Python packages.
+        extra: The tflgpu extra that installs them ("" where none is needed).
+        rank: Preference among backends that have a GPU; higher first.
+        system_hint: What else a machine may lack (a Debian package, a vendor driver).
+    """
+
+    name: str
+    api_version: int
+    requires: tuple[str, ...] = ()
+    extra: str = ""
+    rank: int = 0
+    system_hint: str = ""
+
+
+@attrs.frozen
+class Probe:
+    """Whether a backend can run here: its devices, or the reason why there are none."""
+
+    available: bool
+    reason: str = ""
+    devices: tuple[DeviceInfo, ...] = ()
+
+
+# A dispatch's bindings
+
+
+@attrs.frozen
+class ArenaRef:
+    """``nbytes`` at ``offset`` in the arena (offset is a multiple of `Plan.alignment`)."""
+
+    offset: int
+    nbytes: int
+
+
+@attrs.frozen
+class ConstRef:
+    """`Plan.constants` [index]."""
+
+    index: int
+
+
+@attrs.frozen
+class InputRef:
+    """The buffer of `Plan.inputs` [index]."""
+
+    index: int
+
+
+@attrs.frozen
+class OutputRef:
+    """The buffer of `Plan.outputs` [index]."""
+
+    index: int
+
+
+Ref = Union[ArenaRef, ConstRef, InputRef, OutputRef]
+
+
+@attrs.frozen
+class PlannedDispatch:
+    """One launch. ``refs`` are aligned with ``kernel.buffers``.
+
+    ``reads`` and ``writes`` follow from the buffers' access; ``label`` names the node.
+    """
+
+    kernel: Kernel
+    groups: Size3
+    refs: tuple[Ref, ...]
+    label: str
+
+
+@attrs.frozen
+class PlannedIO:
+    """An input or output: packed row-major elements of ``dtype``, as NumPy has them."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    nbytes: int
+
+
+@attrs.frozen
+class Plan:
+    """All that a device needs to run a partition again and again.
+
+    Attributes:
+        arena_bytes: Size of the one buffer that intermediate tensors share.
+        alignment: Every arena offset is a multiple of it.
+        constants: Flat arrays, uploaded once.
+        inputs, outputs: Buffers of their own, so that they can be mapped or handed over.
+        dispatches: In an order that respects every dependency.
+    """
+
+    arena_bytes: int
+    alignment: int
+    constants: tuple[Array, ...]
+    inputs: tuple[PlannedIO, ...]
+    outputs: tuple[PlannedIO, ...]
+    dispatches: tuple[PlannedDispatch, ...]
+
+
+@attrs.frozen
+class DispatchTime:
+    """GPU time of one dispatch, in seconds."""
+
+    label: str
+    kernel: str
+    seconds: float
+
+
+class Recording(Protocol):
+    """A loaded plan, ready to run.
+
+    `inputs` and `outputs` are host arrays of the plan's shapes and dtypes, mapped or pinned
+    where the API allows it: write the inputs, call `run`, read the outputs. They stay valid,
+    at the same address, until `close`; outputs are overwritten by the next `run`.
+    """
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per plan input."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per plan output."""
+        ...
+
+    def run(self) -> None:
+        """Upload, run every dispatch, download; return when the outputs are there.
+
+        Raises:
+            DeviceError: the device failed; the recording must not be run again.
+        """
+        ...
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Run once with a timer around every dispatch. Empty where the device has no timers."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class Device(Protocol):
+    """An opened device."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Which device it is."""
+        ...
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """Its limits and features."""
+        ...
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which arena offsets must be aligned."""
+        ...
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
+        """Compile (in parallel, cached), allocate, upload, bind and record.
+
+        With ``guard_bands`` every buffer has a pattern before and after it, and `Recording.run`
+        raises `DeviceError` naming the buffer where a kernel wrote outside.
+
+        Raises:
+            CompileError: the driver refused a kernel; carries source and log.
+            DeviceError: out of memory, or the device is gone.
+        """
+        ...
+
+    def source(self, kernel: Kernel) -> str:
+        """The text that is compiled for a kernel (for people)."""
+        ...
+
+    def close(self) -> None:
+        """Release the device; recordings loaded on it must be closed before."""
+        ...

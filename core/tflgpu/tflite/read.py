@@ -1,0 +1,149 @@
+"""Reading a `.tflite` file: bytes to checked plain values.
+
+Every offset, length, index, shape and buffer is checked before it is used, so a file from anywhere
+can be read: what is wrong with it comes back as a ModelError that says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tflgpu.errors import ModelError
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
+from tflgpu.tflite.model_file import ModelFile, OperatorCode, SignatureInfo, SubgraphInfo
+from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
+from tflgpu.tflite.source import Source, name_of, open_source
+from tflgpu.tflite.tensors import read_tensors, with_empty_constants
+
+_VERSION = 3
+
+
+def read_model(source: Source) -> ModelFile:
+    """Read a model from a path or from bytes.
+
+    A file is memory-mapped: constants are views of it, so it must not be changed or truncated while
+    the result is in use. The same goes for the memory of a bytearray.
+
+    Raises:
+        ModelError: there is no such file, it is no TFLite model, or it is malformed. The message
+            says what is wrong, where, and what to do.
+    """
+    try:
+        return _read(FlatFile(open_source(source)))
+    except ModelError as error:
+        raise ModelError(f"{name_of(source)}: {error}") from error.__cause__
+
+
+def _read(file: FlatFile) -> ModelFile:
+    file.require(0, 8, "model")
+    model = file.root("model", "Model")
+    version = model.integer("version")
+    if version != _VERSION:
+        raise ModelError(
+            f"schema version {version}, but only version {_VERSION} is in use; "
+            "convert the model again with a current converter"
+        )
+    codes = read_operator_codes(model)
+    buffers = _buffers(file, model)
+    count = model.count("subgraphs")
+    if count == 0:
+        raise ModelError(f"the model has no subgraphs; {DAMAGED}")
+    tables = model.children("subgraphs", "SubGraph", "subgraph")
+    subgraphs = tuple(_subgraph(file, t, i, count, codes, buffers) for i, t in enumerate(tables))
+    return ModelFile(
+        version=version,
+        description=model.text("description"),
+        operator_codes=codes,
+        subgraphs=subgraphs,
+        signatures=_signatures(model, subgraphs),
+        metadata=_metadata(model, buffers),
+    )
+
+
+def _buffers(file: FlatFile, model: Table) -> list[memoryview]:
+    return [_buffer(file, t) for t in model.children("buffers", "Buffer", "buffer")]
+
+
+def _buffer(file: FlatFile, table: Table) -> memoryview:
+    inline = table.content("data")
+    if len(inline):
+        return inline
+    # Files over 2 GB keep buffers after the flatbuffer. An offset of 1 is the converter's
+    # placeholder for one that it did not fill in.
+    start, size = table.integer("offset"), table.integer("size")
+    if start <= 1:
+        return inline
+    file.require(start, size, table.where)
+    return file.data[start : start + size]
+
+
+def _subgraph(
+    file: FlatFile,
+    table: Table,
+    index: int,
+    subgraphs: int,
+    codes: Sequence[OperatorCode],
+    buffers: Sequence[memoryview],
+) -> SubgraphInfo:
+    tensors = read_tensors(file, table, buffers)
+    limits = Limits(index, len(tensors), subgraphs)
+    operators = read_operators(file, table, codes, limits)
+    inputs, outputs = table.numbers("inputs"), table.numbers("outputs")
+    check_indices(inputs, f"{table.where}: input", limits)
+    check_indices(outputs, f"{table.where}: output", limits)
+    written = {*inputs, *(i for op in operators for i in op.outputs)}
+    return SubgraphInfo(
+        name=table.text("name"),
+        tensors=with_empty_constants(tensors, written),
+        inputs=inputs,
+        outputs=outputs,
+        operators=operators,
+    )
+
+
+def _signatures(model: Table, subgraphs: Sequence[SubgraphInfo]) -> tuple[SignatureInfo, ...]:
+    signatures: dict[str, SignatureInfo] = {}
+    for table in model.children("signature_defs", "SignatureDef", "signature"):
+        key = table.text("signature_key")
+        table.where = f"{table.where} ({key!r})"
+        if key in signatures:
+            raise ModelError(f"{table.where}: there is another signature of this name; {DAMAGED}")
+        subgraph = table.integer("subgraph_index")
+        if subgraph >= len(subgraphs):
+            raise ModelError(
+                f"{table.where}: subgraph {subgraph}, but the model has {len(subgraphs)} subgraphs"
+            )
+        limits = Limits(subgraph, len(subgraphs[subgraph].tensors), len(subgraphs))
+        signatures[key] = SignatureInfo(
+            key, subgraph, _arguments(table, "inputs", limits), _arguments(table, "outputs", limits)
+        )
+    return tuple(signatures.values())
+
+
+def _arguments(signature: Table, name: str, limits: Limits) -> dict[str, int]:
+    arguments: dict[str, int] = {}
+    where = f"{signature.where}: {name[:-1]}"
+    for table in signature.children(name, "TensorMap", where):
+        argument, tensor = table.text("name"), table.integer("tensor_index")
+        if argument in arguments:
+            raise ModelError(f"{where} {argument!r} is named twice; {DAMAGED}")
+        if tensor >= limits.tensors:
+            raise ModelError(
+                f"{where} {argument!r} is tensor {tensor}, but subgraph {limits.subgraph} has "
+                f"{limits.tensors} tensors"
+            )
+        arguments[argument] = tensor
+    return arguments
+
+
+def _metadata(model: Table, buffers: Sequence[memoryview]) -> dict[str, memoryview]:
+    metadata = {}
+    for table in model.children("metadata", "Metadata", "metadata"):
+        name, buffer = table.text("name"), table.integer("buffer")
+        if buffer >= len(buffers):
+            raise ModelError(
+                f"{table.where} ({name!r}): buffer {buffer}, but the model has "
+                f"{len(buffers)} buffers"
+            )
+        metadata[name] = buffers[buffer]
+    return metadata

@@ -1,0 +1,255 @@
+"""The TFLite schema as data: slots, types and defaults of every table.
+
+The `tflite` package is generated from schema.fbs, so its accessors are the schema. Each is called
+once on a probe that stands in for a flatbuffer and notes which slot is asked for, as what type, and
+what is answered when the field is absent. Nothing here has to be edited when an op gains a field.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tflite
+from attrs import frozen
+from flatbuffers import number_types
+
+from tflgpu.ir.dtypes import Array
+
+Default = int | float | bool | None
+
+
+class Kind(enum.Enum):
+    """What a field of a table holds."""
+
+    SCALAR = "scalar"
+    STRING = "string"
+    TABLE = "table"
+    UNION = "union"
+    NUMBERS = "vector of numbers"
+    STRINGS = "vector of strings"
+    TABLES = "vector of tables"
+
+
+@frozen
+class Field:
+    """One field of a table.
+
+    Attributes:
+        name: the schema's own snake_case name.
+        slot: position in the vtable, from 0.
+        kind: what it holds.
+        number: little-endian element type of a scalar or of a vector of numbers, else None.
+        default: a scalar's value when absent; None for every other kind.
+    """
+
+    name: str
+    slot: int
+    kind: Kind
+    number: np.dtype[Any] | None = None
+    default: Default = None
+
+
+@frozen
+class Layout:
+    """The fields of one table, by name, in slot order."""
+
+    name: str
+    fields: Mapping[str, Field]
+
+    @property
+    def slots(self) -> int:
+        """How many vtable slots the table has."""
+        return max((f.slot for f in self.fields.values()), default=-1) + 1
+
+
+class _Probe:
+    """Stands in for a flatbuffer table: notes what an accessor asks for."""
+
+    Bytes = b""
+    Pos = 0
+
+    def __init__(self, present: bool) -> None:
+        self.present = present
+        self.slot = -1
+        self.vector = False
+        self.kind: Kind | None = None
+        self.flags: Any = None
+
+    def Offset(self, vtable_offset: int) -> int:
+        self.slot = (vtable_offset - 4) // 2
+        return 4 if self.present else 0
+
+    def Get(self, flags: Any, _: int) -> Any:
+        self.kind, self.flags = Kind.SCALAR, flags
+        return flags.py_type(0)
+
+    def String(self, _: int) -> bytes:
+        self.kind = Kind.STRING
+        return b""
+
+    def Indirect(self, _: int) -> int:
+        self.kind = Kind.TABLE
+        return 0
+
+    def Union(self, _: Any, __: int) -> None:
+        self.kind = Kind.UNION
+
+    def Vector(self, _: int) -> int:
+        self.vector = True
+        return 0
+
+
+_IN_VECTOR = {
+    Kind.SCALAR: Kind.NUMBERS,
+    Kind.STRING: Kind.STRINGS,
+    Kind.TABLE: Kind.TABLES,
+}
+
+_INT8, _INT32 = np.dtype("<i1"), np.dtype("<i4")
+
+_BY_HAND = {
+    # The package's BuiltinCode is not flatc's: it merges two fields.
+    "OperatorCode": (
+        Field("deprecated_builtin_code", 0, Kind.SCALAR, _INT8, 0),
+        Field("custom_code", 1, Kind.STRING),
+        Field("version", 2, Kind.SCALAR, _INT32, 1),
+        Field("builtin_code", 3, Kind.SCALAR, _INT32, 0),
+    ),
+    # Younger than the package.
+    "BlockwiseQuantization": (
+        Field("scales", 0, Kind.SCALAR, _INT32, 0),
+        Field("zero_points", 1, Kind.SCALAR, _INT32, 0),
+        Field("block_size", 2, Kind.SCALAR, _INT32, 0),
+    ),
+}
+
+
+@functools.cache
+def layout(table: str) -> Layout:
+    """The layout of the table with this schema name, e.g. "Conv2DOptions".
+
+    Raises:
+        KeyError: the schema has no such table.
+    """
+    if table in _BY_HAND:
+        return Layout(table, {f.name: f for f in _BY_HAND[table]})
+    cls = getattr(tflite, table, None)
+    if cls is None or not hasattr(cls, "Init"):
+        raise KeyError(f"the TFLite schema has no table {table}")
+    methods = {n for n, m in vars(cls).items() if isinstance(m, types.FunctionType)} - {"Init"}
+    fields = []
+    for method in methods:
+        base = re.sub(r"(AsNumpy|Length|IsNone)$", "", method)
+        if base == method or base not in methods:
+            fields.append(_field(cls, method, vector=f"{method}Length" in methods))
+    return Layout(table, {f.name: f for f in sorted(fields, key=lambda f: f.slot)})
+
+
+def _field(cls: Any, accessor: str, vector: bool) -> Field:
+    def ask(present: bool) -> tuple[_Probe, Any]:
+        table, probe = cls(), _Probe(present)
+        table._tab = probe
+        method = getattr(table, accessor)
+        return probe, method(0) if vector else method()
+
+    probe, _ = ask(present=True)
+    assert probe.kind is not None, f"{cls.__name__}.{accessor} reads nothing"
+    kind = _IN_VECTOR[probe.kind] if probe.vector else probe.kind
+    number = None if probe.flags is None else np.dtype(probe.flags.packer_type.format)
+    default: Default = None
+    if kind is Kind.SCALAR:
+        answer = ask(present=False)[1]
+        # The generated code answers 0 or False for booleans, depending on flatc's version.
+        default = bool(answer) if probe.flags is number_types.BoolFlags else answer
+    return Field(snake_case(accessor), probe.slot, kind, number, default)
+
+
+def snake_case(camel: str) -> str:
+    """The schema's field name for flatc's accessor name: DilationHFactor, dilation_h_factor."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", camel).lower()
+
+
+def _names(enumeration: Any) -> dict[int, str]:
+    return {v: k for k, v in vars(enumeration).items() if isinstance(v, int)}
+
+
+BUILTINS: Mapping[int, str] = _names(tflite.BuiltinOperator)
+"""BuiltinOperator: code to name, as far as the installed `tflite` package knows them."""
+
+BUILTIN_CODES: Mapping[str, int] = {name: code for code, name in BUILTINS.items()}
+
+CUSTOM: int = BUILTIN_CODES["CUSTOM"]
+
+# Deprecated codes are int8; operators above 126 keep their code in a second field.
+PLACEHOLDER: int = BUILTIN_CODES["PLACEHOLDER_FOR_GREATER_OP_CODES"]
+
+UNIONS: Mapping[str, Mapping[int, str]] = {
+    "builtin_options": _names(tflite.BuiltinOptions),
+    "builtin_options2": _names(tflite.BuiltinOptions2),
+    "details": {0: "NONE", 1: "CustomQuantization", 2: "BlockwiseQuantization"},
+    "sparse_index": _names(tflite.SparseIndexVector),
+}
+"""Type code to table name of the unions that this package reads; code 0 is NONE."""
+
+# Operators whose options table is not called after them.
+_IRREGULAR = {
+    "AVERAGE_POOL_2D": "Pool2DOptions",
+    "CONV_3D_TRANSPOSE": "Conv3DOptions",
+    "L2_NORMALIZATION": "L2NormOptions",
+    "L2_POOL_2D": "Pool2DOptions",
+    "MAXIMUM": "MaximumMinimumOptions",
+    "MAX_POOL_2D": "Pool2DOptions",
+    "MEAN": "ReducerOptions",
+    "MINIMUM": "MaximumMinimumOptions",
+    "MULTINOMIAL": "RandomOptions",
+    "RANDOM_STANDARD_NORMAL": "RandomOptions",
+    "RANDOM_UNIFORM": "RandomOptions",
+    "REDUCE_ALL": "ReducerOptions",
+    "REDUCE_ANY": "ReducerOptions",
+    "REDUCE_MAX": "ReducerOptions",
+    "REDUCE_MIN": "ReducerOptions",
+    "REDUCE_PROD": "ReducerOptions",
+    "SUM": "ReducerOptions",
+    "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNNOptions",
+}
+
+
+@frozen
+class OptionsRef:
+    """Where an operator's options live: which union field, its type code, and the table's name."""
+
+    union: str
+    code: int
+    table: str
+
+
+@functools.cache
+def options_of(builtin: str) -> OptionsRef | None:
+    """The options table of a builtin operator, or None where it has none (LOGISTIC, RELU, ...)."""
+    wanted = _IRREGULAR.get(builtin, builtin.replace("_", "") + "Options").lower()
+    for union in ("builtin_options", "builtin_options2"):
+        for code, table in UNIONS[union].items():
+            if table.lower() == wanted:
+                return OptionsRef(union, code, table)
+    return None
+
+
+def default_fields(table: str) -> dict[str, Any]:
+    """What every field of an options table reads as when it is not in the file.
+
+    A scalar reads as the schema's default, a vector as ``()``, a string as ``""``.
+    """
+    empty: dict[Kind, Any] = {Kind.NUMBERS: (), Kind.STRINGS: (), Kind.STRING: ""}
+    fields = layout(table).fields.values()
+    return {f.name: empty.get(f.kind, f.default) for f in fields}
+
+
+def as_python(values: Array) -> tuple[Any, ...]:
+    """The elements of a one-dimensional array as Python numbers."""
+    return tuple(values.tolist())

@@ -1,0 +1,71 @@
+"""Model bytes from a path or from memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+
+from tflgpu.errors import ModelError
+from tflgpu.tflite.sniff import not_tflite
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+
+def name_of(source: Source) -> str:
+    """What to call the source in messages."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return f"model of {memoryview(source).nbytes:,} bytes in memory"
+    return os.fspath(source)
+
+
+def open_source(source: Source) -> memoryview:
+    """The bytes of a model, read-only. A file is memory-mapped, and stays so while they are in use.
+
+    Raises:
+        ModelError: there is no such file, it cannot be read, it is empty, or it is something else
+            than a TFLite model. The message says which, without the source's name.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        view = memoryview(source)
+        if not view.c_contiguous:
+            raise ModelError("the memory given is not contiguous; pass bytes(...) of it")
+        data = view.cast("B").toreadonly()
+    elif isinstance(source, (str, os.PathLike)):
+        data = _map(os.fspath(source))
+    else:
+        raise ModelError(f"a model is a path or bytes, not {type(source).__name__}")
+    if not data:
+        raise ModelError("the file is empty; fetch or convert it again")
+    problem = not_tflite(bytes(data[:64]))
+    if problem is not None:
+        raise ModelError(problem)
+    return data
+
+
+def _map(path: str) -> memoryview:
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelError(_directory(path))
+        # Opening a pipe or a device could wait for ever, and neither can be mapped.
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError("not a regular file; copy it to one, or pass its bytes")
+        if status.st_size == 0:
+            return memoryview(b"")
+        with open(path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise ModelError("no such file; check the path") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"cannot be read: {reason}") from error
+
+
+def _directory(path: str) -> str:
+    if os.path.exists(os.path.join(path, "saved_model.pb")):
+        return (
+            "it is a directory with a TensorFlow SavedModel; convert it with "
+            "tf.lite.TFLiteConverter.from_saved_model, and load the .tflite file"
+        )
+    return "it is a directory; give the path of the .tflite file in it"
