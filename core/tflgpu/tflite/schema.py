@@ -19,8 +19,6 @@ import tflite
 from attrs import frozen
 from flatbuffers import number_types
 
-from tflgpu.ir.dtypes import Array
-
 Default = int | float | bool | None
 
 
@@ -248,8 +246,3 @@ def default_fields(table: str) -> dict[str, Any]:
     empty: dict[Kind, Any] = {Kind.NUMBERS: (), Kind.STRINGS: (), Kind.STRING: ""}
     fields = layout(table).fields.values()
     return {f.name: empty.get(f.kind, f.default) for f in fields}
-
-
-def as_python(values: Array) -> tuple[Any, ...]:
-    """The elements of a one-dimensional array as Python numbers."""
-    return tuple(values.tolist())

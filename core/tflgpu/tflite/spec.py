@@ -1,0 +1,199 @@
+"""What to write into a `.tflite` file: plain values, close to what reading one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+from attrs import field, frozen
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.model_file import (
+    FieldValue,
+    ModelFile,
+    OperatorInfo,
+    SignatureInfo,
+    SubgraphInfo,
+    TensorInfo,
+)
+from tflgpu.tflite.sparsity import Sparsity
+
+
+def _ints(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(int(v) for v in values)
+
+
+def _bools(values: Iterable[bool]) -> tuple[bool, ...]:
+    return tuple(values)
+
+
+def _signatures(values: Iterable[SignatureInfo]) -> tuple[SignatureInfo, ...]:
+    return tuple(values)
+
+
+@frozen(eq=False)
+class TensorSpec:
+    """A tensor to write.
+
+    Attributes:
+        name: may be empty.
+        shape: sizes, none negative.
+        dtype: element type.
+        data: the constant, in the form `TensorInfo.data` describes, or anything numpy makes an
+            array of; None for a runtime tensor.
+        quantization: affine quantization.
+        is_variable: keeps its value between invocations; has no data.
+        shape_signature: as ``shape`` with -1 for sizes that are not fixed; None where all are.
+        sparsity: how ``data``, then flat, is laid out.
+        has_rank: whether an empty shape is known to mean a scalar.
+    """
+
+    name: str
+    shape: tuple[int, ...] = field(converter=_ints)
+    dtype: DType = DType.F32
+    data: npt.ArrayLike | None = field(default=None, repr=False)
+    quantization: Quantization | None = None
+    is_variable: bool = False
+    shape_signature: tuple[int, ...] | None = None
+    sparsity: Sparsity | None = None
+    has_rank: bool = True
+
+
+@frozen
+class OperatorSpec:
+    """An operator to write.
+
+    Attributes:
+        name: a BuiltinOperator name such as "CONV_2D"; any other name is a custom operator's.
+        fields: options by the schema's snake_case name; what is left out has the schema's default.
+        inputs: tensor indices; -1 for an optional input that is absent.
+        outputs: tensor indices.
+        version: version of the operator.
+        custom_options: a custom operator's options.
+        intermediates: tensor indices, for recurrent operators.
+        mutating_variable_inputs: whether the operator changes each input.
+    """
+
+    name: str
+    fields: Mapping[str, FieldValue | Sequence[Any]] = field(factory=dict)
+    inputs: tuple[int, ...] = field(default=(), converter=_ints)
+    outputs: tuple[int, ...] = field(default=(), converter=_ints)
+    version: int = 1
+    custom_options: bytes = b""
+    intermediates: tuple[int, ...] = field(default=(), converter=_ints)
+    mutating_variable_inputs: tuple[bool, ...] = field(default=(), converter=_bools)
+
+
+def _tensors(values: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(values)
+
+
+def _operators(values: Iterable[OperatorSpec]) -> tuple[OperatorSpec, ...]:
+    return tuple(values)
+
+
+@frozen
+class SubgraphSpec:
+    """A further subgraph, such as the body of a WHILE."""
+
+    tensors: tuple[TensorSpec, ...] = field(converter=_tensors)
+    operators: tuple[OperatorSpec, ...] = field(converter=_operators)
+    inputs: tuple[int, ...] = field(converter=_ints)
+    outputs: tuple[int, ...] = field(converter=_ints)
+    name: str = ""
+
+
+def _subgraphs(values: Iterable[SubgraphSpec]) -> tuple[SubgraphSpec, ...]:
+    return tuple(values)
+
+
+@frozen
+class ModelSpec:
+    """A model to write: its main subgraph, and what goes with it.
+
+    Attributes:
+        tensors: tensors of the main subgraph; indices below refer to their order.
+        operators: operators in order of execution.
+        inputs: tensor indices.
+        outputs: tensor indices.
+        signatures: named entry points.
+        name: name of the main subgraph.
+        subgraphs: further subgraphs, numbered from 1.
+        metadata: named blobs.
+        description: free text.
+    """
+
+    tensors: tuple[TensorSpec, ...] = field(converter=_tensors)
+    operators: tuple[OperatorSpec, ...] = field(converter=_operators)
+    inputs: tuple[int, ...] = field(converter=_ints)
+    outputs: tuple[int, ...] = field(converter=_ints)
+    signatures: tuple[SignatureInfo, ...] = field(default=(), converter=_signatures)
+    name: str = "main"
+    subgraphs: tuple[SubgraphSpec, ...] = field(default=(), converter=_subgraphs)
+    metadata: Mapping[str, bytes | memoryview] = field(factory=dict)
+    description: str = ""
+
+    @property
+    def main(self) -> SubgraphSpec:
+        """The main subgraph on its own."""
+        return SubgraphSpec(self.tensors, self.operators, self.inputs, self.outputs, self.name)
+
+
+def spec_of(model: ModelFile) -> ModelSpec:
+    """The spec that writes a model that was read, to change it or to cut a part out.
+
+    Raises:
+        ModelError: it uses blockwise quantization, which is not written.
+    """
+    main, *others = (_subgraph(s) for s in model.subgraphs)
+    return ModelSpec(
+        main.tensors,
+        main.operators,
+        main.inputs,
+        main.outputs,
+        signatures=model.signatures,
+        name=main.name,
+        subgraphs=tuple(others),
+        metadata=model.metadata,
+        description=model.description,
+    )
+
+
+def _subgraph(info: SubgraphInfo) -> SubgraphSpec:
+    tensors = [_tensor(t) for t in info.tensors]
+    operators = [_operator(o) for o in info.operators]
+    return SubgraphSpec(tensors, operators, info.inputs, info.outputs, info.name)
+
+
+def _tensor(info: TensorInfo) -> TensorSpec:
+    if info.blockwise is not None:
+        raise ModelError(
+            f"tensor {info.index} ({info.name!r}): blockwise quantization is read but not written"
+        )
+    return TensorSpec(
+        info.name,
+        info.shape,
+        info.dtype,
+        info.data,
+        info.quantization,
+        info.is_variable,
+        info.shape_signature if info.shape_signature != info.shape else None,
+        info.sparsity,
+        info.has_rank,
+    )
+
+
+def _operator(info: OperatorInfo) -> OperatorSpec:
+    return OperatorSpec(
+        info.name,
+        info.fields,
+        info.inputs,
+        info.outputs,
+        info.version,
+        info.custom_options,
+        info.intermediates,
+        info.mutating_variable_inputs,
+    )
