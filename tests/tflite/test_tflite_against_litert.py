@@ -1,0 +1,257 @@
+"""The reader and LiteRT agree about the same file, and LiteRT runs what the writer writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tflite import samples
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.model_file import ModelFile, SignatureInfo
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
+from tflgpu.tflite.write import write_model
+
+litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+
+def open_litert(model: bytes | Path) -> Any:
+    source = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
+    return litert.Interpreter(
+        **source,
+        # A delegate would replace operators, and so change what LiteRT says of the file.
+        experimental_op_resolver_type=litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+
+
+def run(model: bytes, *inputs: np.ndarray) -> list[np.ndarray]:
+    interpreter = open_litert(model)
+    interpreter.allocate_tensors()
+    for detail, value in zip(interpreter.get_input_details(), inputs, strict=True):
+        interpreter.set_tensor(detail["index"], value)
+    interpreter.invoke()
+    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+
+def assert_agrees(model: ModelFile, interpreter: Any) -> None:
+    main = model.main
+    theirs = {d["index"]: d for d in interpreter.get_tensor_details()}
+    compared = 0
+    for tensor in main.tensors:
+        # LiteRT leaves tensors without a name out of its list.
+        detail = theirs.get(tensor.index)
+        if detail is None:
+            assert not tensor.name
+            continue
+        compared += 1
+        assert detail["name"] == tensor.name
+        assert tuple(detail["shape"]) == tensor.shape, tensor
+        assert tuple(detail["shape_signature"]) == tensor.shape_signature, tensor
+        if tensor.dtype.has_numpy:
+            assert np.dtype(detail["dtype"]) == tensor.dtype.numpy, tensor
+        params = detail["quantization_parameters"]
+        quantization = tensor.quantization
+        assert tuple(params["scales"].tolist()) == (quantization.scale if quantization else ())
+        points = quantization.zero_point if quantization else ()
+        assert tuple(params["zero_points"].tolist()) == points
+        if quantization and quantization.per_axis:
+            assert params["quantized_dimension"] == quantization.axis
+        assert bool(detail["sparsity_parameters"]) == (tensor.sparsity is not None)
+    assert compared > 0
+    details = interpreter._get_ops_details()
+    assert [d["op_name"] for d in details] == [o.name for o in main.operators]
+    for detail, op in zip(details, main.operators, strict=True):
+        assert tuple(detail["inputs"]) == op.inputs, op
+        assert tuple(detail["outputs"]) == op.outputs, op
+    assert tuple(d["index"] for d in interpreter.get_input_details()) == main.inputs
+    assert tuple(d["index"] for d in interpreter.get_output_details()) == main.outputs
+    signatures = {
+        s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)} for s in model.signatures
+    }
+    theirs = {
+        key: {kind: sorted(names) for kind, names in value.items()}
+        for key, value in interpreter.get_signature_list().items()
+    }
+    assert theirs == signatures
+
+
+def test_real_model_reads_as_in_litert(model_path: Path) -> None:
+    assert_agrees(read_model(model_path), open_litert(model_path))
+
+
+def test_constants_of_a_real_model_are_litert_s(model_path: Path) -> None:
+    model, interpreter = read_model(model_path), open_litert(model_path)
+    if any(o.is_custom and o.name != "TFLite_Detection_PostProcess" for o in model.main.operators):
+        pytest.skip("LiteRT has no kernel for a custom operator of it, so gives no tensors")
+    interpreter.allocate_tensors()
+    compared = 0
+    for tensor in model.main.tensors:
+        if tensor.data is not None and tensor.data.size:
+            np.testing.assert_array_equal(interpreter.get_tensor(tensor.index), tensor.data)
+            compared += 1
+    assert compared > 0
+
+
+@pytest.mark.parametrize("name", ["conv", "quantized", "loop", "sparse"])
+def test_written_model_reads_as_in_litert(name: str) -> None:
+    data = write_model(samples.ALL[name]())
+    assert_agrees(read_model(data), open_litert(data))
+
+
+@pytest.mark.parametrize(
+    "name", ["edsr_f32b5_fp32", "mobilenet_v1_0.25_224_float", "dtln_model_quant_1"]
+)
+def test_rewritten_model_computes_the_same(find_model: Callable[[str], Path], name: str) -> None:
+    original = find_model(name).read_bytes()
+    rewritten = write_model(spec_of(read_model(original)))
+    main = read_model(original).main
+    rng = np.random.default_rng(0)
+    inputs = [rng.random(main.tensors[i].shape, np.float32) for i in main.inputs]
+    for a, b in zip(run(original, *inputs), run(rewritten, *inputs), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_conv_computes_in_litert() -> None:
+    spec = samples.conv()
+    x = np.random.default_rng(1).standard_normal((1, 7, 5, 2)).astype(np.float32)
+    (y,) = run(write_model(spec), x)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    weights, bias = (np.asarray(spec.tensors[i].data) for i in (1, 2))
+    want = np.empty((1, 4, 3, 5), np.float32)
+    for row in range(4):
+        for column in range(3):
+            patch = padded[0, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+            want[0, row, column] = np.tensordot(weights, patch, 3) + bias
+    np.testing.assert_allclose(y, np.maximum(want, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_loop_runs_in_litert() -> None:
+    (end,) = run(write_model(samples.loop()), np.array([2], np.int32))
+    assert end.tolist() == [11]
+
+
+def test_densify_in_litert_is_what_our_densify_makes() -> None:
+    pattern, values = samples.sparse_constant()
+    tensor = read_model(write_model(samples.sparse())).main.tensors[0]
+    assert tensor.sparsity is not None
+    assert tensor.data is not None
+    dense = tensor.sparsity.densify(tensor.data, tensor.shape)
+    (want,) = run(write_model(samples.sparse()), np.zeros((4, 6), np.float32))
+    np.testing.assert_array_equal(dense, want)
+    np.testing.assert_array_equal(pattern.densify(values, (4, 6)), want)
+
+
+def test_signature_runs_in_litert() -> None:
+    interpreter = open_litert(write_model(samples.conv()))
+    runner = interpreter.get_signature_runner("serve")
+    result = runner(image=np.zeros((1, 7, 5, 2), np.float32))
+    assert result["features"].shape == (1, 4, 3, 5)
+
+
+SINGLE = {
+    "POOL": (
+        OperatorSpec(
+            "AVERAGE_POOL_2D",
+            {"padding": 1, "stride_w": 2, "stride_h": 1, "filter_width": 2, "filter_height": 3},
+            (0,),
+            (1,),
+        ),
+        (1, 3, 4, 1),
+        (1, 1, 2, 1),
+        lambda x: x.reshape(1, 3, 2, 2, 1).mean((1, 3)).reshape(1, 1, 2, 1),
+    ),
+    "SOFTMAX": (
+        OperatorSpec("SOFTMAX", {"beta": 2.0}, (0,), (1,)),
+        (2, 5),
+        (2, 5),
+        lambda x: np.exp(2 * x) / np.exp(2 * x).sum(-1, keepdims=True),
+    ),
+    "LEAKY_RELU": (
+        OperatorSpec("LEAKY_RELU", {"alpha": 0.25}, (0,), (1,)),
+        (7,),
+        (7,),
+        lambda x: np.where(x < 0, x * np.float32(0.25), x),
+    ),
+    "SQUEEZE": (
+        OperatorSpec("SQUEEZE", {"squeeze_dims": [0, 2]}, (0,), (1,)),
+        (1, 3, 1, 2),
+        (3, 2),
+        lambda x: x.reshape(3, 2),
+    ),
+    "SIGN": (OperatorSpec("SIGN", {}, (0,), (1,)), (6,), (6,), np.sign),
+    "DEPTH_TO_SPACE": (
+        OperatorSpec("DEPTH_TO_SPACE", {"block_size": 2}, (0,), (1,)),
+        (1, 1, 1, 4),
+        (1, 2, 2, 1),
+        lambda x: x.reshape(1, 2, 2, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_single_operator_computes_in_litert(name: str) -> None:
+    op, shape, out, formula = SINGLE[name]
+    spec = ModelSpec([TensorSpec("x", shape), TensorSpec("y", out)], [op], (0,), (1,))
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    (y,) = run(write_model(spec), x)
+    np.testing.assert_allclose(y, formula(x), rtol=1e-5, atol=1e-6)
+
+
+def test_operator_of_the_second_options_union_computes_in_litert() -> None:
+    fields = {"edge_padding_low": [1], "edge_padding_high": [2], "interior_padding": [1]}
+    spec = ModelSpec(
+        [TensorSpec("x", (3,)), TensorSpec("p", (), data=np.float32(9)), TensorSpec("y", (8,))],
+        [OperatorSpec("STABLEHLO_PAD", fields, (0, 1), (2,))],
+        (0,),
+        (2,),
+    )
+    (y,) = run(write_model(spec), np.array([1, 2, 3], np.float32))
+    assert y.tolist() == [9, 1, 9, 2, 9, 3, 9, 9]
+
+
+def test_int4_constant_is_unpacked_as_litert_does() -> None:
+    values = np.array([[-8, 7, 3], [0, -1, 5]], np.int8)
+    spec = ModelSpec(
+        [
+            TensorSpec("w", (2, 3), DType.I4, values, Quantization((0.5,), (0,))),
+            TensorSpec("y", (2, 3)),
+            TensorSpec("x", (2, 3)),
+            TensorSpec("z", (2, 3)),
+        ],
+        [
+            OperatorSpec("DEQUANTIZE", {}, (0,), (1,), version=6),
+            OperatorSpec("ADD", {}, (1, 2), (3,)),
+        ],
+        (2,),
+        (3,),
+    )
+    data = write_model(spec)
+    (z,) = run(data, np.zeros((2, 3), np.float32))
+    tensor = read_model(data).main.tensors[0]
+    assert tensor.quantization is not None
+    assert tensor.data is not None
+    np.testing.assert_array_equal(tensor.quantization.dequantize(tensor.data), z)
+
+
+def test_signatures_of_several_subgraphs() -> None:
+    spec = samples.loop()
+    more = ModelSpec(
+        spec.tensors,
+        spec.operators,
+        spec.inputs,
+        spec.outputs,
+        subgraphs=spec.subgraphs,
+        signatures=(
+            SignatureInfo("main", 0, {"i": 0}, {"end": 1}),
+            SignatureInfo("step", 2, {"i": 0}, {"next": 2}),
+        ),
+    )
+    data = write_model(more)
+    assert read_model(data).signatures == more.signatures
+    runner = open_litert(data).get_signature_runner("step")
+    assert runner(i=np.array([4], np.int32))["next"].tolist() == [7]
