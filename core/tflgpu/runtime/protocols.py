@@ -9,16 +9,18 @@ one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Union, runtime_checkable
 
 import attrs
 
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Shape
+from tflgpu.ir.graph import Node, Shape, Value
 from tflgpu.kernel.builder import Size3
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
+from tflgpu.ops.base import OpDef
 
 API_VERSION = 1
 
@@ -193,6 +195,45 @@ class Recording(Protocol):
 
     def close(self) -> None:
         """Release everything; twice is harmless."""
+        ...
+
+
+@attrs.frozen
+class NodeRun:
+    """Nodes to run as they are, for a `NodeDevice` and for the CPU: in topological order,
+    between host tensors. ``variables`` are state tensors by value id, kept between runs."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    ops: Mapping[str, OpDef]
+    variables: dict[int, Array]
+
+
+@runtime_checkable
+class NodeDevice(Protocol):
+    """A device that runs nodes rather than kernels (the NumPy references; a vendor library)."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Which device it is."""
+        ...
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """Its limits and features."""
+        ...
+
+    def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+        """The reason why it cannot run a node, None where it can."""
+        ...
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        """Prepare nodes for running."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
         ...
 
 

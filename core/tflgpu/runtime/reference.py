@@ -1,0 +1,142 @@
+"""Nodes run by their NumPy references: the CPU side of every session, and cpu_ref's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, Value
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.protocols import DispatchTime, NodeRun
+
+
+def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+    """Why the references cannot run a node, None where they can."""
+    op = ops.get(node.op)
+    if op is None:
+        return Unsupported(f"op {node.op} is not known; a plugin may define it")
+    if node.version > op.max_version:
+        return Unsupported(
+            f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"
+        )
+    reason = getattr(node.attrs, "reason", None)
+    if reason is not None:
+        return Unsupported(str(reason))
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and not value.dtype.has_numpy:
+            return Unsupported(f"tensor {value.name} is {value.dtype.value}")
+        if value is not None and _is_quantized(value) and node.op not in _QUANTIZED_OPS:
+            return Unsupported(
+                f"tensor {value.name} is quantized {value.dtype.value}; "
+                "integer models are not computed yet"
+            )
+    return None
+
+
+#: Ops whose reference reads quantization parameters or only moves elements.
+_QUANTIZED_OPS = frozenset(
+    {"DEQUANTIZE", "QUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE",
+     "STRIDED_SLICE", "SPLIT", "SPLIT_V", "GATHER", "PACK", "UNPACK", "TILE"}
+)  # fmt: skip
+
+
+def _is_quantized(value: Value) -> bool:
+    return value.quant is not None and bool(value.quant.scale) and value.dtype.is_int
+
+
+@attrs.frozen
+class _Call:
+    """A node made ready: where its operands come from and what frees up after it."""
+
+    node: Node
+    op: OpDef
+    frees: tuple[int, ...]
+
+
+class ReferenceRecording:
+    """A `Recording` that calls each node's reference in order."""
+
+    def __init__(self, run: NodeRun) -> None:
+        self._run = run
+        self._inputs = [np.zeros(v.shape, v.dtype.numpy) for v in run.inputs]
+        self._outputs = [np.zeros(v.shape, v.dtype.numpy) for v in run.outputs]
+        self._constants: dict[int, Array] = {
+            v.id: v.data
+            for node in run.nodes
+            for v in node.inputs
+            if v is not None and v.data is not None
+        }
+        last = {v.id: i for i, n in enumerate(run.nodes) for v in n.inputs if v is not None}
+        kept = {v.id for v in run.outputs} | set(self._constants) | set(run.variables)
+        frees: dict[int, list[int]] = {}
+        for key, step in last.items():
+            if key not in kept:
+                frees.setdefault(step, []).append(key)
+        self._calls = [
+            _Call(node, run.ops[node.op], tuple(frees.get(i, ())))
+            for i, node in enumerate(run.nodes)
+        ]
+        self._closed = False
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per output."""
+        return self._outputs
+
+    def run(self) -> None:
+        """Compute every node.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: a reference failed; names the node.
+        """
+        if self._closed:
+            raise StateError("this recording is closed")
+        env = dict(self._constants)
+        env.update(self._run.variables)
+        env.update((v.id, a) for v, a in zip(self._run.inputs, self._inputs, strict=True))
+        with np.errstate(all="ignore"):
+            for call in self._calls:
+                self._call(call, env)
+        for value, array in zip(self._run.outputs, self._outputs, strict=True):
+            np.copyto(array, env[value.id])
+
+    def _call(self, call: _Call, env: dict[int, Array]) -> None:
+        node = call.node
+        arrays = [None if v is None else env[v.id] for v in node.inputs]
+        try:
+            results = call.op.reference(node.attrs, arrays)
+        except TflgpuError:
+            raise
+        except (ValueError, TypeError, IndexError, MemoryError, FloatingPointError) as error:
+            raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
+        variables = [v for v in node.inputs if v is not None and v.is_variable]
+        for value, array in zip([*node.outputs, *variables], results, strict=True):
+            if array.shape != value.shape or array.dtype != value.dtype.numpy:
+                raise DeviceError(
+                    f"{node.label}: {value.name} came out as {array.dtype}{list(array.shape)}, "
+                    f"expected {value.spec}"
+                )
+            env[value.id] = array
+            if value.is_variable:
+                np.copyto(self._run.variables[value.id], array)
+        for key in call.frees:
+            env.pop(key, None)
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Host time of every node."""
+        return ()
+
+    def close(self) -> None:
+        """Release the arrays."""
+        self._closed = True

@@ -1,0 +1,158 @@
+"""A graph, ready to run: recordings in order, and the host arrays between them.
+
+Every recording (a device's, or the references') owns host arrays for its edges. A session ties
+them together so that a tensor has one home: graph inputs are written where the first recording
+reads them, and outputs are read where the last one left them; only what crosses from one
+recording to another is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.protocols import NodeRun, Recording
+from tflgpu.runtime.reference import ReferenceRecording, reference_support
+from tflgpu.runtime.report import DelegationReport, Refusal
+
+
+@attrs.frozen
+class Step:
+    """One recording and the values at its edges, aligned with its arrays."""
+
+    recording: Recording
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    label: str
+
+
+class Session:
+    """Runs steps in order over host arrays. One thread at a time."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        steps: Sequence[Step],
+        report: DelegationReport,
+        variables: dict[int, Array],
+    ) -> None:
+        self.report = report
+        self._steps = tuple(steps)
+        self._variables = variables
+        self._arrays: dict[int, Array] = dict(variables)
+        self._moves: list[list[tuple[Array, Array]]] = []
+        for value in graph.values.values():
+            if value.data is not None:
+                self._arrays[value.id] = value.data
+        for step in self._steps:
+            moves = []
+            for value, array in zip(step.inputs, step.recording.inputs, strict=True):
+                home = self._arrays.get(value.id)
+                if home is None and _is_home(value, array):
+                    self._arrays[value.id] = array  # a graph input, first read here
+                else:
+                    if home is None:
+                        home = self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
+                    moves.append((array, home))
+            self._moves.append(moves)
+            for value, array in zip(step.outputs, step.recording.outputs, strict=True):
+                self._arrays[value.id] = array
+        self._after = self._convert_outputs(graph)
+        for value in (*graph.inputs, *graph.outputs):
+            if value.id not in self._arrays:
+                self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
+        self._closed = False
+
+    def _convert_outputs(self, graph: Graph) -> list[tuple[Array, Array]]:
+        """Outputs whose device type differs (booleans) get an array of their own type."""
+        moves = []
+        for value in graph.outputs:
+            array = self._arrays.get(value.id)
+            if array is not None and not _is_home(value, array):
+                home = np.zeros(value.shape, value.dtype.numpy)
+                moves.append((home, array))
+                self._arrays[value.id] = home
+        return moves
+
+    @property
+    def arrays(self) -> Mapping[int, Array]:
+        """Host arrays by value id, at the same address until `close`."""
+        return self._arrays
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The recordings, in order."""
+        return self._steps
+
+    def run(self) -> None:
+        """Run the whole graph on what the input arrays hold.
+
+        Raises:
+            StateError: the session is closed.
+            DeviceError: a step failed.
+        """
+        if self._closed:
+            raise StateError("this session is closed")
+        for step, moves in zip(self._steps, self._moves, strict=True):
+            for target, source in moves:
+                np.copyto(target, source, casting="unsafe")
+            step.recording.run()
+        for target, source in self._after:
+            np.copyto(target, source, casting="unsafe")
+
+    def reset_variables(self) -> None:
+        """Set every state tensor to zero."""
+        for array in self._variables.values():
+            array[...] = 0
+
+    def close(self) -> None:
+        """Release every recording; twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            for step in self._steps:
+                step.recording.close()
+
+
+def _is_home(value: Value, array: Array) -> bool:
+    return array.dtype == value.dtype.numpy and array.shape == value.shape
+
+
+def make_variables(graph: Graph) -> dict[int, Array]:
+    """Zeroed state tensors of a graph, by value id."""
+    return {v.id: np.zeros(v.shape, v.dtype.numpy) for v in graph.values.values() if v.is_variable}
+
+
+def open_cpu_session(
+    graph: Graph, ops: Mapping[str, OpDef], *, preserve_all: bool = False
+) -> Session:
+    """A session that runs everything by the NumPy references.
+
+    With ``preserve_all`` every tensor keeps its contents after a run.
+
+    Raises:
+        UnsupportedError: an op that has no reference; lists every such operator and reason.
+    """
+    refused = [(n, no.reason) for n in graph if (no := reference_support(n, ops)) is not None]
+    if refused:
+        listed = "; ".join(f"{n.label}: {reason}" for n, reason in refused)
+        raise UnsupportedError(f"the CPU cannot run {len(refused)} operators: {listed}")
+    outputs = list(graph.outputs)
+    if preserve_all:
+        made = [v for n in graph for v in n.outputs if not graph.is_output(v)]
+        outputs += made
+    variables = make_variables(graph)
+    produced = {v.id for n in graph for v in n.outputs}
+    run = NodeRun(
+        tuple(graph.nodes), tuple(graph.inputs),
+        tuple(v for v in outputs if v.id in produced), ops, variables,
+    )  # fmt: skip
+    step = Step(ReferenceRecording(run), run.inputs, run.outputs, "CPU")
+    total = len({o for n in graph for o in n.origins})
+    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
+    return Session(graph, [step], DelegationReport(total, 0, refusals), variables)
