@@ -230,6 +230,9 @@ class OpDef:
             of each operand.
         is_custom: Whether the name is a custom op's code.
         stateful: Whether it keeps variables between runs.
+        is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
+        shape_only: Whether results depend on the operands' shapes alone, never on contents, so
+            that they are constants although the operands are not.
     """
 
     name: str
@@ -243,6 +246,8 @@ class OpDef:
     elementwise: bool = False
     is_custom: bool = False
     stateful: bool = False
+    is_view: bool = False
+    shape_only: bool = False
 
 
 @attrs.frozen
