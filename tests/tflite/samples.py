@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.model_file import SignatureInfo

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.tflite import samples
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.model_file import ModelFile, SignatureInfo
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
+
+from tests.tflite import samples
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tests.tflite import samples
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
@@ -17,6 +15,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec, spec_of
 from tflgpu.tflite.write import write_model
 
+from tests.tflite import samples
 
 # The two codes that are not operators.
 BUILTINS = sorted(set(schema.BUILTIN_CODES) - {"CUSTOM", "PLACEHOLDER_FOR_GREATER_OP_CODES"})
@@ -29,9 +28,16 @@ def assert_same(a: ModelFile, b: ModelFile) -> None:
         assert left.operators == right.operators
         assert len(left.tensors) == len(right.tensors)
         for x, y in zip(left.tensors, right.tensors, strict=True):
-            for name in (
-                "index name shape shape_signature dtype quantization is_variable has_rank"
-            ).split():
+            for name in [
+                "index",
+                "name",
+                "shape",
+                "shape_signature",
+                "dtype",
+                "quantization",
+                "is_variable",
+                "has_rank",
+            ]:
                 assert getattr(x, name) == getattr(y, name), (x.name, name)
             if x.data is None:
                 assert y.data is None, x.name

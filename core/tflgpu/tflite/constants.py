@@ -27,10 +27,10 @@ def check_shape(shape: tuple[int, ...], dtype: DType, where: str) -> int:
         raise ModelError(f"{where}: {len(shape)} dimensions, at most {MAX_RANK} are supported")
     if any(d < 0 for d in shape):
         raise ModelError(f"{where}: shape {shape} has a negative size")
-    elements = math.prod(shape)
-    if elements * max(1, dtype.itemsize) > _MAX_BYTES:
+    # numpy counts a size of 0 as 1 here, and refuses an empty array that is too big without it.
+    if math.prod(max(d, 1) for d in shape) * max(1, dtype.itemsize) > _MAX_BYTES:
         raise ModelError(f"{where}: shape {shape} has more than 2**63 bytes")
-    return elements
+    return math.prod(shape)
 
 
 def constant(content: memoryview, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
