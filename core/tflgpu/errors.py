@@ -20,6 +20,10 @@ class UnsupportedError(TflgpuError, RuntimeError):
     """A well-formed model needs something that no available backend (nor the CPU) can run."""
 
 
+class DynamicError(ModelError, UnsupportedError):
+    """An operator must know something before the model runs that is only computed then."""
+
+
 class GraphError(TflgpuError):
     """A graph broke one of its own rules: a defect in a pass or in a plugin."""
 

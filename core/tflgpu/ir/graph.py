@@ -125,13 +125,18 @@ class Node:
 
 @attrs.define(eq=False)
 class Graph:
-    """Nodes in topological order, between ``inputs`` and ``outputs``."""
+    """Nodes in topological order, between ``inputs`` and ``outputs``.
+
+    ``next_id`` is above every id that was ever in use, so that a new value never takes the
+    tensor index of one that was pruned.
+    """
 
     name: str = "main"
     nodes: list[Node] = attrs.Factory(list)
     inputs: list[Value] = attrs.Factory(list)
     outputs: list[Value] = attrs.Factory(list)
     values: dict[int, Value] = attrs.Factory(dict)
+    next_id: int = 0
 
     def add_value(
         self,
@@ -144,9 +149,11 @@ class Graph:
         id: int | None = None,
     ) -> Value:
         """Make a value with a fresh id (or ``id``, which must be unused)."""
-        key = (max(self.values) + 1 if self.values else 0) if id is None else id
+        fresh = max(self.next_id, max(self.values, default=-1) + 1)
+        key = fresh if id is None else id
         if key in self.values:
             raise GraphError(f"graph {self.name}: value {key} exists already")
+        self.next_id = max(self.next_id, key + 1)
         value = Value(key, name or f"v{key}", tuple(map(int, shape)), dtype, data, quant)
         self.values[key] = value
         return value
@@ -210,20 +217,24 @@ class Graph:
         self.nodes.remove(node)
 
     def prune(self) -> int:
-        """Drop nodes and values that no output (or variable) depends on; count the nodes."""
+        """Drop nodes and values that no output (or variable) depends on; count the nodes.
+
+        A node without outputs is kept: it is there for what else it does.
+        """
         needed = {id(v) for v in self.outputs}
         kept: list[Node] = []
         for node in reversed(self.nodes):
             writes_variable = any(v is not None and v.is_variable for v in node.inputs)
-            if writes_variable or any(id(o) in needed for o in node.outputs):
+            used = not node.outputs or any(id(o) in needed for o in node.outputs)
+            if used or writes_variable:
                 kept.append(node)
                 needed.update(id(v) for v in node.inputs if v is not None)
         dropped = len(self.nodes) - len(kept)
         self.nodes = kept[::-1]
-        used = {id(v) for v in (*self.inputs, *self.outputs)}
+        named = {id(v) for v in (*self.inputs, *self.outputs)}
         for node in self.nodes:
-            used.update(id(v) for v in (*node.inputs, *node.outputs) if v is not None)
-        self.values = {k: v for k, v in self.values.items() if id(v) in used}
+            named.update(id(v) for v in (*node.inputs, *node.outputs) if v is not None)
+        self.values = {k: v for k, v in self.values.items() if id(v) in named}
         return dropped
 
     def copy(self) -> Graph:
@@ -241,7 +252,8 @@ class Graph:
                  n.origins)
             for n in self.nodes
         ]  # fmt: skip
-        return Graph(self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins)
+        return Graph(self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins,
+                     self.next_id)  # fmt: skip
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

@@ -24,7 +24,8 @@ def verify(graph: Graph, after: str = "building") -> None:
         if any(d < 0 for d in value.shape):
             fail(f"value {value} has a negative dimension")
         if value.data is not None and (
-            value.data.shape != value.shape or value.data.dtype != value.dtype.numpy
+            value.data.shape != value.shape
+            or (value.dtype.has_numpy and value.data.dtype != value.dtype.numpy)
         ):
             fail(f"constant {value} holds {value.data.dtype}{list(value.data.shape)}")
         if value.is_const or value.is_variable:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 
@@ -136,10 +136,10 @@ class Operand:
         """Its contents.
 
         Raises:
-            ModelError: they are not known before the model runs.
+            DynamicError: they are not known before the model runs.
         """
         if self.data is None:
-            raise ModelError(f"{op}: {what} must be a constant")
+            raise DynamicError(f"{op}: {what} must be a constant")
         return self.data
 
 
@@ -157,7 +157,8 @@ class Accuracy(enum.Enum):
 class Arg:
     """One operand of a `Sample`: drawn at random in [low, high), or a constant.
 
-    ``data`` makes it a constant; ``const=True`` draws a random constant (weights).
+    ``data`` makes it a constant; ``const=True`` draws a random constant (weights);
+    ``variable=True`` makes it a variable, which a stateful op reads and changes.
     """
 
     shape: tuple[int, ...]
@@ -166,6 +167,7 @@ class Arg:
     high: float = 1.0
     const: bool = False
     data: Array | None = attrs.field(default=None, eq=False)
+    variable: bool = False
 
     @classmethod
     def of(cls, data: Any, dtype: DType = DType.F32) -> Arg:
@@ -218,10 +220,12 @@ class OpDef:
         name: TFLite's builtin name ("CONV_2D") or the custom op's code.
         parse: Option fields -> frozen attribute value.
         infer: Attributes and operands -> specs of the outputs. Raises `ModelError` for
-            operands that no version of the op takes, naming the operand.
+            operands that no version of the op takes, naming the operand, and
+            `UnsupportedError` for what is right but beyond tflgpu.
         reference: Attributes and arrays -> output arrays, in NumPy, computing in the operands'
             own precision (f16 through f32). The definition that every backend is held to, and
-            what runs on the CPU. Must not write into its inputs.
+            what runs on the CPU. Must not write into its inputs. A stateful op's gives the
+            outputs followed by the new contents of each variable operand, in operand order.
         samples: Test cases, with odd sizes; checked against LiteRT and on every backend.
         accuracy: Tolerance class of its results.
         max_version: Highest TFLite op version understood.

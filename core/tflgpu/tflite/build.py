@@ -1,0 +1,258 @@
+"""From a model file to a graph: every operator parsed, every shape inferred anew.
+
+Operators that are not understood become nodes whose attributes are `UnknownOp`, so that a report
+can name all of them at once. Operators that compute shapes are evaluated here: a graph has no
+runtime shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tflgpu.errors import InputError, ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
+from tflgpu.ops.base import Fields, OpDef, Operand
+from tflgpu.ops.unknown import UnknownOp
+from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+
+# Operators of constants are evaluated while building up to this many elements read and written:
+# enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
+_FOLD_ELEMENTS = 1 << 14
+
+
+def build_graph(
+    model: ModelFile,
+    subgraph: int,
+    ops: Mapping[str, OpDef],
+    shapes: Mapping[int, tuple[int, ...]] | None = None,
+) -> Graph:
+    """The graph of one subgraph of a model.
+
+    Args:
+        model: The file.
+        subgraph: Which of its subgraphs.
+        ops: Op definitions by name.
+        shapes: New shapes of inputs, by tensor index; the shapes of everything that depends on
+            them are inferred.
+
+    Returns:
+        A graph whose value ids are tensor indices and whose constants view the file.
+
+    Raises:
+        ModelError: The subgraph is malformed: an operator's operands or options are not what any
+            version of it takes, a tensor is read before it is made or made twice, or a shape in
+            the file is not the one its operator makes.
+        InputError: ``shapes`` names a tensor that is not an input, or a negative size.
+    """
+    return build_subgraph(model.subgraphs[subgraph], ops, shapes)
+
+
+def build_subgraph(
+    info: SubgraphInfo,
+    ops: Mapping[str, OpDef],
+    shapes: Mapping[int, tuple[int, ...]] | None = None,
+) -> Graph:
+    """As `build_graph`, of a subgraph that need not come from a file."""
+    graph = Graph(info.name or "main")
+    for tensor in info.tensors:
+        _add_tensor(graph, tensor)
+    graph.inputs = [graph.values[i] for i in info.inputs]
+    graph.outputs = [graph.values[i] for i in info.outputs]
+    for value in graph.inputs:
+        if value.is_const:
+            raise ModelError(f"{_name(value)} is an input of the model and has a constant")
+    resized = _resize_inputs(graph, shapes or {})
+    building = _Building(graph, info, ops, resized)
+    for operator in info.operators:
+        building.add(operator)
+    for output in graph.outputs:
+        if output.id not in building.ready:
+            raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
+    graph.prune()
+    return graph
+
+
+def _name(value: Value) -> str:
+    return f"tensor {value.id} ({value.name!r})"
+
+
+def _add_tensor(graph: Graph, info: TensorInfo) -> None:
+    data, dtype = info.data, info.dtype
+    if data is not None and info.sparsity is not None:
+        data = info.sparsity.densify(data, info.shape)
+        data.setflags(write=False)
+    if data is not None and dtype is DType.I4:
+        dtype = DType.I8  # the reader unpacks 4-bit numbers; 8-bit ones hold the same values
+    value = graph.add_value(
+        info.shape, dtype, name=info.name, data=data, quant=info.quantization, id=info.index
+    )
+    value.is_variable = info.is_variable
+    if info.shape_signature != info.shape:
+        value.shape_signature = info.shape_signature
+
+
+def _resize_inputs(graph: Graph, shapes: Mapping[int, tuple[int, ...]]) -> bool:
+    inputs = {v.id: v for v in graph.inputs}
+    resized = False
+    for index, shape in shapes.items():
+        if index not in inputs:
+            raise InputError(
+                f"tensor {index} is not an input and cannot be resized; inputs are {sorted(inputs)}"
+            )
+        if any(size < 0 for size in shape):
+            raise InputError(f"{_name(inputs[index])}: cannot be resized to {tuple(shape)}")
+        resized |= inputs[index].shape != tuple(shape)
+        inputs[index].shape = tuple(int(size) for size in shape)
+    return resized
+
+
+class _Building:
+    """The graph so far, and which of its tensors have been made."""
+
+    def __init__(
+        self, graph: Graph, info: SubgraphInfo, ops: Mapping[str, OpDef], resized: bool
+    ) -> None:
+        self.graph = graph
+        self.info = info
+        self.ops = ops
+        self.resized = resized
+        given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
+        self.ready = {v.id for v in graph.inputs} | given
+        self.made_by = {i: op.index for op in reversed(info.operators) for i in op.outputs}
+
+    def add(self, operator: OperatorInfo) -> None:
+        """Make the operator's node, or evaluate it."""
+        where = f"operator {operator.index} ({operator.name})"
+        inputs = [self._input(i, where) for i in operator.inputs]
+        outputs = [self._output(i, where) for i in operator.outputs]
+        node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
+        definition = self.ops.get(operator.name)
+        reason = _why_not(operator, node, definition)
+        if definition is not None and reason is None:
+            reason = self._define(operator, node, definition, where)
+        if reason is not None:
+            node.attrs = UnknownOp(reason)
+        self.ready.update(v.id for v in outputs)
+        if definition is None or reason is not None or not _evaluate(node, definition, where):
+            self.graph.nodes.append(node)
+
+    def _define(
+        self, operator: OperatorInfo, node: Node, definition: OpDef, where: str
+    ) -> str | None:
+        """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
+        fields = Fields(operator.name, operator.fields, operator.custom_options)
+        operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+        try:
+            node.attrs = definition.parse(fields)
+            specs = definition.infer(node.attrs, operands)
+        except UnsupportedError as error:
+            return str(error)
+        except ModelError as error:
+            raise ModelError(f"{where}: {error}{_operands(node)}") from error
+        if len(specs) != len(node.outputs):
+            raise ModelError(
+                f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
+            )
+        for value, spec in zip(node.outputs, specs, strict=True):
+            self._settle(value, spec, where)
+        return None
+
+    def _input(self, index: int, where: str) -> Value | None:
+        if index < 0:
+            return None
+        value = self.graph.values[index]
+        if index not in self.ready:
+            maker = self.made_by.get(index)
+            why = (
+                "which is no input, constant or result of any operator"
+                if maker is None
+                else f"which operator {maker} makes only later"
+            )
+            raise ModelError(f"{where} reads {_name(value)}, {why}")
+        return value
+
+    def _output(self, index: int, where: str) -> Value:
+        value = self.graph.values[index]
+        if index in self.ready:
+            raise ModelError(
+                f"{where} writes {_name(value)}, which is an input, a constant or another "
+                "operator's result"
+            )
+        return value
+
+    def _settle(self, value: Value, spec: TensorSpec, where: str) -> None:
+        """Give a result its inferred shape, after a look at what the file says of it."""
+        if spec.dtype is not value.dtype:
+            raise ModelError(
+                f"{where}: {_name(value)} is {value.dtype.value} in the file, but the operator "
+                f"makes {spec.dtype.value}"
+            )
+        info = self.info.tensors[value.id]
+        fixed = -1 not in info.shape_signature and (bool(info.shape) or info.has_rank)
+        if fixed and not self.resized and spec.shape != value.shape:
+            raise ModelError(
+                f"{where}: {_name(value)} has shape {list(value.shape)} in the file, but the "
+                f"operator makes {list(spec.shape)}"
+            )
+        value.shape = spec.shape
+
+
+def _operands(node: Node) -> str:
+    return f" (operands: {', '.join('-' if v is None else str(v) for v in node.inputs)})"
+
+
+def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
+    """Why the operator is beyond tflgpu whatever its options; None where it is not."""
+    runs_subgraphs = any(f.endswith(("subgraph", "subgraph_index")) for f in operator.fields)
+    if definition is None and runs_subgraphs:
+        return "control flow (an operator that runs other subgraphs) is not supported"
+    if definition is None:
+        kind = "custom op" if operator.is_custom else "op"
+        return f"{kind} {operator.name} is not defined; a plugin can define it"
+    if operator.version > definition.max_version:
+        return (
+            f"version {operator.version} of {operator.name} is newer than "
+            f"{definition.max_version}, the newest understood"
+        )
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and not value.dtype.has_numpy:
+            return f"{_name(value)} is of type {value.dtype.value}, which is not supported"
+    return None
+
+
+def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
+    """Turn the results of a small operator of constants into constants."""
+    if definition.stateful or not node.outputs:
+        return False
+    operands = _contents(node, definition)
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    # References see stored numbers without their scales, so quantized tensors are left alone.
+    if operands is None or any(v.quant is not None for v in values):
+        return False
+    if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
+        return False
+    results = definition.reference(node.attrs, operands)
+    for value, result in zip(node.outputs, results, strict=True):
+        if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
+            raise ModelError(
+                f"{where}: evaluated to {result.dtype}{list(result.shape)}, inferred {value.spec}"
+            )
+        value.data = np.ascontiguousarray(result).reshape(value.shape)
+        value.data.setflags(write=False)
+    return True
+
+
+def _contents(node: Node, definition: OpDef) -> Sequence[Array | None] | None:
+    """The operands' contents as far as the result depends on them; None where not all known."""
+    if definition.shape_only:
+        # Broadcast from one element: takes no memory whatever the shape.
+        return [
+            None if v is None else np.broadcast_to(np.zeros((), v.dtype.numpy), v.shape)
+            for v in node.inputs
+        ]
+    if any(v is not None and not v.is_const for v in node.inputs):
+        return None
+    return [None if v is None else v.data for v in node.inputs]
