@@ -1,0 +1,125 @@
+"""From a `Sample` to something that runs: a graph of one node, arrays, and what they give."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.verify import verify
+from tflgpu.ops.base import Fields, OpDef, Operand, Sample
+
+
+@attrs.frozen(eq=False)
+class Case:
+    """A sample made concrete.
+
+    Attributes:
+        op: The op.
+        sample: Where it came from.
+        graph: One node between the runtime operands and the outputs; constants hold their data.
+        arrays: By value id, the contents of every runtime operand, variables included.
+        expected: What the op's reference makes of them, one array per output.
+        states: New contents of the variables, in the order of the operands.
+    """
+
+    op: OpDef
+    sample: Sample
+    graph: Graph
+    arrays: dict[int, Array]
+    expected: list[Array]
+    states: list[Array]
+
+    @property
+    def node(self) -> Node:
+        """The graph's only node."""
+        return self.graph.nodes[0]
+
+    @property
+    def variables(self) -> list[Value]:
+        """Operands that keep their contents between runs."""
+        return [v for v in self.node.inputs if v is not None and v.is_variable]
+
+    def tolerance(self, *, half: bool = False) -> Tolerance:
+        """How close a result must be."""
+        return Tolerance.of(self.op.accuracy, self.sample.accumulates, half=half)
+
+
+def materialize(op: OpDef, sample: Sample, seed: int = 0, *, half: bool = False) -> Case:
+    """Draw a sample's operands and compute its reference.
+
+    The same op, sample and seed always give the same numbers. With ``half`` every float operand
+    holds numbers that f16 can hold, though its dtype stays.
+
+    Raises:
+        ModelError: the sample is not one that the op takes, or its reference breaks the
+            promise that shape inference made.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(f"{op.name}/{sample.id}".encode())])
+    graph = Graph(f"{op.name}/{sample.id}")
+    arrays: dict[int, Array] = {}
+    inputs: list[Value | None] = []
+    for index, arg in enumerate(sample.args):
+        if arg is None:
+            inputs.append(None)
+            continue
+        data = arg.draw(rng)
+        if half and arg.dtype is DType.F32:
+            data = data.astype(np.float16).astype(np.float32)
+        is_const = arg.const or arg.data is not None
+        value = graph.add_value(
+            arg.shape, arg.dtype, name=f"operand{index}", data=data if is_const else None
+        )
+        value.is_variable = arg.variable
+        if not is_const:
+            arrays[value.id] = data
+            if not arg.variable:
+                graph.inputs.append(value)
+        inputs.append(value)
+
+    attributes = op.parse(Fields(op.name, sample.fields, sample.custom_options))
+    operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
+    outputs = [
+        graph.add_value(spec.shape, spec.dtype, name=f"result{i}")
+        for i, spec in enumerate(op.infer(attributes, operands))
+    ]
+    graph.outputs = outputs
+    graph.add_node(op.name, attributes, inputs, outputs, version=sample.version, origins=(0,))
+    verify(graph)
+    case = Case(op, sample, graph, arrays, [], [])
+    expected, states = run_reference(case, arrays)
+    return attrs.evolve(case, expected=expected, states=states)
+
+
+def run_reference(case: Case, arrays: dict[int, Array]) -> tuple[list[Array], list[Array]]:
+    """Outputs and new states for other contents of a case's operands.
+
+    Raises:
+        ModelError: the reference breaks the promise that shape inference made.
+    """
+    node = case.node
+    operands = [None if v is None else arrays[v.id] if v.data is None else v.data
+                for v in node.inputs]  # fmt: skip
+    with np.errstate(all="ignore"):
+        results = case.op.reference(node.attrs, operands)
+    _check_results(case, results)
+    return list(results[: len(node.outputs)]), list(results[len(node.outputs) :])
+
+
+def _check_results(case: Case, results: Sequence[Array]) -> None:
+    wanted = [*case.node.outputs, *case.variables]
+    where = f"{case.op.name}, sample {case.sample.id}: the reference"
+    if len(results) != len(wanted):
+        raise ModelError(f"{where} gave {len(results)} arrays, not {len(wanted)}")
+    for value, array in zip(wanted, results, strict=True):
+        if array.shape != value.shape or array.dtype != value.dtype.numpy:
+            raise ModelError(
+                f"{where} gave {array.dtype}{list(array.shape)} for {value.name}, "
+                f"inferred as {value.spec}"
+            )
