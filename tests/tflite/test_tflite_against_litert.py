@@ -104,7 +104,7 @@ def test_written_model_reads_as_in_litert(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["edsr_f32b5_fp32", "mobilenet_v1_0.25_224_float", "dtln_model_quant_1"]
+    "name", ["tflm_mnist_lstm_fp32", "mobilenet_v1_0.25_224_float", "dtln_model_quant_1"]
 )
 def test_rewritten_model_computes_the_same(find_model: Callable[[str], Path], name: str) -> None:
     original = find_model(name).read_bytes()

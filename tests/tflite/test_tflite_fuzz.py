@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tflgpu.tflite.read import read_model
 
 from tests.tflite import fuzz
-from tflgpu.tflite.read import read_model
 
 
 def test_damaged_models_are_refused_or_keep_their_promises() -> None:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import math
 import struct
-import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import flatbuffers
 import numpy as np
 import pytest
-
-from tests.tflite import samples
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.encode import Record, finish
+from tflgpu.tflite.encode import Record, encode, finish
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import model_record, write_model
+
+from tests.tflite import samples
 
 Tree = dict[str, Any]
 
@@ -271,11 +270,20 @@ def test_wrong_strings(content: bytes, message: str) -> None:
 
 def test_every_truncation_is_refused_or_lacks_nothing() -> None:
     whole = write_model(samples.conv())
+    want = read_model(whole).main
+    read = []
     for size in range(len(whole)):
-        # The builder pads at the end of some files, but never by as much as a number takes.
-        if size < len(whole) - 3:
-            with pytest.raises(ModelError):
-                read_model(whole[:size])
+        try:
+            main = read_model(whole[:size]).main
+        except ModelError:
+            continue
+        read.append(size)
+        assert main.operators == want.operators
+        for a, b in zip(main.tensors, want.tensors, strict=True):
+            np.testing.assert_array_equal(a.data, b.data)
+    # All that can go is what pads the last buffer to its alignment.
+    assert read == list(range(len(whole) - len(read), len(whole)))
+    assert len(read) < 16
 
 
 def test_offsets_and_vtables_outside_the_file() -> None:
@@ -310,10 +318,6 @@ def test_external_buffers_and_options_lie_after_the_flatbuffer() -> None:
         return finish_with(tree, buffers)
 
     def finish_with(tree: Tree, buffers: list[Any]) -> bytes:
-        import flatbuffers
-
-        from tflgpu.tflite.encode import encode
-
         builder = flatbuffers.Builder(1024)
         model = encode(builder, Record("Model", {**tree, "buffers": buffers}), "model")
         builder.Finish(model, b"TFL3")
@@ -359,85 +363,3 @@ def test_names_that_are_not_utf8_stay_visible() -> None:
     data[data.index(b"image")] = 0xFF
     (signature,) = read_model(data).signatures
     assert list(signature.inputs) == ["\\xffmage"]
-
-
-def _amplified(count: int) -> bytes:
-    """A model of ``count`` subgraphs that are one table, whose tensors are all one table too."""
-    root, buffers = model_record(samples.constants())
-    data = bytearray(finish(root, buffers))
-    return _repeat_vector(data, "subgraphs", count)
-
-
-def _repeat_vector(data: bytearray, name: str, count: int) -> bytes:
-    """Move the root's vector of tables to the end, with its first table ``count`` times."""
-    from tflgpu.tflite.schema import layout
-
-    root = struct.unpack_from("<I", data)[0]
-    vtable = root - struct.unpack_from("<i", data, root)[0]
-    slot = layout("Model").fields[name].slot
-    at = root + struct.unpack_from("<H", data, vtable + 4 + 2 * slot)[0]
-    vector = at + struct.unpack_from("<I", data, at)[0]
-    table = vector + 4 + struct.unpack_from("<I", data, vector + 4)[0]
-    data.extend(bytes(-len(data) % 4))
-    end = len(data)
-    struct.pack_into("<I", data, at, end - at)
-    data += struct.pack("<I", count)
-    for i in range(count):
-        # Tables lie before the vector; offsets wrap around, as a hostile file may try.
-        data += struct.pack("<I", (table - (end + 4 + 4 * i)) % 2**32)
-    return bytes(data)
-
-
-def test_offsets_cannot_wrap_backwards() -> None:
-    with pytest.raises(ModelError, match="subgraph 0: needs 1 bytes at offset"):
-        read_model(_amplified(3))
-
-
-def _shared(levels: int, tail: bytes) -> bytes:
-    """The head of a model whose 2 ** 15 subgraphs share one table with 2 ** 15 tensors, likewise
-    shared: 2 ** 30 tensors in a file of 400 kB."""
-    count = 1 << levels
-    out = bytearray(b"\0\0\0\0TFL3")
-
-    def vtable(*offsets: int) -> int:
-        out.extend(bytes(len(out) % 2))
-        out.extend(struct.pack(f"<{2 + len(offsets)}H", 4 + 2 * len(offsets), 12, *offsets))
-        return len(out) - 4 - 2 * len(offsets)
-
-    model_vtable = vtable(4, 0, 8)
-    subgraph_vtable = vtable(4)
-    tensor_vtable = vtable(0, 0, 0, 4) if tail else vtable()
-    out.extend(bytes(-len(out) % 4))
-    model = len(out)
-    out += struct.pack("<iII", model - model_vtable, 3, 4)
-    struct.pack_into("<I", out, 0, model)
-
-    def vector() -> None:
-        """A vector of offsets, all to what follows it."""
-        out.extend(struct.pack("<I", count))
-        for i in range(count):
-            out.extend(struct.pack("<I", 4 * (count - i)))
-
-    vector()
-    subgraph = len(out)
-    out.extend(struct.pack("<iI", subgraph - subgraph_vtable, 4))
-    vector()
-    position = len(out)
-    out.extend(struct.pack("<iI", position - tensor_vtable, 4))
-    out.extend(struct.pack("<I", len(tail)) + tail + b"\0")
-    return bytes(out)
-
-
-@pytest.mark.parametrize("tail", [b"", b"x" * 100_000], ids=["tables", "names"])
-def test_shared_tables_cannot_multiply_time_or_memory(tail: bytes) -> None:
-    data = _shared(15, tail)
-    start = time.perf_counter()
-    tracemalloc.start()
-    try:
-        with pytest.raises(ModelError, match=r"more tables than a file|many times the file's"):
-            read_model(data)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 200 * len(data)
-    assert time.perf_counter() - start < 30

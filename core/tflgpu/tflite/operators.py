@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from tflgpu.errors import ModelError
-from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table, quoted
 from tflgpu.tflite.model_file import FieldValue, OperatorCode, OperatorInfo
 from tflgpu.tflite.schema import (
     BUILTINS,
@@ -83,7 +83,7 @@ def _operator(
             f"{table.where}: operator code {opcode}, but the model has {len(codes)} of them"
         )
     code = codes[opcode]
-    where = table.where = f"operator {index} ({code.name})"
+    where = table.where = f"operator {index} ({quoted(code.name) if code.is_custom else code.name})"
     fields = {} if code.is_custom else _fields(table, code.name)
     _check_subgraphs(fields, where, limits)
     return OperatorInfo(

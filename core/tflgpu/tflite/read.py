@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.errors import ModelError
-from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table, quoted
 from tflgpu.tflite.model_file import ModelFile, OperatorCode, SignatureInfo, SubgraphInfo
 from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
 from tflgpu.tflite.source import Source, name_of, open_source
@@ -105,7 +105,7 @@ def _signatures(model: Table, subgraphs: Sequence[SubgraphInfo]) -> tuple[Signat
     signatures: dict[str, SignatureInfo] = {}
     for table in model.children("signature_defs", "SignatureDef", "signature"):
         key = table.text("signature_key")
-        table.where = f"{table.where} ({key!r})"
+        table.where = f"{table.where} ({quoted(key)})"
         if key in signatures:
             raise ModelError(f"{table.where}: there is another signature of this name; {DAMAGED}")
         subgraph = table.integer("subgraph_index")
@@ -126,10 +126,10 @@ def _arguments(signature: Table, name: str, limits: Limits) -> dict[str, int]:
     for table in signature.children(name, "TensorMap", where):
         argument, tensor = table.text("name"), table.integer("tensor_index")
         if argument in arguments:
-            raise ModelError(f"{where} {argument!r} is named twice; {DAMAGED}")
+            raise ModelError(f"{where} {quoted(argument)} is named twice; {DAMAGED}")
         if tensor >= limits.tensors:
             raise ModelError(
-                f"{where} {argument!r} is tensor {tensor}, but subgraph {limits.subgraph} has "
+                f"{where} {quoted(argument)} is tensor {tensor}, but subgraph {limits.subgraph} has "
                 f"{limits.tensors} tensors"
             )
         arguments[argument] = tensor
@@ -142,7 +142,7 @@ def _metadata(model: Table, buffers: Sequence[memoryview]) -> dict[str, memoryvi
         name, buffer = table.text("name"), table.integer("buffer")
         if buffer >= len(buffers):
             raise ModelError(
-                f"{table.where} ({name!r}): buffer {buffer}, but the model has "
+                f"{table.where} ({quoted(name)}): buffer {buffer}, but the model has "
                 f"{len(buffers)} buffers"
             )
         metadata[name] = buffers[buffer]

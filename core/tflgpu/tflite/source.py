@@ -16,7 +16,7 @@ def name_of(source: Source) -> str:
     """What to call the source in messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return f"model of {memoryview(source).nbytes:,} bytes in memory"
-    return os.fspath(source)
+    return os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else "model"
 
 
 def open_source(source: Source) -> memoryview:
@@ -32,7 +32,7 @@ def open_source(source: Source) -> memoryview:
             raise ModelError("the memory given is not contiguous; pass bytes(...) of it")
         data = view.cast("B").toreadonly()
     elif isinstance(source, (str, os.PathLike)):
-        data = _map(os.fspath(source))
+        data = _map(os.fsdecode(source))
     else:
         raise ModelError(f"a model is a path or bytes, not {type(source).__name__}")
     if not data:

@@ -11,7 +11,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.constants import check_shape, constant, typed
-from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table, quoted
 from tflgpu.tflite.model_file import Blockwise, TensorInfo
 from tflgpu.tflite.schema import UNIONS
 from tflgpu.tflite.sparsity import Level, Sparsity
@@ -39,7 +39,7 @@ def _tensor(
     file: FlatFile, table: Table, index: int, count: int, buffers: Sequence[memoryview]
 ) -> TensorInfo:
     name = table.text("name")
-    where = table.where = f"{table.where} ({name!r})" if name else table.where
+    where = table.where = f"{table.where} ({quoted(name)})" if name else table.where
     dtype = _dtype(table)
     shape = table.numbers("shape")
     check_shape(shape, dtype, where)
