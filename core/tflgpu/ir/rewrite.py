@@ -161,6 +161,13 @@ class Rewriter:
             self.set_input(node, i, source)
         return node
 
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Make every node that reads ``old`` read ``new``. The graph's outputs stay."""
+        for node in set(self.uses(old)):
+            for i, value in enumerate(node.inputs):
+                if value is old:
+                    self.set_input(node, i, new)
+
     def absorb(self, node: Node, follower: Node) -> None:
         """Let ``node`` make the one output of ``follower``, the only reader of its first output,
         and take ``follower`` out."""
