@@ -1,0 +1,37 @@
+"""Hooks of the cpu_ref backend: one device, which interprets kernels in NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tflgpu.hookspecs import hookimpl
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
+
+if TYPE_CHECKING:
+    from tflgpu.options import DelegateOptions
+    from tflgpu.runtime.protocols import Device
+
+NAME = "cpu_ref"
+INFO = DeviceInfo(NAME, 0, "NumPy kernel interpreter", driver="numpy")
+
+
+@hookimpl
+def tflgpu_register_backends() -> list[BackendInfo]:
+    """A rank below zero: only used when asked for by name."""
+    return [BackendInfo(NAME, API_VERSION, rank=-100)]
+
+
+@hookimpl
+def tflgpu_probe(backend: str) -> Probe | None:
+    """NumPy is always there."""
+    return Probe(True, devices=(INFO,)) if backend == NAME else None
+
+
+@hookimpl
+def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> Device | None:
+    """Open the one device."""
+    if backend != NAME:
+        return None
+    from tflgpu_cpu_ref.device import CpuRefDevice
+
+    return CpuRefDevice(index)
