@@ -12,8 +12,8 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
-from tflgpu.kernel.types import Scalar
 from tflgpu.runtime.fuse import Group, group_nodes
+from tflgpu.runtime.limits import IO_STORAGE
 from tflgpu.runtime.memory import Usage, assign
 from tflgpu.runtime.protocols import (
     ArenaRef,
@@ -25,15 +25,6 @@ from tflgpu.runtime.protocols import (
     PlannedIO,
     Ref,
 )
-
-#: What a tensor that crosses the partition's edge may be, and how the device stores it there.
-IO_STORAGE = {
-    DType.F32: Scalar.F32,
-    DType.F16: Scalar.F16,
-    DType.I32: Scalar.I32,
-    DType.BOOL: Scalar.I32,
-}
-
 
 @attrs.frozen
 class LoweringInput:

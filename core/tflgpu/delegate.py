@@ -1,0 +1,296 @@
+"""`GpuDelegate`: the one place that orders the stages, from a graph to a running session.
+
+    graph -> passes -> partition -> (per part) rules -> plan -> recording -> session
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from tflgpu.choose import Choice, choose
+from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site, Unsupported
+from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.options import DelegateOptions
+from tflgpu.partition import Part, Partitioning, partition
+from tflgpu.passes.base import run_passes
+from tflgpu.passes.registry import default_passes
+from tflgpu.plugins import Registry, registry
+from tflgpu.runtime.limits import tensor_limits
+from tflgpu.runtime.lower import LoweringInput, lower
+from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Plan, Recording
+from tflgpu.runtime.reference import ReferenceRecording, reference_support
+from tflgpu.runtime.report import DelegationReport, Refusal
+from tflgpu.runtime.session import Session, Step, make_variables, open_cpu_session
+
+_LOG = logging.getLogger("tflgpu")
+
+
+class GpuDelegate:
+    """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
+
+        interpreter = tflgpu.Interpreter("model.tflite",
+                                         experimental_delegates=[tflgpu.GpuDelegate()])
+
+    Without arguments the best device there is is used. One delegate opens one device and may
+    serve several interpreters.
+
+    Raises:
+        OptionError: an unknown option, a bad value, or a clash.
+        DeviceError: the backend or device asked for is not there or cannot be opened.
+    """
+
+    def __init__(self, options: DelegateOptions | None = None, **kwargs: Any) -> None:
+        self.options = _options(options, kwargs)
+        self._registry: Registry = registry()
+        self.choice: Choice = choose(self._registry, self.options)
+        self._device: Device | NodeDevice | None = None
+        self._closed = False
+        if self.choice.device is not None:
+            info = self.choice.device
+            self._device = self._registry.open_device(info.backend, info.index, self.options)
+        else:
+            for reason in self.choice.reasons:
+                _LOG.warning("tflgpu: %s", reason)
+
+    @property
+    def device(self) -> Device | NodeDevice | None:
+        """The opened device, None where everything runs on the CPU."""
+        return self._device
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in use: the one asked for, or the next that the device has."""
+        wanted = self.options.wanted_precision
+        if self._device is None:
+            return Precision.F32
+        caps = self._device.caps
+        if wanted is Precision.F16 and not caps.f16_arithmetic:
+            wanted = Precision.F32_F16
+        if wanted is Precision.F32_F16 and not caps.f16_storage:
+            wanted = Precision.F32
+        return wanted
+
+    def open_session(self, graph: Graph, *, preserve_all: bool = False) -> Session:
+        """Prepare a graph for running; the graph itself is not changed.
+
+        With ``preserve_all`` nothing is delegated, since fused tensors would not exist.
+
+        Raises:
+            UnsupportedError: an operator that neither the device nor the CPU can run, or any
+                refusal where ``allow_fallback`` is off.
+            DeviceError: the device could not load the plan.
+        """
+        if self._closed:
+            raise StateError("this delegate is closed")
+        if preserve_all or self._device is None:
+            return self._all_on_cpu(graph, preserve_all)
+        work = graph.copy()
+        run_passes(work, default_passes(self._registry.passes()))
+        parts = self._partition(work)
+        variables = make_variables(work)
+        steps: list[Step] = []
+        try:
+            for part in parts.parts:
+                recording = self._record(part, variables)
+                steps.append(
+                    Step(recording, tuple(part.inputs), tuple(part.outputs), _label(part))
+                )
+            report = self._report(graph, work, parts, steps)
+            return Session(work, steps, report, variables)
+        except BaseException:
+            for step in steps:
+                step.recording.close()
+            raise
+
+    def plans(self, graph: Graph) -> list[Plan]:
+        """The plans a graph would get on this device, without loading them (for tools)."""
+        work = graph.copy()
+        run_passes(work, default_passes(self._registry.passes()))
+        return [self._plan(part) for part in self._partition(work).parts if part.delegated]
+
+    def partition(self, graph: Graph) -> Partitioning:
+        """Where each node of a graph would go (for tools)."""
+        work = graph.copy()
+        run_passes(work, default_passes(self._registry.passes()))
+        return self._partition(work)
+
+    def close(self) -> None:
+        """Release the device. Close the interpreters that use it first."""
+        if not self._closed:
+            self._closed = True
+            if self._device is not None:
+                self._device.close()
+
+    def __enter__(self) -> GpuDelegate:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Stages
+
+    def _kernels(self) -> KernelRegistry:
+        assert self._device is not None
+        return KernelRegistry(self._registry.rules(self._device.info.backend))
+
+    def _site(self) -> Site:
+        assert self._device is not None
+        return Site(self._device.caps, self.precision)
+
+    def _partition(self, graph: Graph) -> Partitioning:
+        kernels, site = self._kernels(), self._site()
+        return partition(
+            graph,
+            lambda node: self._support(node, kernels, site),
+            max_partitions=self.options.max_delegated_partitions,
+            min_nodes=self.options.min_nodes_per_partition,
+        )
+
+    def _support(self, node: Node, kernels: KernelRegistry, site: Site) -> Unsupported | None:
+        device, ops = self._device, self._registry.ops()
+        assert device is not None
+        if isinstance(device, NodeDevice):
+            return device.supports(node, ops)
+        refused = tensor_limits(node, site) or _known(node, ops)
+        if refused is not None:
+            return refused
+        found = kernels.select(node, site)
+        if isinstance(found, Unsupported):
+            return found
+        return self._registry.node_support(device.info.backend, node, site)
+
+    def _record(self, part: Part, variables: dict[int, Array]) -> Recording:
+        device = self._device
+        run = NodeRun(
+            tuple(part.nodes), tuple(part.inputs), tuple(part.outputs), self._registry.ops(),
+            variables,
+        )  # fmt: skip
+        if not part.delegated:
+            self._check_cpu(part.nodes)
+            return ReferenceRecording(run)
+        if isinstance(device, NodeDevice):
+            return device.load_nodes(run)
+        assert device is not None
+        plan = self._plan(part)
+        self._registry.plan_ready(device.info.backend, plan)
+        return device.load(plan, guard_bands=self.options.guard_bands)
+
+    def _plan(self, part: Part) -> Plan:
+        device = self._device
+        assert isinstance(device, Device)
+        kernels, site, ops = self._kernels(), self._site(), self._registry.ops()
+        rules: dict[int, KernelRule] = {}
+        for node in part.nodes:
+            rule = kernels.select(node, site)
+            assert isinstance(rule, KernelRule)
+            rules[id(node)] = rule
+
+        def elementwise(node: Node) -> ElementwiseRule | None:
+            return kernels.elementwise(node, site)
+
+        views = frozenset(id(n) for n in part.nodes if ops[n.op].is_view)
+        request = LoweringInput(
+            part.nodes, part.inputs, part.outputs, rules, elementwise, views, site
+        )
+        return lower(request, device.alignment)
+
+    def _check_cpu(self, nodes: Sequence[Node]) -> None:
+        ops = self._registry.ops()
+        refused = [(n, no.reason) for n in nodes if (no := reference_support(n, ops))]
+        if refused:
+            listed = "; ".join(f"{n.label}: {reason}" for n, reason in refused)
+            raise UnsupportedError(
+                f"{len(refused)} operators run neither on the device nor on the CPU: {listed}"
+            )
+
+    # Reports
+
+    def _all_on_cpu(self, graph: Graph, preserve_all: bool) -> Session:
+        session = open_cpu_session(graph, self._registry.ops(), preserve_all=preserve_all)
+        reason = (
+            "experimental_preserve_all_tensors keeps every tensor on the CPU"
+            if preserve_all
+            else "; ".join(self.choice.reasons)
+        )
+        refusals = tuple(attrs.evolve(r, reason=reason) for r in session.report.refusals)
+        session.report = attrs.evolve(
+            session.report, refusals=refusals, choice=self.choice.reasons
+        )
+        return session
+
+    def _report(
+        self, graph: Graph, work: Graph, parts: Partitioning, steps: Sequence[Step]
+    ) -> DelegationReport:
+        device = self._device
+        assert device is not None
+        refusals = tuple(
+            Refusal(origin, refusal.op, refusal.reason)
+            for refusal in parts.refusals
+            for origin in refusal.origins
+        )
+        if refusals and not self.options.allow_fallback:
+            listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in refusals)
+            raise UnsupportedError(
+                f"{len(refusals)} operators cannot run on {device.info.name} and "
+                f"allow_fallback is off: {listed}"
+            )
+        for refusal in refusals:
+            _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
+        total = {origin for node in graph for origin in node.origins}
+        refused = {r.node for r in refusals}
+        on_device = [p for p in parts.parts if p.delegated]
+        return DelegationReport(
+            total_nodes=len(total),
+            # What the passes folded away costs nothing; it counts as done by the device.
+            delegated_nodes=len(total - refused) if on_device or not refused else 0,
+            refusals=refusals,
+            partitions=len(on_device),
+            dispatches=sum(getattr(s.recording, "dispatches", 0) for s in steps),
+            backend=device.info.backend,
+            device=device.info.name,
+            precision=self.precision.value,
+            choice=self.choice.reasons + self._precision_reason(),
+        )
+
+    def _precision_reason(self) -> tuple[str, ...]:
+        wanted = self.options.wanted_precision
+        if wanted is self.precision:
+            return ()
+        return (f"precision {wanted.value} is not there; {self.precision.value} is used",)
+
+
+def _options(options: DelegateOptions | None, kwargs: dict[str, Any]) -> DelegateOptions:
+    if options is not None and kwargs:
+        raise OptionError("give either a DelegateOptions or keyword options, not both")
+    if options is not None:
+        if not isinstance(options, DelegateOptions):
+            raise OptionError(f"options is a DelegateOptions, not {type(options).__name__}")
+        return options
+    known = {field.name for field in attrs.fields(DelegateOptions)}
+    unknown = sorted(set(kwargs) - known)
+    if unknown:
+        raise OptionError(
+            f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    return DelegateOptions(**kwargs)
+
+
+def _known(node: Node, ops: Mapping[str, Any]) -> Unsupported | None:
+    refused = reference_support(node, ops)
+    if refused is not None:
+        return refused
+    reason = ops[node.op].limits(node)
+    return None if reason is None else Unsupported(reason)
+
+
+def _label(part: Part) -> str:
+    return f"{len(part.nodes)} nodes on the {'device' if part.delegated else 'CPU'}"
+

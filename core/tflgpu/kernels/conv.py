@@ -1,0 +1,203 @@
+"""CONV_2D: which kernel, and how input pixels are found.
+
+    many rows, GPU             blocked product through shared memory        gemm.py
+    few rows, GPU              a workgroup per few output slices            gemv.py
+    CPU, odd groups            one invocation per few pixels and a slice    direct.py
+    filter known only at run   one invocation per pixel and slice           here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.activation import activate
+from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.kernels.gemm import (
+    Finish,
+    Gather,
+    Problem,
+    build_gemm,
+    choose_tile,
+    pack_bias,
+    pack_weights,
+)
+from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
+from tflgpu.ops.base import Activation
+from tflgpu.ops.windows import Window, conv_window
+
+
+def finish_with(activation: Activation) -> Finish:
+    """What happens to a finished sum: the op's own activation."""
+
+    def finish(k: Builder, value: Expr) -> Expr:
+        return activate(k, activation, value)
+
+    return finish
+
+
+def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
+    """Loads of input slices under a window sliding over an NHWC tensor of ``shape``."""
+    _, height, width, channels = shape
+    slices = -(-channels // 4)
+    taps = window.kernel_h * window.kernel_w
+    pointwise = (
+        taps == 1
+        and (window.stride_h, window.stride_w) == (1, 1)
+        and (window.out_h, window.out_w) == (height, width)
+        and (window.pad_top, window.pad_left) == (0, 0)
+    )
+
+    def at_pixel(k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
+        depth = taps * slices
+        if pointwise:
+            return lambda q: _masked(
+                k, src, row, k.min(q, slices - 1), q < depth
+            )
+        x = k.let(row % window.out_w, "x")
+        rest = k.let(row // window.out_w, "rest")
+        y = k.let(rest % window.out_h, "y")
+        batch = k.let(rest // window.out_h, "batch")
+        y0 = k.let(y * window.stride_h - window.pad_top, "y0")
+        x0 = k.let(x * window.stride_w - window.pad_left, "x0")
+        base = k.let(batch * (height * width), "image")
+
+        def load(q: Expr) -> Expr:
+            tap = k.let(q // slices, "tap")
+            iy = k.let(y0 + tap // window.kernel_w * window.dilation_h, "iy")
+            ix = k.let(x0 + tap % window.kernel_w * window.dilation_w, "ix")
+            inside = (
+                (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (q < depth)
+            )
+            position = k.clamp(iy, 0, height - 1) * width + k.clamp(ix, 0, width - 1)
+            return _masked(k, src, base + position, q % slices, inside)
+
+        return load
+
+    return at_pixel
+
+
+def _masked(k: Builder, src: ReadView, outer: Expr, slice_: Expr, inside: Expr) -> Expr:
+    value = k.cast(src.load(k.let(outer, "outer"), k.let(slice_, "slice")), Scalar.F32)
+    return k.select(inside, value, k.f32(0.0, 4))
+
+
+def _groups(node: Node) -> int:
+    return int(node.input(0).shape[3] // node.input(1).shape[3])
+
+
+def _problem(low: Lowering) -> Problem:
+    node = low.node
+    weights = _ungrouped(node.const(1), _groups(node))
+    bias_value = node.optional_input(2)
+    window = conv_window(node)
+    shape = node.input(0).shape
+    channels = weights.shape[0]
+    pixels = shape[0] * window.out_h * window.out_w
+    return Problem(
+        pixels,
+        channels,
+        window.kernel_h * window.kernel_w * -(-shape[3] // 4),
+        pack_weights(weights),
+        pack_bias(None if bias_value is None else bias_value.data, channels),
+        gather_window(shape, window),
+        finish_with(low.attrs.activation),
+    )
+
+
+def _ungrouped(ohwi: Array, groups: int) -> Array:
+    """A grouped filter as a full one, zero between groups."""
+    if groups == 1:
+        return ohwi
+    out, height, width, inner = ohwi.shape
+    full = np.zeros((out, height, width, inner * groups), ohwi.dtype)
+    per_group = out // groups
+    for group in range(groups):
+        rows = slice(group * per_group, (group + 1) * per_group)
+        full[rows, :, :, group * inner : (group + 1) * inner] = ohwi[rows]
+    return full
+
+
+def build_conv(low: Lowering) -> None:
+    """The kernel of a convolution with a constant filter."""
+    build_product(low, _problem(low), low.node.op.lower())
+
+
+def build_product(low: Lowering, problem: Problem, name: str) -> None:
+    """Pick the kernel of a product by its shape and the device."""
+    if not low.caps.is_gpu:
+        columns = 2 if problem.slices % 2 == 0 else 1
+        build_direct(low, problem, f"{name}_direct", Block(4, columns))
+    elif problem.pixels <= MAX_ROWS:
+        build_gemv(low, problem, f"{name}_gemv")
+    else:
+        tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps)
+        build_gemm(low, problem, tile, f"{name}_gemm")
+
+
+def _accepts_const(node: Node, site: Site) -> str | None:
+    for index, what in ((1, "filter"), (2, "bias")):
+        value = node.optional_input(index)
+        if value is not None and not value.is_const:
+            return f"the {what} is not a constant"
+    return floats_only(node)
+
+
+def floats_only(node: Node) -> str | None:
+    """The reason for no where an operand is not a float."""
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and not value.dtype.is_float:
+            return f"tensor {value.name} is {value.dtype.value}; floats run on the GPU"
+    return None
+
+
+def build_runtime_filter(low: Lowering) -> None:
+    """A convolution whose filter is computed by the model: no packing, so products are taken
+    along the input channels, which is how an OHWI tensor lies."""
+    node = low.node
+    window = conv_window(node)
+    batch = node.input(0).shape[0]
+    k = low.kernel(f"{node.op.lower()}_runtime", (8, 8, 1))
+    src, weights = low.read(k, 0), low.read(k, 1)
+    bias = low.read(k, 2) if node.optional_input(2) is not None else None
+    out = low.write(k)
+    pixels = batch * window.out_h * window.out_w
+    column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
+    guard(k, column < out.slices, row < pixels)
+    gather = gather_window(node.input(0).shape, window)(k, src, row)
+    taps = window.kernel_h * window.kernel_w
+    sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
+    channels = [
+        k.let(k.min(column * 4 + lane, out.channels - 1), "channel") for lane in range(4)
+    ]
+    with k.loop(0, taps, name="tap") as tap, k.loop(0, src.slices, name="s") as s:
+        value = k.let(gather(tap * src.slices + s), "v")
+        for acc, channel in zip(sums, channels, strict=True):
+            weight = k.cast(weights.load(channel * taps + tap, s), Scalar.F32)
+            k.add_to(acc, k.dot(value, weight))
+    total: Expr = k.vec(sums)
+    if bias is not None:
+        total = total + k.cast(bias.load(0, column), Scalar.F32)
+    out.store(row, column, activate(k, low.attrs.activation, k.let(total, "total")))
+    low.dispatch(k, (out.slices, pixels, 1))
+
+
+def _accepts_runtime(node: Node, site: Site) -> str | None:
+    if _groups(node) != 1:
+        return "a grouped convolution needs a constant filter"
+    return floats_only(node)
+
+
+RULES = (
+    KernelRule("CONV_2D", "product", build_conv, _accepts_const, rank=0),
+    KernelRule("CONV_2D", "runtime_filter", build_runtime_filter, _accepts_runtime, rank=-10),
+)

@@ -1,0 +1,64 @@
+"""Convolution without shared memory: one invocation, a few pixels, one slice of channels.
+
+What CPUs that run OpenCL like best (their caches do the staging), and the path for grouped
+filters and for filters that are only known while the model runs.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernels.gemm import Problem
+
+_WORKGROUP = (8, 8, 1)
+
+
+@attrs.frozen
+class Block:
+    """Pixels and channel slices of one invocation."""
+
+    rows: int = 4
+    columns: int = 1
+
+
+def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> None:
+    """Write the kernel of a product and dispatch it."""
+    k = low.kernel(name, _WORKGROUP)
+    src = low.read(k, 0)
+    weights = low.weights(k, problem.weights)
+    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    out = low.write(k)
+    columns = -(-problem.slices // block.columns)
+    rows = -(-problem.pixels // block.rows)
+    column0 = k.let(k.global_id(0) * block.columns, "column")
+    row0 = k.let(k.global_id(1) * block.rows, "row")
+    guard(k, column0 < problem.slices, row0 < problem.pixels)
+    safe_columns = [
+        k.let(k.min(column0 + j, problem.slices - 1), "c") for j in range(block.columns)
+    ]
+    safe_rows = [k.let(k.min(row0 + i, problem.pixels - 1), "r") for i in range(block.rows)]
+    gathers = [problem.gather(k, src, row) for row in safe_rows]
+    sums = [
+        [k.var(k.f32(0.0, 4), "acc") for _ in range(block.columns)] for _ in range(block.rows)
+    ]
+    with k.loop(0, problem.depth, name="q") as q:
+        values = [k.let(gather(q), "x") for gather in gathers]
+        base = k.let(q * (4 * problem.slices), "w0")
+        for lane in range(4):
+            for j, column in enumerate(safe_columns):
+                at = base + lane * problem.slices + column
+                weight = k.let(k.load(weights, at, Scalar.F32), "w")
+                for i in range(block.rows):
+                    k.fma_to(sums[i][j], values[i].lane(lane), weight)
+    for j in range(block.columns):
+        column = column0 + j
+        with k.if_(column < problem.slices):
+            offset = k.let(k.load(bias, column), "b")
+            for i in range(block.rows):
+                with k.if_(row0 + i < problem.pixels):
+                    out.store(
+                        k.let(row0 + i, "at"), column, problem.finish(k, sums[i][j] + offset)
+                    )
+    low.dispatch(k, (columns, rows, 1))

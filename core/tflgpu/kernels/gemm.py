@@ -1,0 +1,334 @@
+"""Convolution as a blocked matrix product through shared memory (implicit GEMM).
+
+    out[m, n] = sum over q of in[m, q] * weights[q, n]
+
+``m`` runs over output pixels, ``n`` over output channels, ``q`` over filter taps times input
+channel slices, four products each. A workgroup makes a tile of pixels x channels: it stages
+``depth`` slices of both operands in shared memory, while the loads of the next stage are
+already in flight in registers, and every invocation accumulates a block of its own in f32.
+With ``split`` > 1 the invocations divide q among them and add up through shared memory at the
+end: late layers have few pixels but long sums, and would leave most of a GPU idle otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
+from tflgpu.kernel.types import F32x4, Scalar
+from tflgpu.kernel.view import ReadView
+
+
+@attrs.frozen
+class Tile:
+    """How the work is cut.
+
+    Attributes:
+        cols, rows, split: The workgroup: invocations along channels, along pixels, along q.
+        block_rows: Pixels of an invocation.
+        block_cols: Channel slices of an invocation.
+        depth: Slices of q per stage and split.
+    """
+
+    cols: int
+    rows: int
+    split: int = 1
+    block_rows: int = 4
+    block_cols: int = 1
+    depth: int = 8
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of a workgroup."""
+        return self.rows * self.block_rows
+
+    @property
+    def slices(self) -> int:
+        """Channel slices of a workgroup."""
+        return self.cols * self.block_cols
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a workgroup."""
+        return self.cols * self.rows * self.split
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup."""
+        stage = self.pixels * (self.depth + 1) + self.depth * 4 * self.slices
+        sums = (self.split - 1) * self.cols * self.rows * self.block_rows * self.block_cols
+        return 16 * (stage * self.split + sums)
+
+
+#: Tiles tried for every problem; the model below picks one.
+TILES = (
+    Tile(16, 16, 1, 8, 1, 4),
+    Tile(16, 16, 1, 4, 1, 4),
+    Tile(8, 16, 1, 8, 2, 4),
+    Tile(8, 16, 1, 8, 1, 4),
+    Tile(8, 8, 1, 4, 2, 8),
+    Tile(8, 8, 2, 4, 2, 4),
+    Tile(8, 8, 1, 4, 1, 8),
+    Tile(8, 8, 2, 4, 1, 8),
+    Tile(8, 8, 4, 4, 1, 4),
+    Tile(8, 4, 4, 4, 1, 8),
+    Tile(8, 4, 8, 4, 1, 4),
+    Tile(4, 8, 8, 2, 1, 4),
+    Tile(4, 16, 1, 8, 1, 8),
+    Tile(4, 16, 4, 4, 1, 4),
+    Tile(2, 32, 1, 8, 1, 4),
+    Tile(2, 32, 4, 4, 1, 4),
+    Tile(1, 64, 1, 4, 1, 4),
+    Tile(1, 64, 4, 2, 1, 4),
+)
+
+
+def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
+    """The tile that a simple machine model expects to be fastest.
+
+    ``depth`` is the number of q slices. The model: a processor finishes 128 products a clock
+    times an efficiency that grows with the block; every stage costs a fixed latency, which
+    workgroups that share a processor hide for each other.
+    """
+
+    def clocks(tile: Tile) -> float:
+        groups = -(-pixels // tile.pixels) * -(-slices // tile.slices)
+        stages = -(-depth // (tile.depth * tile.split))
+        products = tile.pixels * tile.slices * 4 * tile.depth * 4 * tile.split
+        block = tile.block_rows * tile.block_cols
+        compute = products / 128 / (block / (block + 2.0))
+        per_unit = -(-groups // caps.compute_units)
+        resident = max(1, min(per_unit, 1024 // tile.threads, 160 * 1024 // tile.shared_bytes))
+        # Fewer warps in all than the four schedulers need leave lanes idle.
+        filled = min(1.0, resident * tile.threads / 256)
+        stage = max(compute * resident / filled, 500.0 + compute)
+        return -(-per_unit // resident) * (stages * stage + (400.0 if tile.split > 1 else 0.0))
+
+    fitting = [
+        t for t in TILES
+        if t.threads <= caps.max_workgroup and t.shared_bytes <= caps.shared_bytes
+    ]  # fmt: skip
+    return min(fitting, key=clocks)
+
+
+def pack_weights(ohwi: Array) -> Array:
+    """OHWI weights -> [tap, input slice, lane of it, output slice, lane of it], zero-padded."""
+    out, height, width, inner = ohwi.shape
+    in_slices, out_slices = -(-inner // 4), -(-out // 4)
+    padded = np.zeros((out_slices * 4, height * width, in_slices * 4), np.float32)
+    padded[:out, :, :inner] = ohwi.reshape(out, height * width, inner)
+    blocked = padded.transpose(1, 2, 0).reshape(
+        height * width, in_slices, 4, out_slices, 4
+    )  # [tap, is, il, os, ol]
+    return np.ascontiguousarray(blocked)
+
+
+def pack_bias(bias: Array | None, channels: int) -> Array:
+    """A bias per channel, zero where there is none, padded to whole slices."""
+    padded = np.zeros(-(-channels // 4) * 4, np.float32)
+    if bias is not None:
+        padded[:channels] = bias
+    return padded
+
+
+#: (row expression) -> a function that loads input slice ``q`` for that output pixel, or zero
+#: where it lies in the padding or ``q`` is past the end.
+Gather = Callable[[Builder, ReadView, Expr], Callable[[Expr], Expr]]
+Finish = Callable[[Builder, Expr], Expr]
+
+
+@attrs.frozen
+class Problem:
+    """A product: sizes, operands and what happens to a finished slice (activation)."""
+
+    pixels: int
+    channels: int
+    depth: int  # q slices
+    weights: Array = attrs.field(eq=False)  # pack_weights
+    bias: Array = attrs.field(eq=False)  # pack_bias
+    gather: Gather
+    finish: Finish
+
+    @property
+    def slices(self) -> int:
+        """Output channel slices."""
+        return -(-self.channels // 4)
+
+
+def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
+    """Write the kernel of a product and dispatch it."""
+    k = low.kernel(name, (tile.cols, tile.rows, tile.split))
+    src = low.read(k, 0)
+    weights = low.weights(k, problem.weights)
+    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    out = low.write(k)
+    lane = _Lane(k, tile)
+    stage = _Stage(k, tile, problem, lane, src, weights)
+    sums = [
+        [k.var(k.f32(0.0, 4), "acc") for _ in range(tile.block_cols)]
+        for _ in range(tile.block_rows)
+    ]
+    stages = -(-problem.depth // (tile.depth * tile.split))
+    first = k.let(lane.z * tile.depth, "first")
+    stage.fetch(first)
+    with k.loop(0, stages, name="stage") as step:
+        stage.commit()
+        k.barrier()
+        with k.if_(step + 1 < stages):
+            stage.fetch(k.let(first + (step + 1) * (tile.depth * tile.split), "q0"))
+        _accumulate(k, tile, lane, stage, sums)
+        k.barrier()
+    if tile.split > 1:
+        _add_splits(k, tile, lane, sums)
+    with k.if_(lane.z.eq(0)) if tile.split > 1 else nullcontext():
+        for j in range(tile.block_cols):
+            column = k.let(k.group_id(0) * tile.slices + lane.x + j * tile.cols, "column")
+            with k.if_(column < problem.slices):
+                offset = k.let(k.load(bias, column), "b")
+                for i in range(tile.block_rows):
+                    row = k.let(k.group_id(1) * tile.pixels + lane.y + i * tile.rows, "row")
+                    with k.if_(row < problem.pixels):
+                        out.store(row, column, problem.finish(k, sums[i][j] + offset))
+    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
+    low.dispatch_groups(k, groups)
+
+
+class _Lane:
+    """Where an invocation stands in its workgroup."""
+
+    def __init__(self, k: Builder, tile: Tile) -> None:
+        self.x = k.let(k.local_id(0), "lx")
+        self.y = k.let(k.local_id(1), "ly")
+        self.z = k.let(k.local_id(2), "lz") if tile.split > 1 else k.i32(0)
+        self.id = k.let(self.y * tile.cols + self.x, "lid")  # within its split
+
+
+class _Stage:
+    """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`)."""
+
+    def __init__(
+        self, k: Builder, tile: Tile, problem: Problem, lane: _Lane, src: ReadView,
+        weights: Buffer,
+    ) -> None:  # fmt: skip
+        self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
+        self.weights = weights
+        threads = tile.cols * tile.rows
+        # One spare column keeps pixels of one slice in different banks.
+        self.pitch = tile.depth + 1
+        self.a = k.shared("a", F32x4, tile.split * tile.pixels * self.pitch)
+        self.b = k.shared("b", F32x4, tile.split * tile.depth * 4 * tile.slices)
+        self.a_base = k.let(lane.z * (tile.pixels * self.pitch), "a0")
+        self.b_base = k.let(lane.z * (tile.depth * 4 * tile.slices), "b0")
+        self._a_items = _items(k, lane.id, tile.pixels * tile.depth, threads)
+        self._b_items = _items(k, lane.id, tile.depth * 4 * tile.slices, threads)
+        zero = k.f32(0.0, 4)
+        self._a_regs = [k.var(zero, "ra") for _ in self._a_items]
+        self._b_regs = [k.var(zero, "rb") for _ in self._b_items]
+        self._gathers = []
+        for item, _ in self._a_items:
+            row = k.let(k.group_id(1) * tile.pixels + item // tile.depth, "pixel")
+            # Past the last pixel any pixel will do: its sums are never stored.
+            row = k.let(k.min(row, problem.pixels - 1), "pixel")
+            self._gathers.append(problem.gather(k, src, row))
+
+    def fetch(self, q0: Expr) -> None:
+        """Start the loads of the stage that begins at slice ``q0``."""
+        k, tile = self.k, self.tile
+        for (item, _), reg, gather in zip(
+            self._a_items, self._a_regs, self._gathers, strict=True
+        ):
+            k.set(reg, gather(k.let(q0 + item % tile.depth, "q")))
+        limit = self.problem.depth * 4
+        for (item, _), reg in zip(self._b_items, self._b_regs, strict=True):
+            row = k.let(q0 * 4 + item // tile.slices, "wrow")
+            column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "wcol")
+            # Clamped, not masked: rows past the end meet zeros of the other operand, and
+            # columns past the end are never stored.
+            row = k.min(row, limit - 1) if self._ragged_depth else row
+            column = k.min(column, self.problem.slices - 1)
+            k.set(reg, k.load(self.weights, row * self.problem.slices + column, Scalar.F32))
+
+    @property
+    def _ragged_depth(self) -> bool:
+        return self.problem.depth % (self.tile.depth * self.tile.split) != 0
+
+    def commit(self) -> None:
+        """Put what was fetched into shared memory."""
+        k, tile = self.k, self.tile
+        for (item, partial), reg in zip(self._a_items, self._a_regs, strict=True):
+            at = self.a_base + item // tile.depth * self.pitch + item % tile.depth
+            _maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.a, at, reg))  # type: ignore[misc]
+        for (item, partial), reg in zip(self._b_items, self._b_regs, strict=True):
+            at = self.b_base + item
+            _maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.b, at, reg))  # type: ignore[misc]
+
+
+def _items(
+    k: Builder, lane: Expr, count: int, threads: int
+) -> list[tuple[Expr, Expr | None]]:
+    """What of ``count`` items an invocation moves, with a condition where not all have one."""
+    found: list[tuple[Expr, Expr | None]] = []
+    for start in range(0, count, threads):
+        item = k.let(lane + start, "item")
+        if start + threads <= count:
+            found.append((item, None))
+        else:
+            inside = k.let(item < count, "inside")
+            found.append((k.let(k.min(item, count - 1), "item"), inside))
+    return found
+
+
+def _maybe(k: Builder, condition: Expr | None, action: Callable[[], None]) -> None:
+    if condition is None:
+        action()
+        return
+    with k.if_(condition):
+        action()
+
+
+def _accumulate(
+    k: Builder, tile: Tile, lane: _Lane, stage: _Stage, sums: Sequence[Sequence[Name]]
+) -> None:
+    a0 = k.let(stage.a_base + lane.y * stage.pitch, "pa")
+    b0 = k.let(stage.b_base + lane.x, "pb")
+    with k.loop(0, tile.depth, name="s", unroll=True) as s:
+        left = [
+            k.let(k.load_shared(stage.a, a0 + i * tile.rows * stage.pitch + s), "l")
+            for i in range(tile.block_rows)
+        ]
+        base = k.let(b0 + s * (4 * tile.slices), "pbs")
+        for lane_of_q in range(4):
+            for j in range(tile.block_cols):
+                right = k.let(
+                    k.load_shared(stage.b, base + lane_of_q * tile.slices + j * tile.cols), "r"
+                )
+                for i in range(tile.block_rows):
+                    k.fma_to(sums[i][j], left[i].lane(lane_of_q), right)
+
+
+def _add_splits(
+    k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Name]]
+) -> None:
+    """Sum the splits' accumulators into those of split 0."""
+    threads = tile.cols * tile.rows
+    blocks = tile.block_rows * tile.block_cols
+    flat = [acc for row in sums for acc in row]
+    partial: Shared = k.shared("partial", F32x4, (tile.split - 1) * threads * blocks)
+    with k.if_(lane.z > 0):
+        base = k.let((lane.z - 1) * (threads * blocks) + lane.id, "mine")
+        for i, acc in enumerate(flat):
+            k.store_shared(partial, base + i * threads, acc)
+    k.barrier()
+    with k.if_(lane.z.eq(0)):
+        for other in range(tile.split - 1):
+            for i, acc in enumerate(flat):
+                at = lane.id + (other * blocks + i) * threads
+                k.add_to(acc, k.load_shared(partial, at))

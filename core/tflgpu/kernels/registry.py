@@ -1,0 +1,68 @@
+"""Every kernel rule there is: the modules of `tflgpu.kernels`, and what plugins register."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from tflgpu import kernels
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.elementwise import as_kernel_rule
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
+
+
+@cache
+def builtin_rules() -> tuple[Rule, ...]:
+    """The rules that tflgpu ships; found by looking into the package, never listed."""
+    found: list[Rule] = []
+    for module in pkgutil.iter_modules(kernels.__path__):
+        loaded = importlib.import_module(f"{kernels.__name__}.{module.name}")
+        found.extend(getattr(loaded, "RULES", ()))
+    return tuple(found)
+
+
+class KernelRegistry:
+    """The shipped rules and a backend's own, ready for selection."""
+
+    def __init__(self, extra: Sequence[Rule] = ()) -> None:
+        self._rules: dict[str, list[KernelRule]] = {}
+        self._elementwise: dict[str, list[ElementwiseRule]] = {}
+        # A plugin's rules come first, so that at equal rank they win.
+        for rule in (*extra, *builtin_rules()):
+            if isinstance(rule, ElementwiseRule):
+                self._elementwise.setdefault(rule.op, []).append(rule)
+                rule = as_kernel_rule(rule)
+            self._rules.setdefault(rule.op, []).append(rule)
+        for rules in self._rules.values():
+            rules.sort(key=lambda r: -r.rank)
+
+    @property
+    def ops(self) -> Mapping[str, Sequence[KernelRule]]:
+        """Rules by op, best first."""
+        return self._rules
+
+    def select(self, node: Node, site: Site) -> KernelRule | Unsupported:
+        """The best rule that accepts a node, or why none does."""
+        refusals: list[str] = []
+        for rule in self._rules.get(node.op, ()):
+            reason = rule.accepts(node, site)
+            if reason is None:
+                return rule
+            if reason not in refusals:
+                refusals.append(reason)
+        if not refusals:
+            return Unsupported(f"there is no GPU kernel for {node.op}")
+        return Unsupported("; ".join(refusals))
+
+    def elementwise(self, node: Node, site: Site) -> ElementwiseRule | None:
+        """The expression by which a node may join another kernel's store, None where it may
+        not: a better rule with a kernel of its own comes first."""
+        chosen = self.select(node, site)
+        if isinstance(chosen, Unsupported) or chosen.name != "elementwise":
+            return None
+        for rule in self._elementwise.get(node.op, ()):
+            if rule.accepts(node, site) is None:
+                return rule
+        return None
