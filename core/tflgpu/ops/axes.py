@@ -1,0 +1,95 @@
+"""What ops that move data share: axes, constant vectors of sizes, checked operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ops.base import Operand
+
+INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
+
+
+def take_operands(
+    op: str, operands: Sequence[Operand | None], least: int, most: int | None = None
+) -> list[Operand]:
+    """The operands, all of them present.
+
+    Raises:
+        ModelError: there are fewer than ``least`` or more than ``most`` (default: ``least``), or
+            one is absent.
+    """
+    most = least if most is None else most
+    if not least <= len(operands) <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        raise ModelError(f"{op} takes {wanted} operands, got {len(operands)}")
+    present = [operand for operand in operands if operand is not None]
+    if len(present) != len(operands):
+        raise ModelError(f"{op}: operand {list(operands).index(None)} is absent")
+    return present
+
+
+def normal_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
+    """``axis`` counted from the front; a negative one counts from the back.
+
+    Raises:
+        ModelError: it is not in [-rank, rank).
+    """
+    if not -rank <= axis < rank:
+        raise ModelError(f"{op}: {what} {axis} is outside a rank of {rank}")
+    return axis + rank if axis < 0 else axis
+
+
+def integers(array: Array) -> tuple[int, ...]:
+    """An array's elements as Python integers, in row-major order."""
+    return tuple(int(v) for v in np.asarray(array).reshape(-1))
+
+
+def const_integers(
+    op: str, operand: Operand, what: str, count: int | None = None
+) -> tuple[int, ...]:
+    """The elements of a constant operand of whole numbers.
+
+    Raises:
+        ModelError: it is not constant, of another type, or does not have ``count`` elements.
+    """
+    if operand.dtype not in INDEX_TYPES:
+        raise ModelError(f"{op}: {what} is {operand.dtype.value}, not a whole number")
+    values = integers(operand.const(op, what))
+    if count is not None and len(values) != count:
+        raise ModelError(f"{op}: {what} has {len(values)} elements {list(values)}, needs {count}")
+    return values
+
+
+def const_integer(op: str, operand: Operand, what: str) -> int:
+    """A constant operand that is one whole number.
+
+    Raises:
+        ModelError: as `const_integers`.
+    """
+    return const_integers(op, operand, what, 1)[0]
+
+
+def need_rank(op: str, operand: Operand, what: str, *ranks: int) -> None:
+    """That an operand has one of the given ranks.
+
+    Raises:
+        ModelError: it has not.
+    """
+    if operand.rank not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ModelError(f"{op}: {what} has shape {list(operand.shape)}, rank {wanted} needed")
+
+
+def elements(shape: Sequence[int]) -> int:
+    """Number of elements."""
+    return int(np.prod(tuple(shape), dtype=np.int64))
+
+
+def present(array: Array | None) -> Array:
+    """An operand's contents; shape inference has seen that it is there."""
+    assert array is not None
+    return array

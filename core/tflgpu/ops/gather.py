@@ -1,0 +1,225 @@
+"""GATHER, GATHER_ND, EMBEDDING_LOOKUP: slices picked out of a tensor by index.
+
+GATHER: TFLite versions 1-7; GATHER_ND: 1-5; EMBEDDING_LOOKUP: 1-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import InputError, ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_operands
+from tflgpu.ops.base import (
+    Accuracy,
+    Arg,
+    Fields,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
+
+
+def _indices(op: str, operand: Operand, what: str) -> None:
+    if operand.dtype not in INDEX_TYPES:
+        raise ModelError(f"{op}: {what} is {operand.dtype.value}; whole numbers needed")
+
+
+def _within(op: str, indices: Array, size: int) -> None:
+    bad = (indices < 0) | (indices >= size)
+    if bad.any():
+        raise InputError(f"{op}: index {indices[bad].flat[0]} is outside [0, {size})")
+
+
+def _check_const(op: str, indices: Operand, size: int) -> None:
+    if indices.data is None:
+        return
+    try:
+        _within(op, indices.data, size)
+    except InputError as error:
+        raise ModelError(f"{error} (constant indices)") from None
+
+
+@attrs.frozen
+class GatherAttrs:
+    """``axis`` of the operand (negative = from the back) that the indices speak of, after
+    ``batch_dims`` leading dimensions that operand and indices share (negative = from the back
+    of the indices)."""
+
+    axis: int = 0
+    batch_dims: int = 0
+
+
+def _parse_gather(fields: Fields) -> GatherAttrs:
+    return GatherAttrs(fields.integer("axis"), fields.integer("batch_dims"))
+
+
+def gather_axes(attributes: GatherAttrs, rank: int, index_rank: int) -> tuple[int, int]:
+    """The axis and the number of batch dimensions, both from the front.
+
+    Raises:
+        ModelError: they are not dimensions of the operand and of the indices.
+    """
+    axis = normal_axis("GATHER", attributes.axis, rank)
+    batch = attributes.batch_dims
+    batch = batch + index_rank if batch < 0 else batch
+    if not 0 <= batch <= min(axis, index_rank):
+        raise ModelError(
+            f"GATHER: batch_dims {attributes.batch_dims} with axis {axis} and indices of rank "
+            f"{index_rank}"
+        )
+    return axis, batch
+
+
+def _infer_gather(attributes: GatherAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, indices = take_operands("GATHER", operands, 2)
+    _indices("GATHER", indices, "indices (operand 1)")
+    axis, batch = gather_axes(attributes, x.rank, indices.rank)
+    if x.shape[:batch] != indices.shape[:batch]:
+        raise ModelError(
+            f"GATHER: operand {list(x.shape)} and indices {list(indices.shape)} differ in their "
+            f"{batch} batch dimensions"
+        )
+    _check_const("GATHER", indices, x.shape[axis])
+    shape = (*x.shape[:axis], *indices.shape[batch:], *x.shape[axis + 1 :])
+    return [TensorSpec(shape, x.dtype)]
+
+
+def _reference_gather(attributes: GatherAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x, indices = present(arrays[0]), present(arrays[1])
+    axis, batch = gather_axes(attributes, x.ndim, indices.ndim)
+    _within("GATHER", indices, x.shape[axis])
+    out = np.empty((*x.shape[:axis], *indices.shape[batch:], *x.shape[axis + 1 :]), x.dtype)
+    for at in np.ndindex(*x.shape[:batch]):
+        out[at] = np.take(x[at], indices[at], axis - batch)
+    return [out]
+
+
+def _infer_gather_nd(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, indices = take_operands("GATHER_ND", operands, 2)
+    _indices("GATHER_ND", indices, "indices (operand 1)")
+    if indices.rank == 0 or not 1 <= indices.shape[-1] <= x.rank:
+        raise ModelError(
+            f"GATHER_ND: indices of shape {list(indices.shape)} into an operand of rank {x.rank}"
+        )
+    for column in range(indices.shape[-1]):
+        if indices.data is not None:
+            one = attrs.evolve(indices, data=indices.data[..., column])
+            _check_const("GATHER_ND", one, x.shape[column])
+    return [TensorSpec((*indices.shape[:-1], *x.shape[indices.shape[-1] :]), x.dtype)]
+
+
+def _reference_gather_nd(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x, indices = present(arrays[0]), present(arrays[1])
+    columns = tuple(indices[..., i] for i in range(indices.shape[-1]))
+    for column, size in zip(columns, x.shape, strict=False):
+        _within("GATHER_ND", column, size)
+    return [np.array(x[columns], x.dtype)]
+
+
+def _infer_lookup(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    ids, table = take_operands("EMBEDDING_LOOKUP", operands, 2)
+    need_rank("EMBEDDING_LOOKUP", ids, "ids (operand 0)", 1)
+    if ids.dtype is not DType.I32:
+        raise ModelError(f"EMBEDDING_LOOKUP: ids (operand 0) are {ids.dtype.value}, i32 needed")
+    if table.rank < 2:
+        raise ModelError(f"EMBEDDING_LOOKUP: table (operand 1) has shape {list(table.shape)}")
+    _check_const("EMBEDDING_LOOKUP", ids, table.shape[0])
+    return [TensorSpec((*ids.shape, *table.shape[1:]), table.dtype)]
+
+
+def _reference_lookup(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    ids, table = present(arrays[0]), present(arrays[1])
+    _within("EMBEDDING_LOOKUP", ids, table.shape[0])
+    return [np.take(table, ids, 0)]
+
+
+def _gather_samples() -> Sequence[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int = 0,
+        batch: int = 0, dtype: DType = DType.F32, const: bool = False, wide: bool = False,
+    ) -> Sample:  # fmt: skip
+        indices = Arg(index_shape, DType.I64 if wide else DType.I32, 0, shape[axis], const)
+        fields = {"axis": axis, "batch_dims": batch}
+        return Sample(id, fields, (Arg(shape, dtype, -9, 9), indices))
+
+    return [
+        sample("rows", (7, 5), (3,)),
+        sample("rows_aligned", (7, 8), (2, 3)),
+        sample("scalar_index", (7, 5), ()),
+        sample("channels", (2, 3, 5), (7,), axis=-1),
+        sample("channels_const", (2, 3, 5), (6,), axis=2, const=True),
+        sample("middle", (2, 5, 3, 6), (4,), axis=1),
+        sample("middle_matrix", (2, 5, 3), (2, 2), axis=1, const=True),
+        sample("vector", (13,), (5,)),
+        sample("vector_matrix", (13,), (3, 5)),
+        sample("batch", (2, 7, 5), (2, 3), axis=1, batch=1),
+        sample("batch_later_axis", (2, 3, 7, 5), (2, 4), axis=2, batch=1),
+        sample("i32", (7, 5), (3,), dtype=DType.I32),
+        sample("bool", (7, 5), (3,), dtype=DType.BOOL),
+        sample("wide_indices", (7, 5), (3,), wide=True),
+        sample("wide_const", (7, 5), (3,), wide=True, const=True),
+    ]
+
+
+def _gather_nd_samples() -> Sequence[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], lead: tuple[int, ...], columns: int,
+        dtype: DType = DType.F32, const: bool = False,
+    ) -> Sample:  # fmt: skip
+        # One range fits all columns, so it is that of the smallest dimension spoken of.
+        high = min(shape[:columns])
+        indices = Arg((*lead, columns), DType.I32, 0, high, const)
+        return Sample(id, {}, (Arg(shape, dtype, -9, 9), indices))
+
+    return [
+        sample("elements", (5, 7), (3,), 2),
+        sample("rows", (5, 7), (3,), 1),
+        sample("rows_aligned", (5, 3, 8), (2, 3), 2),
+        sample("slabs", (5, 3, 7), (2,), 1),
+        sample("const", (3, 5, 7), (11,), 3, const=True),
+        sample("one", (3, 5), (), 2),
+        sample("vector", (11,), (2, 3), 1),
+        sample("i32", (5, 7), (3,), 1, DType.I32),
+    ]
+
+
+def _lookup_samples() -> Sequence[Sample]:
+    def sample(
+        id: str, count: int, table: tuple[int, ...], const: bool = True, const_ids: bool = False
+    ) -> Sample:
+        ids = Arg((count,), DType.I32, 0, table[0], const_ids)
+        return Sample(id, {}, (ids, Arg(table, const=const)))
+
+    return [
+        sample("odd", 3, (7, 5)),
+        sample("aligned", 5, (11, 8)),
+        sample("one", 1, (7, 13)),
+        sample("rank3", 3, (7, 3, 5)),
+        sample("rank4", 2, (5, 2, 3, 4)),
+        sample("runtime_table", 3, (7, 5), const=False),
+        sample("const_ids", 3, (7, 6), const=False, const_ids=True),
+        sample("many", 37, (17, 3)),
+    ]
+
+
+OPS = (
+    OpDef(
+        "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
+        accuracy=Accuracy.EXACT, max_version=7,
+    ),
+    OpDef(
+        "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
+        accuracy=Accuracy.EXACT, max_version=5,
+    ),
+    OpDef(
+        "EMBEDDING_LOOKUP", no_attrs, _infer_lookup, _reference_lookup, _lookup_samples,
+        accuracy=Accuracy.EXACT, max_version=4,
+    ),
+)  # fmt: skip

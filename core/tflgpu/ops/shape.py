@@ -1,0 +1,169 @@
+"""SHAPE, RANK, FILL, RANGE: tensors made of sizes, or of one number.
+
+SHAPE, RANK: TFLite version 1; FILL: 1-4; RANGE: 1-2. Shape inference needs their operands to be
+constants, so that everything after them has a size that is known before the model runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+
+
+@attrs.frozen
+class ShapeAttrs:
+    """The type of the result, i32 or i64."""
+
+    out_type: DType = DType.I32
+
+
+def _parse_shape(fields: Fields) -> ShapeAttrs:
+    code = fields.integer("out_type")
+    # Files from before the option existed hold its default, the code of f32.
+    types = {0: DType.I32, DType.I32.tflite: DType.I32, DType.I64.tflite: DType.I64}
+    if code not in types:
+        raise ModelError(f"SHAPE: out_type code {code} is neither i32 nor i64")
+    return ShapeAttrs(types[code])
+
+
+def _infer_shape(attributes: ShapeAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    (x,) = take_operands("SHAPE", operands, 1)
+    return [TensorSpec((x.rank,), attributes.out_type)]
+
+
+def _reference_shape(attributes: ShapeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    return [np.array(present(arrays[0]).shape, attributes.out_type.numpy)]
+
+
+def _infer_rank(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    take_operands("RANK", operands, 1)
+    return [TensorSpec((), DType.I32)]
+
+
+def _reference_rank(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    return [np.array(present(arrays[0]).ndim, np.int32)]
+
+
+def _infer_fill(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    dims, value = take_operands("FILL", operands, 2)
+    shape = const_integers("FILL", dims, "dims (operand 0)")
+    if any(d < 0 for d in shape):
+        raise ModelError(f"FILL: dims {list(shape)} must not be negative")
+    need_rank("FILL", value, "value (operand 1)", 0)
+    return [TensorSpec(shape, value.dtype)]
+
+
+def _reference_fill(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    value = present(arrays[1])
+    return [np.full(integers(present(arrays[0])), value, value.dtype)]
+
+
+def _range_size(start: Array, limit: Array, delta: Array) -> int:
+    first, last, step = (v.reshape(-1)[0].item() for v in (start, limit, delta))
+    if step == 0 or (last - first) * step < 0:
+        raise ModelError(f"RANGE: from {first} to {last} by {step} never ends")
+    if start.dtype.kind == "f":
+        return math.ceil(abs((last - first) / step))
+    return int(-(-abs(last - first) // abs(step)))
+
+
+def _infer_range(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    args = take_operands("RANGE", operands, 3)
+    names = ("start (operand 0)", "limit (operand 1)", "delta (operand 2)")
+    for arg, name in zip(args, names, strict=True):
+        need_rank("RANGE", arg, name, 0)
+        if arg.dtype is not args[0].dtype:
+            raise ModelError(f"RANGE: {name} is {arg.dtype.value}, start {args[0].dtype.value}")
+    start, limit, delta = (a.const("RANGE", n) for a, n in zip(args, names, strict=True))
+    return [TensorSpec((_range_size(start, limit, delta),), args[0].dtype)]
+
+
+def _reference_range(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    start, limit, delta = (present(a) for a in arrays)
+    size = _range_size(start, limit, delta)
+    # Added up step by step, as TFLite does: f32 rounds differently from start + i * delta.
+    out = np.empty(size, start.dtype)
+    value = start.dtype.type(start)
+    with np.errstate(over="ignore"):
+        for i in range(size):
+            out[i] = value
+            value = start.dtype.type(value + start.dtype.type(delta))
+    return [out]
+
+
+def _shape_samples() -> Sequence[Sample]:
+    wide = {"out_type": DType.I64.tflite}
+    narrow = {"out_type": DType.I32.tflite}
+    return [
+        Sample("rank4", narrow, (Arg((2, 3, 5, 7)),)),
+        Sample("rank1", narrow, (Arg((7,)),)),
+        Sample("scalar", narrow, (Arg(()),)),
+        Sample("wide", wide, (Arg((3, 5)),)),
+        Sample("of_i32", narrow, (Arg((3, 5), DType.I32, -9, 9),)),
+        Sample("of_bool", wide, (Arg((3, 5, 1), DType.BOOL),)),
+    ]
+
+
+def _rank_samples() -> Sequence[Sample]:
+    return [Sample(f"rank{len(s)}", {}, (Arg(s),)) for s in ((), (3,), (2, 3), (2, 3, 5, 7))]
+
+
+def _fill_samples() -> Sequence[Sample]:
+    def sample(
+        id: str, dims: Sequence[int], dtype: DType = DType.F32, index: DType = DType.I32
+    ) -> Sample:
+        return Sample(id, {}, (Arg.of(dims, index), Arg((), dtype, -9, 9)))
+
+    return [
+        sample("rank4", [2, 3, 5, 7]),
+        sample("rank1", [13]),
+        sample("aligned", [3, 8]),
+        sample("scalar", []),
+        sample("wide_dims", [3, 5], index=DType.I64),
+        sample("i32", [3, 5], DType.I32),
+        sample("bool", [3, 5], DType.BOOL),
+        Sample("const", {}, (Arg.of([3, 5], DType.I32), Arg.of(7.5))),
+    ]
+
+
+def _range_samples() -> Sequence[Sample]:
+    def sample(id: str, values: Sequence[float], dtype: DType = DType.I32) -> Sample:
+        return Sample(id, {}, tuple(Arg.of(v, dtype) for v in values))
+
+    return [
+        sample("up", [0, 13, 1]),
+        sample("step", [3, 18, 4]),
+        sample("down", [5, -7, -3]),
+        sample("exact", [0, 12, 3]),
+        sample("floats", [0.0, 1.0, 0.1], DType.F32),
+        sample("floats_down", [2.5, -1.0, -0.7], DType.F32),
+    ]
+
+
+OPS = (
+    OpDef(
+        "SHAPE", _parse_shape, _infer_shape, _reference_shape, _shape_samples,
+        accuracy=Accuracy.EXACT, shape_only=True,
+    ),
+    OpDef(
+        "RANK", no_attrs, _infer_rank, _reference_rank, _rank_samples,
+        accuracy=Accuracy.EXACT, shape_only=True,
+    ),
+    OpDef(
+        "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,
+        accuracy=Accuracy.EXACT, max_version=4,
+    ),
+    OpDef(
+        "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,
+        accuracy=Accuracy.EXACT, max_version=2,
+    ),
+)  # fmt: skip

@@ -1,0 +1,271 @@
+"""SLICE and STRIDED_SLICE: a box cut out of a tensor, with steps.
+
+SLICE: TFLite versions 1-6; STRIDED_SLICE: 1-8 (``offset`` since 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import const_integers, integers, present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+
+
+@attrs.frozen
+class Cut:
+    """What to take along one dimension of the operand: ``size`` elements from ``start`` on,
+    ``step`` apart (negative = backwards). ``keep`` = False drops the dimension."""
+
+    start: int
+    step: int
+    size: int
+    keep: bool = True
+
+
+@attrs.frozen
+class Box:
+    """A `Cut` for each dimension of the operand, and the result's shape (with new dimensions)."""
+
+    cuts: tuple[Cut, ...]
+    shape: tuple[int, ...]
+
+    def take(self, x: Array) -> Array:
+        """The box out of ``x``."""
+        index = []
+        for cut in self.cuts:
+            stop = cut.start + cut.step * cut.size
+            # A stop of -1 would count from the back; None is "past the first element".
+            index.append(slice(cut.start, stop if stop >= 0 else None, cut.step))
+        picked = x[tuple(index)] if all(c.size for c in self.cuts) else x.reshape(-1)[:0]
+        return picked.reshape(self.shape).copy()
+
+
+def slice_box(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> Box:
+    """The box of SLICE; a size of -1 is all the rest.
+
+    Raises:
+        ModelError: it is not inside the operand.
+    """
+    cuts = []
+    for axis, (dim, first, count) in enumerate(zip(shape, begin, size, strict=True)):
+        rest = dim - first if count == -1 else count
+        if first < 0 or rest < 0 or first + rest > dim:
+            raise ModelError(
+                f"SLICE: begin {first} and size {count} are outside dimension {axis} of "
+                f"{list(shape)}"
+            )
+        cuts.append(Cut(first, 1, rest))
+    return Box(tuple(cuts), tuple(c.size for c in cuts))
+
+
+def _infer_slice(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, begin, size = take_operands("SLICE", operands, 3)
+    first = const_integers("SLICE", begin, "begin (operand 1)", x.rank)
+    counts = const_integers("SLICE", size, "size (operand 2)", x.rank)
+    return [TensorSpec(slice_box(x.shape, first, counts).shape, x.dtype)]
+
+
+def _reference_slice(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x, begin, size = (present(a) for a in arrays)
+    return [slice_box(x.shape, integers(begin), integers(size)).take(x)]
+
+
+@attrs.frozen
+class StridedSliceAttrs:
+    """Bit i of a mask speaks of entry i of begin, end and strides.
+
+    Attributes:
+        begin_mask: start at the first element (the last, for a negative stride).
+        end_mask: go on to the last element (the first, for a negative stride).
+        ellipsis_mask: the entry stands for all dimensions that no other entry speaks of.
+        new_axis_mask: the entry makes a new dimension of size 1.
+        shrink_axis_mask: the entry takes one index and drops the dimension.
+        offset: whether an end is counted from its begin.
+    """
+
+    begin_mask: int = 0
+    end_mask: int = 0
+    ellipsis_mask: int = 0
+    new_axis_mask: int = 0
+    shrink_axis_mask: int = 0
+    offset: bool = False
+
+
+def _parse_strided(fields: Fields) -> StridedSliceAttrs:
+    masks = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    found = StridedSliceAttrs(*(fields.integer(m) for m in masks), fields.flag("offset"))
+    if found.ellipsis_mask & (found.ellipsis_mask - 1):
+        raise ModelError(f"STRIDED_SLICE: ellipsis_mask {found.ellipsis_mask:#b} has several bits")
+    return found
+
+
+def strided_box(
+    attributes: StridedSliceAttrs,
+    shape: Sequence[int],
+    begin: Sequence[int],
+    end: Sequence[int],
+    strides: Sequence[int],
+) -> Box:
+    """The box of STRIDED_SLICE.
+
+    Raises:
+        ModelError: a stride is 0, an index to shrink to is outside, or there are more entries
+            than dimensions.
+    """
+    entries = _expand(attributes, len(shape), len(begin))
+    cuts: list[Cut] = []
+    result: list[int] = []
+    for entry in entries:
+        if entry == "new":
+            result.append(1)
+            continue
+        dim = shape[len(cuts)]
+        if entry == "all":
+            cut = Cut(0, 1, dim)
+        else:
+            assert isinstance(entry, int)
+            cut = _cut(attributes, entry, dim, begin[entry], end[entry], strides[entry])
+        cuts.append(cut)
+        if cut.keep:
+            result.append(cut.size)
+    return Box(tuple(cuts), tuple(result))
+
+
+def _expand(attributes: StridedSliceAttrs, rank: int, count: int) -> list[int | str]:
+    """What speaks of each dimension, in order: an entry's number, "all" or "new"."""
+    ellipsis_at = [i for i in range(count) if attributes.ellipsis_mask >> i & 1]
+    new = {i for i in range(count) if attributes.new_axis_mask >> i & 1} - set(ellipsis_at)
+    spoken = count - len(new) - len(ellipsis_at)
+    if spoken > rank:
+        raise ModelError(f"STRIDED_SLICE: {spoken} entries for an operand of rank {rank}")
+    entries: list[int | str] = []
+    for i in range(count):
+        if i in ellipsis_at:
+            entries += ["all"] * (rank - spoken)
+        else:
+            entries.append("new" if i in new else i)
+    # Without an ellipsis the dimensions after the last entry are taken whole.
+    return entries if ellipsis_at else entries + ["all"] * (rank - spoken)
+
+
+def _cut(
+    attributes: StridedSliceAttrs, entry: int, dim: int, begin: int, end: int, step: int
+) -> Cut:
+    if step == 0:
+        raise ModelError(f"STRIDED_SLICE: stride {entry} is 0")
+    lowest, highest = (0, dim) if step > 0 else (-1, dim - 1)
+    first, last = (lowest, highest) if step > 0 else (highest, lowest)
+    start = begin + dim if begin < 0 else begin
+    if attributes.shrink_axis_mask >> entry & 1:
+        if not 0 <= start < dim:
+            raise ModelError(
+                f"STRIDED_SLICE: begin {entry} is {begin}, outside a dimension of {dim} that it "
+                "shrinks"
+            )
+        return Cut(start, 1, 1, keep=False)
+    start = first if attributes.begin_mask >> entry & 1 else min(max(start, lowest), highest)
+    if attributes.end_mask >> entry & 1:
+        stop = last
+    else:
+        stop = start + end if attributes.offset else end + dim if end < 0 else end
+        stop = min(max(stop, lowest), highest)
+    size = max(0, -(-(stop - start) // step))
+    return Cut(start, step, size)
+
+
+def _infer_strided(
+    attributes: StridedSliceAttrs, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    x, *bounds = take_operands("STRIDED_SLICE", operands, 4)
+    names = ("begin (operand 1)", "end (operand 2)", "strides (operand 3)")
+    begin, end, strides = (
+        const_integers("STRIDED_SLICE", b, name) for b, name in zip(bounds, names, strict=True)
+    )
+    if not len(begin) == len(end) == len(strides):
+        raise ModelError(
+            f"STRIDED_SLICE: begin {list(begin)}, end {list(end)} and strides {list(strides)} "
+            "differ in length"
+        )
+    return [TensorSpec(strided_box(attributes, x.shape, begin, end, strides).shape, x.dtype)]
+
+
+def _reference_strided(
+    attributes: StridedSliceAttrs, arrays: Sequence[Array | None]
+) -> list[Array]:
+    x, *bounds = (present(a) for a in arrays)
+    begin, end, strides = (integers(b) for b in bounds)
+    return [strided_box(attributes, x.shape, begin, end, strides).take(x)]
+
+
+def _slice_samples() -> Sequence[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], begin: Sequence[int], size: Sequence[int],
+        dtype: DType = DType.F32,
+    ) -> Sample:  # fmt: skip
+        args = (Arg(shape, dtype, -9, 9), Arg.of(begin, DType.I32), Arg.of(size, DType.I32))
+        return Sample(id, {}, args)
+
+    return [
+        sample("middle", (1, 7, 5, 11), [0, 2, 1, 3], [1, 3, 4, 5]),
+        sample("aligned", (2, 3, 5, 12), [1, 0, 0, 4], [1, 3, 5, 6]),
+        sample("rest", (3, 5, 7), [1, 2, 0], [-1, -1, -1]),
+        sample("whole", (3, 5), [0, 0], [3, 5]),
+        sample("vector", (13,), [3], [7]),
+        sample("rows", (5, 9), [2, 0], [1, -1]),
+        sample("rank5", (2, 3, 2, 3, 5), [1, 1, 0, 1, 2], [1, 2, 2, 2, 3]),
+        sample("i32", (5, 7), [1, 2], [3, 4], DType.I32),
+        sample("bool", (5, 7), [1, 2], [3, 4], DType.BOOL),
+    ]
+
+
+def _strided_samples() -> Sequence[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], begin: Sequence[int], end: Sequence[int],
+        strides: Sequence[int], dtype: DType = DType.F32, version: int = 1, **fields: Any,
+    ) -> Sample:  # fmt: skip
+        bounds = tuple(Arg.of(v, DType.I32) for v in (begin, end, strides))
+        return Sample(id, fields, (Arg(shape, dtype, -9, 9), *bounds), version)
+
+    x = (2, 7, 5, 9)
+    return [
+        sample("plain", x, [0, 1, 2, 3], [2, 6, 5, 8], [1, 1, 1, 1]),
+        sample("aligned", x, [0, 1, 0, 4], [2, 6, 5, 9], [1, 2, 1, 1]),
+        sample("steps", x, [0, 1, 0, 1], [2, 7, 5, 9], [1, 3, 2, 2]),
+        sample("backwards", (5, 7), [4, 5], [0, -7], [-1, -2]),
+        sample("backwards_whole", (5, 7), [0, 0], [0, 0], [-1, -1], begin_mask=3, end_mask=3),
+        sample("from_the_back", (5, 7), [-4, -3], [-1, 7], [1, 1]),
+        sample("beyond", (5, 7), [-9, 2], [9, 99], [1, 1]),
+        sample("begin_end_mask", x, [1, 1, 1, 1], [1, 4, 3, 5], [1, 1, 1, 1], begin_mask=5,
+               end_mask=9),
+        sample("shrink", (3, 5, 7), [1, 0, 2], [2, 5, 3], [1, 1, 1], shrink_axis_mask=5),
+        sample("shrink_negative", (3, 5, 7), [-1, 0, 0], [0, 5, 7], [1, 1, 1],
+               shrink_axis_mask=1),
+        sample("shrink_channels", (3, 5), [0, 3], [3, 4], [1, 1], shrink_axis_mask=2),
+        sample("new_axis", (3, 5), [0, 0, 1], [3, 0, 5], [1, 1, 1], new_axis_mask=2, version=4),
+        sample("ellipsis", x, [0, 2], [0, 7], [1, 1], ellipsis_mask=1, version=4),
+        sample("ellipsis_middle", x, [1, 0, 1], [2, 0, 8], [1, 1, 3], ellipsis_mask=2,
+               version=4),
+        sample("few_entries", (3, 5, 7), [1], [3], [1]),
+        sample("vector_step", (17,), [2], [16], [3]),
+        sample("i32", (5, 7), [1, 2], [3, 6], [1, 2], DType.I32),
+        sample("offset", (5, 7), [1, 2], [3, 4], [1, 1], version=8, offset=True),
+        sample("rank5", (2, 3, 2, 3, 5), [0, 0, 1, 0, 1], [2, 3, 2, 3, 5], [1, 2, 1, 1, 2]),
+    ]  # fmt: skip
+
+
+OPS = (
+    OpDef(
+        "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
+        accuracy=Accuracy.EXACT, max_version=6,
+    ),
+    OpDef(
+        "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
+        accuracy=Accuracy.EXACT, max_version=8,
+    ),
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""TILE, BROADCAST_TO, REVERSE_V2: elements repeated or in another order, along whole axes.
+
+TILE: TFLite versions 1-3; BROADCAST_TO: 2-3; REVERSE_V2: 1-3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+
+
+def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, multiples = take_operands("TILE", operands, 2)
+    times = const_integers("TILE", multiples, "multiples (operand 1)", x.rank)
+    if any(t < 0 for t in times):
+        raise ModelError(f"TILE: multiples {list(times)} must not be negative")
+    return [TensorSpec(tuple(d * t for d, t in zip(x.shape, times, strict=True)), x.dtype)]
+
+
+def _reference_tile(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    return [np.tile(present(arrays[0]), integers(present(arrays[1])))]
+
+
+def _infer_broadcast(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, wanted = take_operands("BROADCAST_TO", operands, 2)
+    shape = const_integers("BROADCAST_TO", wanted, "shape (operand 1)")
+    extra = len(shape) - x.rank
+    fits = extra >= 0 and all(
+        d in (1, w) for d, w in zip(x.shape, shape[max(extra, 0) :], strict=True)
+    )
+    if not fits or any(d < 0 for d in shape):
+        raise ModelError(f"BROADCAST_TO: {list(x.shape)} does not broadcast to {list(shape)}")
+    return [TensorSpec(shape, x.dtype)]
+
+
+def _reference_broadcast(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    return [np.broadcast_to(present(arrays[0]), integers(present(arrays[1]))).copy()]
+
+
+def reverse_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """REVERSE_V2's axes, from the front.
+
+    Raises:
+        ModelError: one is no axis, or comes twice.
+    """
+    found = tuple(normal_axis("REVERSE_V2", a, rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise ModelError(f"REVERSE_V2: axes {list(axes)} name one axis twice")
+    return found
+
+
+def _infer_reverse(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, axes = take_operands("REVERSE_V2", operands, 2)
+    reverse_axes(const_integers("REVERSE_V2", axes, "axes (operand 1)"), x.rank)
+    return [x.spec]
+
+
+def _reference_reverse(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x = present(arrays[0])
+    return [np.flip(x, reverse_axes(integers(present(arrays[1])), x.ndim)).copy()]
+
+
+def _two(
+    shape: tuple[int, ...], numbers: Sequence[int], dtype: DType = DType.F32
+) -> tuple[Arg, Arg]:
+    return Arg(shape, dtype, -9, 9), Arg.of(numbers, DType.I32)
+
+
+def _tile_samples() -> Sequence[Sample]:
+    return [
+        Sample("all", {}, _two((2, 3, 5), [2, 1, 3])),
+        Sample("channels", {}, _two((1, 2, 3, 5), [1, 1, 1, 3])),
+        Sample("channels_aligned", {}, _two((3, 8), [1, 2])),
+        Sample("one_channel", {}, _two((2, 3, 1), [1, 1, 7])),
+        Sample("batch", {}, _two((1, 3, 5, 7), [3, 1, 1, 1])),
+        Sample("vector", {}, _two((5,), [3])),
+        Sample("once", {}, _two((3, 5), [1, 1])),
+        Sample("i32", {}, _two((3, 5), [2, 2], DType.I32)),
+        Sample("bool", {}, _two((3, 5), [2, 1], DType.BOOL)),
+        Sample("rank5", {}, _two((1, 2, 1, 3, 2), [2, 1, 3, 1, 2])),
+    ]
+
+
+def _broadcast_samples() -> Sequence[Sample]:
+    return [
+        Sample("rank_up", {}, _two((5,), [2, 3, 5]), 2),
+        Sample("middle", {}, _two((2, 1, 7), [2, 3, 7]), 2),
+        Sample("channels", {}, _two((2, 3, 1), [2, 3, 5]), 2),
+        Sample("aligned", {}, _two((1, 8), [3, 8]), 2),
+        Sample("scalar", {}, _two((), [3, 5]), 2),
+        Sample("one", {}, _two((1, 1), [5, 3]), 2),
+        Sample("same", {}, _two((3, 5), [3, 5]), 2),
+        Sample("rank5", {}, _two((2, 1, 3), [2, 3, 2, 5, 3]), 2),
+        Sample("i32", {}, _two((1, 5), [3, 5], DType.I32), 2),
+        Sample("bool", {}, _two((3, 1), [3, 5], DType.BOOL), 2),
+    ]
+
+
+def _reverse_samples() -> Sequence[Sample]:
+    return [
+        Sample("channels", {}, _two((2, 3, 5), [2])),
+        Sample("channels_aligned", {}, _two((3, 8), [-1])),
+        Sample("height", {}, _two((1, 5, 3, 7), [1])),
+        Sample("batch", {}, _two((3, 2, 5), [0])),
+        Sample("two", {}, _two((2, 5, 3, 6), [1, 2])),
+        Sample("vector", {}, _two((7,), [0])),
+        Sample("i32", {}, _two((3, 5), [0], DType.I32)),
+        Sample("bool", {}, _two((3, 5), [1], DType.BOOL)),
+    ]
+
+
+OPS = (
+    OpDef(
+        "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples,
+        accuracy=Accuracy.EXACT, max_version=3,
+    ),
+    OpDef(
+        "BROADCAST_TO", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
+        accuracy=Accuracy.EXACT, max_version=3,
+    ),
+    OpDef(
+        "REVERSE_V2", no_attrs, _infer_reverse, _reference_reverse, _reverse_samples,
+        accuracy=Accuracy.EXACT, max_version=3,
+    ),
+)  # fmt: skip

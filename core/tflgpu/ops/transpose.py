@@ -1,0 +1,68 @@
+"""TRANSPOSE: dimensions in another order. TFLite versions 1-6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+
+
+def permutation(perm: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The permutation, with every axis counted from the front.
+
+    Raises:
+        ModelError: it does not name each axis exactly once.
+    """
+    found = tuple(normal_axis("TRANSPOSE", a, rank, "perm entry") for a in perm)
+    if sorted(found) != list(range(rank)):
+        raise ModelError(f"TRANSPOSE: perm {list(perm)} is no permutation of {rank} axes")
+    return found
+
+
+def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, order = take_operands("TRANSPOSE", operands, 2)
+    perm = permutation(const_integers("TRANSPOSE", order, "perm (operand 1)"), x.rank)
+    return [TensorSpec(tuple(x.shape[a] for a in perm), x.dtype)]
+
+
+def _reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x = present(arrays[0])
+    return [x.transpose(permutation(integers(present(arrays[1])), x.ndim)).copy()]
+
+
+def _samples() -> Sequence[Sample]:
+    def sample(
+        shape: tuple[int, ...], perm: Sequence[int], dtype: DType = DType.F32, id: str = ""
+    ) -> Sample:
+        id = id or "_".join(map(str, perm))
+        return Sample(id, {}, (Arg(shape, dtype, -9, 9), Arg.of(perm, DType.I32)))
+
+    return [
+        sample((5, 7), [1, 0]),
+        sample((8, 12), [1, 0], id="aligned"),
+        sample((3, 5, 7), [0, 2, 1]),
+        sample((3, 5, 7), [2, 0, 1]),
+        sample((2, 3, 5, 7), [0, 2, 1, 3]),
+        sample((2, 3, 5, 8), [0, 3, 1, 2]),
+        sample((2, 3, 5, 6), [3, 2, 1, 0]),
+        sample((1, 3, 5, 7), [0, 1, 2, 3]),
+        sample((1, 2, 3, 2, 5), [4, 0, 3, 1, 2]),
+        sample((1, 2, 3, 4, 5), [0, 1, 3, 2, 4], id="rank5_channels_stay"),
+        sample((2, 1, 3, 2, 3, 2), [5, 1, 3, 0, 2, 4], id="rank6"),
+        sample((7,), [0], id="vector"),
+        sample((3, 5, 7), [0, -1, 1], id="negative"),
+        sample((3, 5), [1, 0], DType.I32, "i32"),
+        sample((3, 5), [1, 0], DType.BOOL, "bool"),
+    ]
+
+
+OPS = (
+    OpDef(
+        "TRANSPOSE", no_attrs, _infer, _reference, _samples,
+        accuracy=Accuracy.EXACT, max_version=6,
+    ),
+)  # fmt: skip
