@@ -14,6 +14,7 @@ import pytest
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.encode import Record, encode, finish
+from tflgpu.tflite.model_file import Blockwise
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import model_record, write_model
@@ -102,6 +103,7 @@ CONV: list[tuple[Callable[[Tree], None], str]] = [
     ),
     (put(lambda t: tensor(t, 1), type=9), "buffer of 360 bytes for i8 of shape"),
     (put(lambda t: tensor(t, 1), type=13), "constant of type resource has no defined content"),
+    (put(lambda t: tensor(t, 1), external_buffer=3), "its constant is in another file"),
     (put(lambda t: tensor(t, 1), is_variable=True), "a variable with a constant value"),
     (
         put(lambda t: tensor(t, 0), type=77),
@@ -363,3 +365,13 @@ def test_names_that_are_not_utf8_stay_visible() -> None:
     data[data.index(b"image")] = 0xFF
     (signature,) = read_model(data).signatures
     assert list(signature.inputs) == ["\\xffmage"]
+
+
+def test_blockwise_quantization_is_read() -> None:
+    details = Record("BlockwiseQuantization", {"scales": 2, "zero_points": -1, "block_size": 32})
+    change = put(
+        lambda t: quantization(t, 1), scale=None, zero_point=None, details_type=2, details=details
+    )
+    weights = read_model(wrong(samples.quantized(), change)).main.tensors[1]
+    assert weights.quantization is None
+    assert weights.blockwise == Blockwise(2, -1, 32)

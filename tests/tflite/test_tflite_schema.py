@@ -5,6 +5,7 @@ from __future__ import annotations
 import flatbuffers
 import pytest
 import tflite
+from tflgpu.ir.dtypes import DType
 from tflgpu.tflite import schema
 
 
@@ -103,3 +104,54 @@ def test_slots_are_those_that_flatc_s_own_writer_uses() -> None:
 def test_unknown_table() -> None:
     with pytest.raises(KeyError, match="no table NoSuchOptions"):
         schema.layout("NoSuchOptions")
+
+
+# What LiteRT's schema has and ours has not, and what a model with it comes to: tables of features
+# that are refused by their type code, and weights in other files, refused at each tensor.
+NOT_OURS = {
+    "ExternalBuffer",
+    "ExternalBufferGroup",
+    "MultiAxisQuantization",
+    "StablehloCaseOptions",
+    "Model.external_buffer_groups",
+    "Model.external_buffers",
+}
+
+
+def test_every_field_is_litert_s() -> None:
+    """LiteRT ships its own schema, which may be younger than the `tflite` package."""
+    litert = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="no LiteRT schema")
+    compared, missing = 0, set()
+    for table, cls in vars(litert).items():
+        if not hasattr(cls, "Init"):
+            continue
+        try:
+            ours = schema.layout(table).fields
+        except KeyError:
+            missing.add(table)
+            continue
+        theirs = {f.name: f for f in schema.reflect(cls)}
+        missing |= {f"{table}.{name}" for name in set(theirs) - set(ours)}
+        assert not set(ours) - set(theirs), table
+        for name, field in ours.items():
+            assert field == theirs[name], table
+            compared += 1
+    assert compared > 300
+    assert missing <= NOT_OURS
+
+
+def test_every_code_is_litert_s() -> None:
+    litert = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="no LiteRT schema")
+    for name, code in schema.BUILTIN_CODES.items():
+        assert getattr(litert.BuiltinOperator, name) == code
+    enumerations = {
+        "builtin_options": litert.BuiltinOptions,
+        "builtin_options2": litert.BuiltinOptions2,
+        "details": litert.QuantizationDetails,
+        "sparse_index": litert.SparseIndexVector,
+    }
+    for union, enumeration in enumerations.items():
+        for code, name in schema.UNIONS[union].items():
+            assert getattr(enumeration, name) == code
+    for dtype in DType:
+        assert dtype.tflite in vars(litert.TensorType).values()

@@ -24,12 +24,15 @@ class Blockwise:
     Attributes:
         scales: index of the tensor of scales, in the same subgraph.
         zero_points: index of the tensor of zero points, or -1 for zero points of 0.
-        block_size: elements along the innermost axis that share a scale.
+        block_size: elements along the innermost axis that share a scale; 0 where ``block_shape``
+            says it for every axis.
+        block_shape: elements along each axis that share a scale; often empty.
     """
 
     scales: int
     zero_points: int
     block_size: int
+    block_shape: tuple[int, ...] = ()
 
 
 @frozen(eq=False)

@@ -124,7 +124,14 @@ _BY_HAND = {
         Field("scales", 0, Kind.SCALAR, _INT32, 0),
         Field("zero_points", 1, Kind.SCALAR, _INT32, 0),
         Field("block_size", 2, Kind.SCALAR, _INT32, 0),
+        Field("block_shape", 3, Kind.NUMBERS, _INT32),
     ),
+}
+
+# Fields younger than the package, which change what a model means if they are not seen.
+_ADDED = {
+    "FullyConnectedOptions": (Field("quant_spec", 5, Kind.NUMBERS, np.dtype("<u1")),),
+    "Tensor": (Field("external_buffer", 10, Kind.SCALAR, np.dtype("<u4"), 0),),
 }
 
 
@@ -140,13 +147,19 @@ def layout(table: str) -> Layout:
     cls = getattr(tflite, table, None)
     if cls is None or not hasattr(cls, "Init"):
         raise KeyError(f"the TFLite schema has no table {table}")
+    fields = {f.name: f for f in (*_ADDED.get(table, ()), *reflect(cls))}
+    return Layout(table, dict(sorted(fields.items(), key=lambda item: item[1].slot)))
+
+
+def reflect(cls: Any) -> list[Field]:
+    """The fields of a class that flatc generated for a table."""
     methods = {n for n, m in vars(cls).items() if isinstance(m, types.FunctionType)} - {"Init"}
     fields = []
     for method in methods:
         base = re.sub(r"(AsNumpy|Length|IsNone)$", "", method)
         if base == method or base not in methods:
             fields.append(_field(cls, method, vector=f"{method}Length" in methods))
-    return Layout(table, {f.name: f for f in sorted(fields, key=lambda f: f.slot)})
+    return sorted(fields, key=lambda f: f.slot)
 
 
 def _field(cls: Any, accessor: str, vector: bool) -> Field:

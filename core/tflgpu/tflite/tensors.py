@@ -47,6 +47,12 @@ def _tensor(
     if buffer >= len(buffers):
         raise ModelError(f"{where}: buffer {buffer}, but the model has {len(buffers)} buffers")
     content = buffers[buffer]
+    if table.integer("external_buffer"):
+        raise ModelError(
+            f"{where}: its constant is in another file (external buffer "
+            f"{table.integer('external_buffer')}), which is not supported; "
+            "convert the model again with its weights inside"
+        )
     sparsity = _sparsity(file, table)
     is_variable = bool(table.scalar("is_variable"))
     data: Array | None = None
@@ -137,12 +143,12 @@ def _blockwise(params: Table, where: str, tensors: int) -> Blockwise:
         raise ModelError(f"{where}: blockwise, but without its details; {DAMAGED}")
     scales, zero_points = details.integer("scales"), details.integer("zero_points")
     block = details.integer("block_size")
-    if not 0 <= scales < tensors or not -1 <= zero_points < tensors or block <= 0:
+    if not 0 <= scales < tensors or not -1 <= zero_points < tensors or block < 0:
         raise ModelError(
             f"{where}: blocks of {block} with scales in tensor {scales} and zero points in tensor "
             f"{zero_points}, but the subgraph has {tensors} tensors"
         )
-    return Blockwise(scales, zero_points, block)
+    return Blockwise(scales, zero_points, block, details.numbers("block_shape"))
 
 
 def _sparsity(file: FlatFile, table: Table) -> Sparsity | None:
