@@ -1,0 +1,148 @@
+"""Imports go downward, the core knows no backend, and files stay short. Read, not imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "core" / "tflgpu"
+BACKENDS = ROOT / "backends"
+MAX_LINES = 450
+
+# A module imports only from its own layer and from lower ones. Names are the longest dotted
+# prefix under `tflgpu` that is listed; a new module needs a place here.
+LAYERS = (
+    ("errors",),
+    ("ir",),
+    ("tflite", "kernel"),
+    ("options", "ops", "kernels", "tflite.build"),
+    ("passes", "work", "partition"),
+    ("runtime", "hookspecs", "compat", "serialize"),
+    ("plugins",),
+    ("choose", "delegate"),
+    ("interpreter", "litert"),
+    ("conformance",),
+    ("cli",),
+    ("",),  # tflgpu/__init__.py: the public names
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+# What a backend may build on: the seams, and nothing that orchestrates.
+SEAMS = ("errors", "ir", "kernel", "kernels", "ops", "hookspecs", "options", "runtime")
+
+
+def python_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """The dotted name below `tflgpu`, "" for the package itself."""
+    parts = list(path.relative_to(CORE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def level_of(module: str) -> int | None:
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        level = LEVEL.get(".".join(parts[:length]))
+        if level is not None:
+            return level
+    return None
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of whatever a file imports when it runs (not for typing alone)."""
+    yield from _imports(ast.parse(path.read_text(encoding="utf-8")).body)
+
+
+def _imports(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+    for statement in body:
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test):
+            yield from _imports(statement.orelse)
+        elif isinstance(statement, ast.Import):
+            yield from ((statement.lineno, alias.name) for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            assert statement.level == 0, f"line {statement.lineno}: a relative import"
+            assert statement.module is not None
+            # `from tflgpu import ops` imports the module tflgpu.ops.
+            inner = [f"{statement.module}.{alias.name}" for alias in statement.names]
+            names = inner if statement.module == "tflgpu" else [statement.module]
+            yield from ((statement.lineno, name) for name in names)
+        else:
+            for field in ("body", "orelse", "finalbody"):
+                nested = getattr(statement, field, [])
+                yield from _imports(nested if isinstance(nested, list) else [])
+            for handler in getattr(statement, "handlers", []):
+                yield from _imports(handler.body)
+
+
+def core_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and name below `tflgpu` of what a file imports from the core."""
+    for line, name in imports(path):
+        if name.startswith("tflgpu."):
+            yield line, name.removeprefix("tflgpu.")
+
+
+@pytest.mark.parametrize("path", python_files(CORE), ids=lambda p: module_of(p) or "tflgpu")
+def test_imports_go_downward(path: Path) -> None:
+    module = module_of(path)
+    own = level_of(module)
+    assert own is not None, f"tflgpu.{module} has no layer; add it to LAYERS"
+    for line, name in core_imports(path):
+        level = level_of(name)
+        if level is None:
+            # `from tflgpu import GpuDelegate`: a name of the package, above every layer.
+            level = LEVEL[""]
+        assert level <= own, f"{path.relative_to(ROOT)}:{line} imports tflgpu.{name} from above"
+
+
+@pytest.mark.parametrize("path", python_files(CORE), ids=lambda p: module_of(p) or "tflgpu")
+def test_the_core_knows_no_backend(path: Path) -> None:
+    backends = {p.name for p in BACKENDS.glob("*/tflgpu_*")}
+    assert backends
+    for line, name in imports(path):
+        package = name.split(".")[0]
+        assert package not in backends, f"{path.relative_to(ROOT)}:{line} imports {name}"
+
+
+def test_backends_build_on_the_seams_only() -> None:
+    checked = 0
+    for path in python_files(BACKENDS):
+        for line, name in core_imports(path):
+            checked += 1
+            assert name.split(".")[0] in SEAMS, f"{path.relative_to(ROOT)}:{line} imports {name}"
+    assert checked
+
+
+def test_backends_do_not_know_each_other() -> None:
+    for path in python_files(BACKENDS):
+        own = path.relative_to(BACKENDS).parts[1]
+        for line, name in imports(path):
+            package = name.split(".")[0]
+            other = package.startswith("tflgpu_") and package != own
+            assert not other, f"{path.relative_to(ROOT)}:{line} imports {name}"
+
+
+def test_files_are_short() -> None:
+    files = python_files(CORE) + python_files(BACKENDS)
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
+    long = {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MAX_LINES}
+    assert not long, f"more than {MAX_LINES} lines: {long}"
+
+
+def test_the_reader_of_imports_reads_them(tmp_path: Path) -> None:
+    source = tmp_path / "sample.py"
+    source.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "from tflgpu import ops, errors\n"
+        "if TYPE_CHECKING:\n    import tflgpu.delegate\nelse:\n    import tflgpu.ir\n"
+        "def late():\n    from tflgpu.cli.app import main\n"
+        "try:\n    import a.b\nexcept ImportError:\n    import c\nfinally:\n    import d\n"
+    )
+    assert [name for _, name in imports(source)] == [
+        "typing", "tflgpu.ops", "tflgpu.errors", "tflgpu.ir", "tflgpu.cli.app", "a.b", "d", "c",
+    ]  # fmt: skip
