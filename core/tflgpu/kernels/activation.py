@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tflgpu.errors import KernelError
 from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.lowering import ElementwiseExpr
 from tflgpu.kernel.rule import ElementwiseRule
 from tflgpu.kernel.tree import Expr
+from tflgpu.ops.base import Activation
 
 
 def clamp(low: float | None, high: float | None) -> ElementwiseExpr:
@@ -22,6 +24,27 @@ def clamp(low: float | None, high: float | None) -> ElementwiseExpr:
 
     return expr
 
+
+def activate(k: Builder, activation: Activation, value: Expr) -> Expr:
+    """What an op's fused activation makes of its result, f16 or f32 lanes.
+
+    Raises:
+        KernelError: SIGN_BIT, which no TFLite kernel computes (parsing refuses it).
+    """
+    if activation is Activation.NONE:
+        return value
+    if activation is Activation.TANH:
+        return k.call("tanh", value)
+    if activation not in _LIMITS:
+        raise KernelError(f"fused activation {activation.name} is defined by no kernel")
+    return clamp(*_LIMITS[activation])(k, None, [value])
+
+
+_LIMITS: dict[Activation, tuple[float | None, float | None]] = {
+    Activation.RELU: (0.0, None),
+    Activation.RELU_N1_TO_1: (-1.0, 1.0),
+    Activation.RELU6: (0.0, 6.0),
+}
 
 RULES = (
     ElementwiseRule("RELU", clamp(0.0, None)),

@@ -1,0 +1,142 @@
+"""Windows that slide over images: sizes, padding, and the input pixels that each tap sees.
+
+Sizes and padding are TFLite's (`ComputePaddingHeightWidth`): with SAME the output has
+ceil(size / stride) pixels and the odd pixel of padding goes below and to the right; with VALID
+the window never leaves the image.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, Shape
+from tflgpu.ops.base import Activation, Fields, Padding
+
+
+@attrs.frozen
+class Pads:
+    """Rows and columns of zeros around an image."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+@attrs.frozen
+class WindowAttrs:
+    """Options of an op that slides a window.
+
+    ``pads`` takes the place of ``padding`` where it is set; no file has it, but a pass that
+    merges a PAD does.
+    """
+
+    stride_h: int
+    stride_w: int
+    padding: Padding
+    activation: Activation = Activation.NONE
+    dilation_h: int = 1
+    dilation_w: int = 1
+    pads: Pads | None = None
+
+
+@attrs.frozen
+class Window:
+    """A window on an image of known size: the output pixel (y, x) and tap (i, j) meet at
+    input pixel (y * stride_h - pad_top + i * dilation_h, the same along x)."""
+
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    dilation_h: int
+    dilation_w: int
+    pad_top: int
+    pad_left: int
+    out_h: int
+    out_w: int
+
+
+def fused_activation(fields: Fields) -> Activation:
+    """The ``fused_activation_function`` of an op that computes sums or maxima.
+
+    Raises:
+        UnsupportedError: SIGN_BIT, which no TFLite kernel computes.
+    """
+    activation = fields.activation()
+    if activation is Activation.SIGN_BIT:
+        raise UnsupportedError(f"{fields.op}: fused activation SIGN_BIT is defined by no kernel")
+    return activation
+
+
+def place(op: str, attributes: WindowAttrs, image: Shape, kernel: tuple[int, int]) -> Window:
+    """The window of ``kernel`` = (height, width) on an NHWC ``image``.
+
+    Raises:
+        ModelError: the window does not fit, so that the output would be empty.
+    """
+    pads = attributes.pads
+    placed = []
+    for axis, name in ((0, "height"), (1, "width")):
+        size, taps = image[1 + axis], kernel[axis]
+        stride = (attributes.stride_h, attributes.stride_w)[axis]
+        dilation = (attributes.dilation_h, attributes.dilation_w)[axis]
+        span = (taps - 1) * dilation + 1
+        if pads is not None:
+            before, after = ((pads.top, pads.bottom), (pads.left, pads.right))[axis]
+            out = (size + before + after - span) // stride + 1
+        else:
+            out, before = _out_and_pad(size, span, stride, attributes.padding)
+        if taps < 1 or out < 1:
+            raise ModelError(
+                f"{op}: a filter of {name} {taps} (dilated {span}) on an input of {name} {size} "
+                f"with {'explicit' if pads else attributes.padding.name} padding leaves no output"
+            )
+        placed.append((taps, stride, dilation, before, out))
+    (kh, sh, dh, top, out_h), (kw, sw, dw, left, out_w) = placed
+    return Window(kh, kw, sh, sw, dh, dw, top, left, out_h, out_w)
+
+
+def _out_and_pad(size: int, span: int, stride: int, padding: Padding) -> tuple[int, int]:
+    if padding is Padding.VALID:
+        return (size - span) // stride + 1, 0
+    out = -(-size // stride)
+    return out, max((out - 1) * stride + span - size, 0) // 2
+
+
+def conv_window(node: Node) -> Window:
+    """The window of a CONV_2D or DEPTHWISE_CONV_2D node, whose filter is [.., height, width, ..]."""
+    _, height, width, _ = node.input(1).shape
+    return place(node.op, node.attrs, node.input(0).shape, (height, width))
+
+
+def pad_image(image: Array, window: Window, fill: float = 0.0) -> Array:
+    """An NHWC image with room for every tap of the window; the image itself if there is."""
+    _, height, width, _ = image.shape
+    reach_h = (window.out_h - 1) * window.stride_h + (window.kernel_h - 1) * window.dilation_h + 1
+    reach_w = (window.out_w - 1) * window.stride_w + (window.kernel_w - 1) * window.dilation_w + 1
+    bottom = max(0, reach_h - window.pad_top - height)
+    right = max(0, reach_w - window.pad_left - width)
+    if not (window.pad_top or window.pad_left or bottom or right):
+        return image
+    padded = np.full(
+        (image.shape[0], window.pad_top + height + bottom, window.pad_left + width + right,
+         image.shape[3]), fill, image.dtype,
+    )  # fmt: skip
+    padded[
+        :, window.pad_top : window.pad_top + height, window.pad_left : window.pad_left + width
+    ] = image
+    return padded
+
+
+def tap_view(padded: Array, window: Window, i: int, j: int) -> Array:
+    """What tap (i, j) sees from every output pixel: a view [N, out_h, out_w, C]."""
+    y, x = i * window.dilation_h, j * window.dilation_w
+    return padded[
+        :,
+        y : y + (window.out_h - 1) * window.stride_h + 1 : window.stride_h,
+        x : x + (window.out_w - 1) * window.stride_w + 1 : window.stride_w,
+    ]
