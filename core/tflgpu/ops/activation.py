@@ -1,51 +1,135 @@
-"""RELU family: clamps of one operand.
+"""RELU family, and the activations fused into other ops.
 
-RELU: TFLite versions 1-3; RELU6: 1-3; RELU_N1_TO_1: 1. Only float tensors are computed here.
+RELU: TFLite versions 1-3; RELU6: 1-3; RELU_N1_TO_1 and RELU_0_TO_1: 1; LEAKY_RELU: 1-2; PRELU: 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.base import Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.axes import take_operands
+from tflgpu.ops.base import Activation, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.elementwise import (
+    FLOATS,
+    QUANTIZED,
+    broadcast_shape,
+    check_dtype,
+    infer_unary,
+    reference_of,
+    widen,
+)
+
+_TYPES = FLOATS | QUANTIZED
 
 
-def infer_same(op: str) -> Callable[[NoAttrs, Sequence[Operand | None]], list[TensorSpec]]:
-    """Shape inference of an op whose one result is like its one operand."""
+def apply_activation(activation: Activation, x: Array) -> Array:
+    """What a fused activation makes of an op's result; the result has ``x``'s type.
 
-    def infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-        if len(operands) != 1 or operands[0] is None:
-            raise ModelError(f"{op} takes one operand, got {len(operands)}")
-        return [operands[0].spec]
+    Raises:
+        UnsupportedError: SIGN_BIT, which no TFLite kernel computes.
+    """
+    if activation is Activation.NONE:
+        return x
+    if activation is Activation.TANH:
+        return np.asarray(np.tanh(widen(x))).astype(x.dtype, copy=False)
+    limits = {
+        Activation.RELU: (0.0, np.inf),
+        Activation.RELU_N1_TO_1: (-1.0, 1.0),
+        Activation.RELU6: (0.0, 6.0),
+    }
+    if activation not in limits:
+        raise UnsupportedError(f"fused activation {activation.name} is defined by no kernel")
+    return _clip(x, *limits[activation])
 
-    return infer
+
+def _clip(x: Array, low: float, high: float) -> Array:
+    kind = x.dtype.type
+    floor = np.maximum(x, kind(low))
+    return np.asarray(floor if high == np.inf else np.minimum(floor, kind(high)))
 
 
-def _clamp(low: float, high: float) -> Callable[[NoAttrs, Sequence[Array | None]], list[Array]]:
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
-        (x,) = arrays
-        assert x is not None
-        return [np.clip(x, x.dtype.type(low), x.dtype.type(high))]
-
-    return reference
+def _clamp(op: str, low: float, high: float) -> Callable[..., list[Array]]:
+    return reference_of(op, lambda attributes, x: _clip(x, low, high))
 
 
-def _samples() -> Sequence[Sample]:
+@attrs.frozen
+class LeakyRelu:
+    """The slope of negative values."""
+
+    alpha: float
+
+
+def _parse_leaky(fields: Fields) -> LeakyRelu:
+    return LeakyRelu(fields.number("alpha"))
+
+
+def _leaky(attributes: LeakyRelu, x: Array) -> Array:
+    return np.asarray(np.where(x > 0, x, x * x.dtype.type(attributes.alpha)))
+
+
+def _infer_prelu(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, alpha = take_operands("PRELU", operands, 2)
+    check_dtype("PRELU", x.dtype, _TYPES)
+    if alpha.dtype is not x.dtype:
+        raise ModelError(f"PRELU: alpha is {alpha.dtype.value}, the operand {x.dtype.value}")
+    return [TensorSpec(broadcast_shape("PRELU", x.shape, alpha.shape), x.dtype)]
+
+
+def _prelu(attributes: NoAttrs, x: Array, alpha: Array) -> Any:
+    return np.where(x >= 0, x, x * alpha)
+
+
+def _wide(*shape: int) -> Arg:
+    return Arg(shape, low=-8, high=8)
+
+
+def _shapes(fields: dict[str, Any]) -> list[Sample]:
     return [
-        Sample("rank4", {}, (Arg((1, 5, 7, 3), low=-8, high=8),)),
-        Sample("rank2", {}, (Arg((3, 13), low=-8, high=8),)),
-        Sample("rank1", {}, (Arg((5,), low=-8, high=8),)),
+        Sample("rank4", fields, (_wide(1, 5, 7, 3),)),
+        Sample("rank4_batch", fields, (_wide(2, 3, 5, 8),)),
+        Sample("rank3", fields, (_wide(3, 7, 5),)),
+        Sample("rank2", fields, (_wide(3, 13),)),
+        Sample("rank1", fields, (_wide(5),)),
+        Sample("rank5", fields, (_wide(2, 3, 2, 3, 5),)),
+        Sample("one", fields, (_wide(1, 1, 1, 1),)),
+    ]
+
+
+def _leaky_samples() -> Sequence[Sample]:
+    return [
+        *_shapes({"alpha": 0.2}),
+        Sample("negative_slope", {"alpha": -0.5}, (_wide(1, 3, 5, 6),)),
+        Sample("steep", {"alpha": 2.5}, (_wide(1, 3, 5, 6),)),
+        Sample("flat", {"alpha": 0.0}, (_wide(1, 3, 5, 6),)),
+    ]
+
+
+def _prelu_samples() -> Sequence[Sample]:
+    def alpha(*shape: int) -> Arg:
+        return Arg(shape, low=-0.5, high=0.9, const=True)
+
+    return [
+        Sample("channels", {}, (_wide(1, 5, 7, 6), alpha(6))),
+        Sample("channels_1x1", {}, (_wide(2, 3, 5, 7), alpha(1, 1, 7))),
+        Sample("full", {}, (_wide(1, 3, 5, 6), alpha(3, 5, 6))),
+        Sample("scalar", {}, (_wide(1, 3, 5, 6), alpha(1))),
+        Sample("per_row", {}, (_wide(2, 3, 5, 6), alpha(3, 1, 1))),
+        Sample("rank3", {}, (_wide(3, 5, 4), alpha(4))),
+        Sample("rank2", {}, (_wide(3, 13), alpha(13))),
+        Sample("runtime_alpha", {}, (_wide(1, 3, 5, 6), Arg((1, 1, 6), low=-0.5, high=0.9))),
     ]
 
 
 def _clamp_op(name: str, low: float, high: float, version: int) -> OpDef:
     return OpDef(
-        name, no_attrs, infer_same(name), _clamp(low, high), _samples,
+        name, no_attrs, infer_unary(name, _TYPES), _clamp(name, low, high), lambda: _shapes({}),
         max_version=version, elementwise=True,
     )  # fmt: skip
 
@@ -54,4 +138,13 @@ OPS = (
     _clamp_op("RELU", 0.0, np.inf, 3),
     _clamp_op("RELU6", 0.0, 6.0, 3),
     _clamp_op("RELU_N1_TO_1", -1.0, 1.0, 1),
-)
+    _clamp_op("RELU_0_TO_1", 0.0, 1.0, 1),
+    OpDef(
+        "LEAKY_RELU", _parse_leaky, infer_unary("LEAKY_RELU", _TYPES),
+        reference_of("LEAKY_RELU", _leaky), _leaky_samples, max_version=2, elementwise=True,
+    ),
+    OpDef(
+        "PRELU", no_attrs, _infer_prelu, reference_of("PRELU", _prelu), _prelu_samples,
+        elementwise=True,
+    ),
+)  # fmt: skip

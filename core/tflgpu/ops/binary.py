@@ -1,0 +1,257 @@
+"""Arithmetic of two operands with NumPy broadcasting, and ADD_N.
+
+TFLite versions: ADD 1-5, SUB 1-5, MUL 1-7, DIV 1-2, MAXIMUM and MINIMUM 1-4, FLOOR_DIV 1-3,
+FLOOR_MOD 1-2, SQUARED_DIFFERENCE 1-2, POW, ATAN2 and ADD_N 1. The four basic ones may have a
+fused activation. Whole numbers wrap around; DIV truncates and FLOOR_DIV floors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import InputError, ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.axes import take_operands
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Fields,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
+from tflgpu.ops.elementwise import (
+    FLOATS,
+    QUANTIZED,
+    WHOLE,
+    check_dtype,
+    infer_broadcast,
+    reference_of,
+)
+
+_ALL = FLOATS | WHOLE | QUANTIZED
+
+
+@attrs.frozen
+class Fused:
+    """The activation applied to the result."""
+
+    activation: Activation = Activation.NONE
+
+
+def _parse_fused(fields: Fields) -> Fused:
+    return Fused(fields.activation())
+
+
+def _with_activation(fn: Callable[[Array, Array], Array]) -> Callable[[Fused, Array, Array], Array]:
+    def compute(attributes: Fused, a: Array, b: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return apply_activation(attributes.activation, np.asarray(fn(a, b)))
+
+    return compute
+
+
+def _is_whole(array: Array) -> bool:
+    return array.dtype.kind in "iu"
+
+
+def _no_zero(op: str, divisor: Array) -> None:
+    if _is_whole(divisor) and not divisor.all():
+        raise InputError(f"{op}: a whole number is divided by zero")
+
+
+def _divide(a: Array, b: Array) -> Array:
+    if not _is_whole(a):
+        return np.asarray(a / b)
+    _no_zero("DIV", b)
+    wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
+    quotient = np.abs(wide_a) // np.abs(wide_b)
+    return np.asarray(np.where((wide_a < 0) == (wide_b < 0), quotient, -quotient)).astype(a.dtype)
+
+
+def _floor_div(attributes: NoAttrs, a: Array, b: Array) -> Array:
+    _no_zero("FLOOR_DIV", b)
+    if _is_whole(a):
+        return np.asarray(a // b)
+    # TFLite divides in double precision, which decides on which side of a whole number the
+    # quotient falls.
+    return np.asarray(np.floor(a.astype(np.float64) / b.astype(np.float64)))
+
+
+def _floor_mod(attributes: NoAttrs, a: Array, b: Array) -> Array:
+    _no_zero("FLOOR_MOD", b)
+    return np.asarray(np.mod(a, b))
+
+
+def _power(attributes: NoAttrs, a: Array, b: Array) -> Array:
+    if _is_whole(b) and (b < 0).any():
+        raise InputError("POW: a whole number is raised to a negative power")
+    return np.asarray(np.power(a, b))
+
+
+def _difference(attributes: NoAttrs, a: Array, b: Array) -> Array:
+    gap = a - b
+    return np.asarray(gap * gap)
+
+
+def _infer_add_n(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    if not operands:
+        raise ModelError("ADD_N takes at least one operand")
+    first, *rest = take_operands("ADD_N", operands, len(operands))
+    check_dtype("ADD_N", first.dtype, _ALL)
+    for i, other in enumerate(rest, 1):
+        if other.spec != first.spec:
+            raise ModelError(f"ADD_N: operand {i} is {other.spec}, operand 0 {first.spec}")
+    return [first.spec]
+
+
+def _add_n(attributes: NoAttrs, *operands: Array) -> Array:
+    total = operands[0]
+    for operand in operands[1:]:
+        total = total + operand
+    return total
+
+
+# Samples
+
+
+@attrs.frozen
+class _Domain:
+    """Where a sample's operands are drawn from."""
+
+    a: tuple[float, float] = (-4.0, 4.0)
+    b: tuple[float, float] = (-4.0, 4.0)
+
+    def left(self, *shape: int, dtype: DType = DType.F32, const: bool = False) -> Arg:
+        return Arg(shape, dtype, *self.a, const=const)
+
+    def right(self, *shape: int, dtype: DType = DType.F32, const: bool = False) -> Arg:
+        return Arg(shape, dtype, *self.b, const=const)
+
+
+_PLAIN = _Domain()
+_QUOTIENT = _Domain(b=(0.5, 4.0))
+_WHOLE_QUOTIENT = _Domain((-90, 90), (1, 9))
+_POWER = _Domain((0.2, 3.0), (-2.0, 2.0))
+
+
+def _broadcasts(domain: _Domain = _PLAIN) -> list[Sample]:
+    a, b = domain.left, domain.right
+    return [
+        Sample("same", {}, (a(1, 5, 7, 3), b(1, 5, 7, 3))),
+        Sample("same_batch", {}, (a(2, 3, 5, 8), b(2, 3, 5, 8))),
+        Sample("scalar_const", {}, (a(1, 5, 7, 3), b(const=True))),
+        Sample("one_const_left", {}, (a(1, const=True), b(2, 3, 5, 6))),
+        Sample("channels_const", {}, (a(1, 5, 7, 6), b(6, const=True))),
+        Sample("channels_const_left", {}, (a(7, const=True), b(1, 3, 5, 7))),
+        Sample("per_pixel", {}, (a(1, 5, 7, 6), b(1, 5, 7, 1))),
+        Sample("per_pixel_left", {}, (a(2, 5, 3, 1), b(2, 5, 3, 5))),
+        Sample("per_image", {}, (a(2, 5, 3, 6), b(2, 1, 1, 6))),
+        Sample("both_sides", {}, (a(1, 5, 1, 6), b(1, 1, 7, 6))),
+        Sample("outer_product", {}, (a(5, 1), b(1, 7))),
+        Sample("lower_rank", {}, (a(2, 3, 5, 4), b(5, 4))),
+        Sample("rank1", {}, (a(7), b(7))),
+        Sample("rank0", {}, (a(), b())),
+    ]
+
+
+def _rank5(domain: _Domain = _PLAIN, version: int = 1) -> list[Sample]:
+    args = (domain.left(2, 3, 1, 5, 6), domain.right(1, 3, 2, 1, 6))
+    return [Sample("rank5", {}, args, version=version)]
+
+
+def _ints(domain: _Domain) -> list[Sample]:
+    def args(a: tuple[int, ...], b: tuple[int, ...], const: bool = False) -> tuple[Arg, Arg]:
+        left = domain.left(*a, dtype=DType.I32)
+        return left, domain.right(*b, dtype=DType.I32, const=const)
+
+    return [
+        Sample("i32", {}, args((1, 5, 3, 7), (1, 5, 3, 7))),
+        Sample("i32_channels", {}, args((2, 3, 5), (5,), const=True)),
+    ]
+
+
+def _fused(domain: _Domain = _PLAIN) -> list[Sample]:
+    args = (domain.left(1, 3, 5, 6), domain.right(1, 3, 5, 6))
+    activations = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1)
+    return [
+        Sample(act.name.lower(), {"fused_activation_function": act.value}, args)
+        for act in activations
+    ]
+
+
+def _basic(
+    domain: _Domain = _PLAIN, whole: _Domain = _Domain((-99, 99), (-99, 99))
+) -> list[Sample]:
+    return [*_broadcasts(domain), *_rank5(domain, 2), *_ints(whole), *_fused(domain)]
+
+
+def _add_n_samples() -> list[Sample]:
+    def args(count: int, *shape: int) -> tuple[Arg, ...]:
+        return tuple(_PLAIN.left(*shape) for _ in range(count))
+
+    return [
+        Sample("two", {}, args(2, 1, 5, 7, 3)),
+        Sample("three", {}, args(3, 2, 3, 5, 8)),
+        Sample("five", {}, args(5, 3, 13)),
+        Sample("ten", {}, args(10, 1, 3, 5, 6)),
+        Sample("rank1", {}, args(4, 7)),
+        Sample("i32", {}, tuple(Arg((3, 7), DType.I32, -99, 99) for _ in range(3))),
+    ]
+
+
+def _op(
+    name: str,
+    compute: Callable[..., Any],
+    samples: Callable[[], Sequence[Sample]],
+    *,
+    allowed: frozenset[DType] = _ALL,
+    accuracy: Accuracy = Accuracy.ROUNDED,
+    version: int = 1,
+    parse: Callable[[Fields], Any] = no_attrs,
+) -> OpDef:
+    return OpDef(
+        name, parse, infer_broadcast(name, allowed), reference_of(name, compute), samples,
+        accuracy=accuracy, max_version=version, elementwise=True,
+    )  # fmt: skip
+
+
+def _fused_op(
+    name: str, fn: Callable[[Array, Array], Array], samples: Callable[[], Sequence[Sample]], version: int
+) -> OpDef:  # fmt: skip
+    return _op(name, _with_activation(fn), samples, version=version, parse=_parse_fused)
+
+
+OPS = (
+    _fused_op("ADD", lambda a, b: a + b, _basic, 5),
+    _fused_op("SUB", lambda a, b: a - b, _basic, 5),
+    _fused_op("MUL", lambda a, b: a * b, _basic, 7),
+    _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2),
+    _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
+        lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
+        accuracy=Accuracy.EXACT, version=4),
+    _op("MINIMUM", lambda a, x, y: np.minimum(x, y),
+        lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
+        accuracy=Accuracy.EXACT, version=4),
+    _op("SQUARED_DIFFERENCE", _difference, lambda: _broadcasts() + _ints(_WHOLE_QUOTIENT),
+        version=2),
+    _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
+        accuracy=Accuracy.TRANSCENDENTAL),
+    _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
+        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3),
+    _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
+        _WHOLE_QUOTIENT), version=2),
+    _op("ATAN2", lambda a, y, x: np.arctan2(y, x), lambda: _broadcasts(), allowed=FLOATS,
+        accuracy=Accuracy.TRANSCENDENTAL),
+    OpDef("ADD_N", no_attrs, _infer_add_n, reference_of("ADD_N", _add_n), _add_n_samples,
+          elementwise=True),
+)  # fmt: skip

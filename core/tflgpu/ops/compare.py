@@ -1,0 +1,185 @@
+"""Comparisons, logic, and choosing by a condition.
+
+TFLite versions: EQUAL 1-4; NOT_EQUAL, LESS, GREATER_EQUAL 1-3; GREATER, LESS_EQUAL 1-2; SELECT 1-4;
+SELECT_V2 1-2; the others 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.elementwise import (
+    FLOATS,
+    QUANTIZED,
+    WHOLE,
+    broadcast_shape,
+    check_unscaled,
+    infer_broadcast,
+    infer_unary,
+)
+
+_BOOL = frozenset({DType.BOOL})
+_NUMBERS = FLOATS | WHOLE | QUANTIZED
+_ANY = _NUMBERS | _BOOL
+
+
+def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:
+    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+        a, b = (present(x) for x in arrays)
+        check_unscaled(op, a)
+        return [np.asarray(fn(a, b), np.bool_)]
+
+    return reference
+
+
+def condition_shape(cond: Shape, x: Shape, y: Shape, *, version2: bool) -> Shape:
+    """How a condition is read: NumPy broadcasting, save that SELECT's vector of as many
+    elements as ``x`` has rows chooses whole rows."""
+    rows = not version2 and len(cond) == 1 and len(x) > 1 and x == y and cond[0] == x[0]
+    return (*cond, *(1,) * (len(x) - 1)) if rows else cond
+
+
+def _infer_select(op: str) -> Callable[..., list[TensorSpec]]:
+    version2 = op == "SELECT_V2"
+
+    def infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        cond, x, y = take_operands(op, operands, 3)
+        if cond.dtype is not DType.BOOL:
+            raise ModelError(f"{op}: the condition is {cond.dtype.value}, not bool")
+        if x.dtype is not y.dtype:
+            raise ModelError(f"{op}: operands are {x.dtype.value} and {y.dtype.value}")
+        if not version2 and x.shape != y.shape:
+            raise ModelError(f"{op}: shapes {list(x.shape)} and {list(y.shape)} differ")
+        chosen = condition_shape(cond.shape, x.shape, y.shape, version2=version2)
+        return [TensorSpec(broadcast_shape(op, chosen, x.shape, y.shape), x.dtype)]
+
+    return infer
+
+
+def _select(version2: bool) -> Callable[..., list[Array]]:
+    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+        cond, x, y = (present(a) for a in arrays)
+        shape = condition_shape(cond.shape, x.shape, y.shape, version2=version2)
+        return [np.asarray(np.where(cond.reshape(shape), x, y))]
+
+    return reference
+
+
+def _zeros_like(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    return [np.zeros_like(present(arrays[0]))]
+
+
+# Samples
+
+
+def _pairs(dtype: DType) -> list[Sample]:
+    """A small range, so that equal whole numbers meet."""
+
+    def arg(*shape: int, const: bool = False) -> Arg:
+        return Arg(shape, dtype, -2, 3, const=const)
+
+    name = dtype.value
+    return [
+        Sample(f"{name}_same", {}, (arg(1, 5, 7, 3), arg(1, 5, 7, 3))),
+        Sample(f"{name}_batch", {}, (arg(2, 3, 5, 8), arg(2, 3, 5, 8))),
+        Sample(f"{name}_scalar", {}, (arg(3, 13), arg(const=True))),
+        Sample(f"{name}_channels", {}, (arg(1, 5, 7, 6), arg(6, const=True))),
+        Sample(f"{name}_left", {}, (arg(7, const=True), arg(2, 3, 7))),
+        Sample(f"{name}_both", {}, (arg(5, 1), arg(1, 6))),
+    ]
+
+
+def _compare_samples() -> list[Sample]:
+    return _pairs(DType.F32) + _pairs(DType.I32)
+
+
+def _logic_samples() -> list[Sample]:
+    return _pairs(DType.BOOL)
+
+
+def _equality_samples() -> list[Sample]:
+    return _compare_samples() + _pairs(DType.BOOL)[:2]
+
+
+def _cond(*shape: int) -> Arg:
+    return Arg(shape, DType.BOOL)
+
+
+def _select_samples() -> list[Sample]:
+    def both(*shape: int, dtype: DType = DType.F32) -> tuple[Arg, Arg]:
+        arg = Arg(shape, dtype, -9, 9)
+        return arg, arg
+
+    return [
+        Sample("rank4", {}, (_cond(1, 5, 7, 3), *both(1, 5, 7, 3))),
+        Sample("batch", {}, (_cond(2, 3, 5, 8), *both(2, 3, 5, 8))),
+        Sample("rank2", {}, (_cond(3, 13), *both(3, 13))),
+        Sample("rank1", {}, (_cond(7), *both(7))),
+        Sample("scalar_cond", {}, (_cond(), *both(3, 5))),
+        Sample("rows", {}, (_cond(3), *both(3, 5, 6))),
+        Sample("i32", {}, (_cond(3, 5, 2), *both(3, 5, 2, dtype=DType.I32))),
+        Sample("bool", {}, (_cond(3, 5), _cond(3, 5), _cond(3, 5))),
+    ]
+
+
+def _select_v2_samples() -> list[Sample]:
+    def arg(*shape: int, const: bool = False, dtype: DType = DType.F32) -> Arg:
+        return Arg(shape, dtype, -9, 9, const=const)
+
+    return [
+        Sample("same", {}, (_cond(1, 5, 7, 3), arg(1, 5, 7, 3), arg(1, 5, 7, 3))),
+        Sample("batch", {}, (_cond(2, 3, 5, 8), arg(2, 3, 5, 8), arg(2, 3, 5, 8))),
+        Sample("scalar_const", {}, (_cond(1, 5, 7, 3), arg(const=True), arg(1, 5, 7, 3))),
+        Sample("two_scalars", {}, (_cond(1, 5, 7, 3), arg(const=True), arg(const=True))),
+        Sample("per_pixel", {}, (_cond(1, 5, 7, 1), arg(1, 5, 7, 6), arg(1, 5, 7, 6))),
+        Sample("channels", {}, (_cond(6), arg(2, 3, 6), arg(2, 3, 6))),
+        Sample("all_differ", {}, (_cond(5, 1), arg(1, 6), arg(5, 6))),
+        Sample("i32", {}, (_cond(3, 5), arg(3, 5, dtype=DType.I32), arg(3, 5, dtype=DType.I32))),
+    ]
+
+
+def _zeros_samples() -> list[Sample]:
+    shapes = [(), (7,), (3, 13), (1, 5, 7, 3), (2, 3, 1, 5, 6)]
+    return [
+        *(Sample(f"rank{len(s)}", {}, (Arg(s),)) for s in shapes),
+        Sample("i32", {}, (Arg((3, 5), DType.I32, -9, 9),)),
+    ]
+
+
+def _op(
+    name: str,
+    fn: Callable[[Array, Array], Any],
+    allowed: frozenset[DType],
+    samples: Callable[[], Sequence[Sample]],
+    version: int = 1,
+) -> OpDef:
+    return OpDef(
+        name, no_attrs, infer_broadcast(name, allowed, DType.BOOL), _reference(name, fn), samples,
+        accuracy=Accuracy.EXACT, max_version=version, elementwise=True,
+    )  # fmt: skip
+
+
+OPS = (
+    _op("EQUAL", np.equal, _ANY, _equality_samples, 4),
+    _op("NOT_EQUAL", np.not_equal, _ANY, _equality_samples, 3),
+    _op("LESS", np.less, _NUMBERS, _compare_samples, 3),
+    _op("LESS_EQUAL", np.less_equal, _NUMBERS, _compare_samples, 2),
+    _op("GREATER", np.greater, _NUMBERS, _compare_samples, 2),
+    _op("GREATER_EQUAL", np.greater_equal, _NUMBERS, _compare_samples, 3),
+    _op("LOGICAL_AND", np.logical_and, _BOOL, _logic_samples),
+    _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
+    OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
+          accuracy=Accuracy.EXACT, max_version=4, elementwise=True),
+    OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
+          accuracy=Accuracy.EXACT, max_version=2, elementwise=True),
+    OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
+          accuracy=Accuracy.EXACT, elementwise=True),
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""Ops of one operand, element by element.
+
+TFLite versions: ABS 1-5; LOGISTIC, TANH, RSQRT 1-3; EXP, LOG, SIN, COS, SIGN, GELU 1-2; the others 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Sample, no_attrs
+from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
+
+_BOOL = frozenset({DType.BOOL})
+_I32 = frozenset({DType.I32})
+_INTS = frozenset({DType.I32, DType.I64})
+
+
+@attrs.frozen
+class Gelu:
+    """Whether the tanh approximation is asked for instead of the error function."""
+
+    approximate: bool
+
+
+def _parse_gelu(fields: Fields) -> Gelu:
+    return Gelu(fields.flag("approximate"))
+
+
+def _erf(x: Array) -> Array:
+    values = np.fromiter((math.erf(v) for v in x.reshape(-1).tolist()), np.float64, x.size)
+    return np.asarray(values.reshape(x.shape))
+
+
+def _gelu(attributes: Gelu, x: Array) -> Array:
+    wide = x.astype(np.float64)
+    if attributes.approximate:
+        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+        return np.asarray(0.5 * wide * (1 + np.tanh(inner)))
+    return np.asarray(0.5 * wide * (1 + _erf(wide / math.sqrt(2))))
+
+
+def _logistic(attributes: NoAttrs, x: Array) -> Array:
+    small = np.exp(-np.abs(x))  # in (0, 1]: never overflows
+    return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
+
+
+def _elu(attributes: NoAttrs, x: Array) -> Array:
+    return np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
+
+
+def _hard_swish(attributes: NoAttrs, x: Array) -> Array:
+    return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
+
+
+def _samples(
+    low: float = -4.0, high: float = 4.0, *, ints: bool = False, version: int = 1,
+    fields: dict[str, Any] | None = None, label: str = "",
+) -> list[Sample]:  # fmt: skip
+    options = fields or {}
+
+    def sample(name: str, *shape: int, dtype: DType = DType.F32, at: int = 1) -> Sample:
+        args = (Arg(shape, dtype, low, high),)
+        return Sample(name + label, options, args, version=at)
+
+    found = [
+        sample("rank0"),
+        sample("rank1", 7),
+        sample("rank2", 3, 13),
+        sample("rank3", 5, 3, 6),
+        sample("rank4", 1, 5, 7, 3),
+        sample("rank4_batch", 3, 2, 5, 8),
+        sample("rank5", 2, 3, 1, 5, 5),
+        sample("one_channel", 1, 7, 11, 1),
+    ]
+    if ints:
+        found += [
+            sample("i32", 2, 3, 5, 7, dtype=DType.I32, at=version),
+            sample("i32_rank1", 9, dtype=DType.I32, at=version),
+        ]
+    return found
+
+
+def _logical_samples() -> list[Sample]:
+    shapes = [(), (7,), (3, 13), (1, 5, 7, 3), (2, 3, 5, 8), (2, 3, 1, 5, 5)]
+    return [Sample(f"rank{len(s)}_{i}", {}, (Arg(s, DType.BOOL),)) for i, s in enumerate(shapes)]
+
+
+def _gelu_samples() -> list[Sample]:
+    exact = _samples(-6, 6)
+    return exact + _samples(-6, 6, fields={"approximate": True}, label="_tanh")
+
+
+def _op(
+    name: str,
+    compute: Callable[[Any, Array], Any],
+    samples: Callable[[], Sequence[Sample]],
+    allowed: frozenset[DType] = FLOATS,
+    accuracy: Accuracy = Accuracy.ROUNDED,
+    version: int = 1,
+    parse: Callable[[Fields], Any] = no_attrs,
+) -> OpDef:
+    return OpDef(
+        name, parse, infer_unary(name, allowed), reference_of(name, compute), samples,
+        accuracy=accuracy, max_version=version, elementwise=True,
+    )  # fmt: skip
+
+
+_APPROXIMATE = Accuracy.TRANSCENDENTAL
+_SCALED = FLOATS | QUANTIZED
+
+OPS = (
+    _op("ABS", lambda a, x: np.abs(x), lambda: _samples(ints=True, version=5),
+        _SCALED | _I32, Accuracy.EXACT, 5),
+    _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT),
+    _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
+    _op("SQUARE", lambda a, x: x * x, _samples),
+    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9)),
+    _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3),
+    _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2),
+    _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2),
+    _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2),
+    _op("COS", lambda a, x: np.cos(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2),
+    _op("TANH", lambda a, x: np.tanh(x), _samples, _SCALED, _APPROXIMATE, 3),
+    _op("LOGISTIC", _logistic, lambda: _samples(-9, 9), _SCALED, _APPROXIMATE, 3),
+    _op("ELU", _elu, _samples, _SCALED, _APPROXIMATE),
+    _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 2, _parse_gelu),
+    _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED),
+    _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
+    _op("CEIL", lambda a, x: np.ceil(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
+    _op("ROUND", lambda a, x: np.rint(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
+    _op("LOGICAL_NOT", lambda a, x: ~x, _logical_samples, _BOOL, Accuracy.EXACT),
+)  # fmt: skip
