@@ -1,0 +1,307 @@
+"""Reductions over axes, cumulative sums, positions of extremes.
+
+TFLite versions: MEAN, REDUCE_MAX, REDUCE_MIN 1-3; SUM, REDUCE_PROD 1-2; ARG_MAX, ARG_MIN 1-3; the
+others 1. Operand 1 holds the axes and must be constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ops.axes import const_integer, const_integers, integers, normal_axis, present
+from tflgpu.ops.axes import take_operands as take
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
+
+_NUMBERS = FLOATS | WHOLE | QUANTIZED
+_BOOL = frozenset({DType.BOOL})
+
+
+@attrs.frozen
+class Reduce:
+    """Whether reduced dimensions stay as 1."""
+
+    keep_dims: bool
+
+
+def _parse_reduce(fields: Fields) -> Reduce:
+    return Reduce(fields.flag("keep_dims"))
+
+
+def reduced_axes(op: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front, each once, in order. A scalar has none to reduce.
+
+    Raises:
+        ModelError: one is outside [-rank, rank).
+    """
+    if rank == 0:
+        return ()
+    return tuple(sorted({normal_axis(op, axis, rank) for axis in axes}))
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keep_dims: bool) -> Shape:
+    """What is left of a shape when ``axes`` are reduced."""
+    if keep_dims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def _infer_reduce(op: str, allowed: frozenset[DType]) -> Callable[..., list[TensorSpec]]:
+    def infer(attributes: Reduce, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        x, axes = take(op, operands, 2)
+        check_dtype(op, x.dtype, allowed)
+        found = reduced_axes(op, const_integers(op, axes, "the axes"), x.rank)
+        return [TensorSpec(reduced_shape(x.shape, found, attributes.keep_dims), x.dtype)]
+
+    return infer
+
+
+def _total(x: Array, axes: tuple[int, ...]) -> Array:
+    # The sum in f64 is the number that sums in any order should come near.
+    kind = np.float64 if x.dtype.kind == "f" else x.dtype
+    return np.asarray(np.sum(x, axes, kind, keepdims=True))
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    if x.dtype.kind == "f":
+        return np.asarray(np.mean(x, axes, np.float64, keepdims=True))
+    count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
+    total = np.sum(x, axes, np.int64, keepdims=True)
+    return np.asarray(np.sign(total) * (np.abs(total) // max(count, 1)))
+
+
+def _product(x: Array, axes: tuple[int, ...]) -> Array:
+    kind = np.float64 if x.dtype.kind == "f" else x.dtype
+    return np.asarray(np.prod(x, axes, kind, keepdims=True))
+
+
+def _reference_reduce(
+    op: str, fn: Callable[[Array, tuple[int, ...]], Array], scaled: bool
+) -> Callable[..., list[Array]]:
+    def reference(attributes: Reduce, arrays: Sequence[Array | None]) -> list[Array]:
+        x = present(arrays[0])
+        if scaled:
+            check_unscaled(op, x)
+        axes = reduced_axes(op, integers(present(arrays[1])), x.ndim)
+        if not axes:
+            return [x.copy()]
+        shape = reduced_shape(x.shape, axes, attributes.keep_dims)
+        return [fn(widen(x), axes).astype(x.dtype, copy=False).reshape(shape)]
+
+    return reference
+
+
+@attrs.frozen
+class CumSum:
+    """``exclusive``: an element is not part of its own sum; ``reverse``: sums from the end."""
+
+    exclusive: bool
+    reverse: bool
+
+
+def _parse_cumsum(fields: Fields) -> CumSum:
+    return CumSum(fields.flag("exclusive"), fields.flag("reverse"))
+
+
+def _infer_cumsum(attributes: CumSum, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    x, axis = take("CUMSUM", operands, 2)
+    check_dtype("CUMSUM", x.dtype, FLOATS | WHOLE)
+    normal_axis("CUMSUM", const_integer("CUMSUM", axis, "the axis"), x.rank)
+    return [x.spec]
+
+
+def _reference_cumsum(attributes: CumSum, arrays: Sequence[Array | None]) -> list[Array]:
+    x, (axis,) = present(arrays[0]), integers(present(arrays[1]))
+    kind = np.float64 if x.dtype.kind == "f" else x.dtype
+    ordered = np.flip(x, axis) if attributes.reverse else x
+    sums = np.cumsum(ordered, axis, kind)
+    if attributes.exclusive:
+        sums = sums - ordered
+    return [np.ascontiguousarray(np.flip(sums, axis) if attributes.reverse else sums, x.dtype)]
+
+
+@attrs.frozen
+class ArgExtreme:
+    """The type of the positions: i32 or i64."""
+
+    output: DType
+
+
+def _parse_arg(fields: Fields) -> ArgExtreme:
+    code = fields.integer("output_type", DType.I32.tflite)
+    for dtype in (DType.I32, DType.I64):
+        if dtype.tflite == code:
+            return ArgExtreme(dtype)
+    raise ModelError(f"{fields.op}: output_type {code} is neither int32 nor int64")
+
+
+def _infer_arg(op: str) -> Callable[..., list[TensorSpec]]:
+    def infer(attributes: ArgExtreme, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        x, axis = take(op, operands, 2)
+        check_dtype(op, x.dtype, _NUMBERS | _BOOL)
+        at = normal_axis(op, const_integer(op, axis, "the axis"), x.rank)
+        if x.shape[at] == 0:
+            raise ModelError(f"{op}: axis {at} of shape {list(x.shape)} is empty")
+        return [TensorSpec(reduced_shape(x.shape, (at,), False), attributes.output)]
+
+    return infer
+
+
+def _reference_arg(fn: Callable[..., Array]) -> Callable[..., list[Array]]:
+    def reference(attributes: ArgExtreme, arrays: Sequence[Array | None]) -> list[Array]:
+        x, (axis,) = present(arrays[0]), integers(present(arrays[1]))
+        return [np.asarray(fn(x, axis)).astype(attributes.output.numpy, copy=False)]
+
+    return reference
+
+
+# Samples
+
+
+def _axes(*axes: int) -> Arg:
+    return Arg.of(axes, DType.I32)
+
+
+def _reduce_samples(
+    dtype: DType = DType.F32, low: float = -2.0, high: float = 2.0, *, long: bool = True
+) -> list[Sample]:
+    def sample(name: str, shape: Shape, axes: Arg, keep: bool = True) -> Sample:
+        args = (Arg(shape, dtype, low, high), axes)
+        count = 1
+        for axis in reduced_axes(name, integers(present(axes.data)), len(shape)):
+            count *= shape[axis]
+        return Sample(name, {"keep_dims": keep}, args, accumulates=count)
+
+    found = [
+        sample("spatial", (1, 5, 7, 6), _axes(1, 2)),
+        sample("spatial_drop", (2, 5, 7, 3), _axes(1, 2), False),
+        sample("channels", (2, 5, 3, 7), _axes(3)),
+        sample("channels_drop", (2, 3, 5, 7), _axes(3), False),
+        sample("negative", (1, 3, 5, 6), _axes(-1, -3)),
+        sample("duplicate", (1, 3, 5, 6), _axes(1, -3, 1), False),
+        sample("width", (2, 3, 5, 8), _axes(2), False),
+        sample("batch", (3, 2, 5, 6), _axes(0), False),
+        sample("all", (2, 3, 5, 6), _axes(0, 1, 2, 3), False),
+        sample("height_channels", (2, 5, 3, 6), _axes(1, 3), False),
+        sample("rank2", (3, 13), _axes(1), False),
+        sample("rank1", (11,), Arg.of(0, DType.I32), False),
+        sample("rank3_drop_to_5", (2, 5, 9), _axes(2), False),
+        sample("rank5", (2, 3, 2, 3, 5), _axes(1, 3)),
+    ]
+    if long:
+        found += [
+            sample("image", (1, 23, 29, 10), _axes(1, 2)),
+            sample("row_of_1001", (1, 1001), _axes(1)),
+        ]
+    return found
+
+
+def _number_samples() -> list[Sample]:
+    ints = _reduce_samples(DType.I32, -9, 9, long=False)
+    return [
+        *_reduce_samples(),
+        *(attrs.evolve(s, id=f"i32_{s.id}") for s in ints if s.id in ("spatial", "channels_drop")),
+    ]
+
+
+def _product_samples() -> list[Sample]:
+    return _reduce_samples(low=0.8, high=1.25, long=False)
+
+
+def _logic_samples() -> list[Sample]:
+    return _reduce_samples(DType.BOOL, long=False)
+
+
+def _mean_samples() -> list[Sample]:
+    return _reduce_samples()
+
+
+def _cumsum_samples() -> list[Sample]:
+    def sample(
+        name: str, shape: Shape, axis: int, dtype: DType = DType.F32, **flags: bool
+    ) -> Sample:
+        args = (Arg(shape, dtype, -4, 4), Arg.of(axis, DType.I32))
+        return Sample(name, flags, args, accumulates=shape[axis])
+
+    return [
+        sample("height", (1, 5, 7, 6), 1),
+        sample("width", (2, 3, 5, 8), 2),
+        sample("channels", (2, 3, 5, 7), 3),
+        sample("channels_exclusive", (3, 6), -1, exclusive=True),
+        sample("channels_reverse", (3, 7), 1, reverse=True),
+        sample("channels_both", (2, 10), -1, exclusive=True, reverse=True),
+        sample("batch_both", (5, 3, 6), 0, exclusive=True, reverse=True),
+        sample("reverse", (2, 7, 3), 1, reverse=True),
+        sample("exclusive", (2, 7, 3), -2, exclusive=True),
+        sample("rank1", (13,), 0),
+        sample("i32", (3, 5, 7), 1, DType.I32),
+    ]
+
+
+def _arg_samples() -> list[Sample]:
+    def sample(name: str, shape: Shape, axis: int, dtype: DType = DType.F32,
+               output: DType = DType.I32) -> Sample:  # fmt: skip
+        args = (Arg(shape, dtype, -3, 3), Arg.of(axis, DType.I32))
+        return Sample(name, {"output_type": output.tflite}, args)
+
+    return [
+        sample("channels", (1, 5, 7, 6), 3),
+        sample("channels_21", (2, 5, 6, 21), -1),
+        sample("row_of_1001", (1, 1001), 1),
+        sample("rows", (3, 131), -1),
+        sample("width", (2, 3, 5, 8), 2),
+        sample("height", (1, 7, 5, 3), 1),
+        sample("rank1", (11,), 0),
+        sample("batch", (5, 3, 6), 0),
+        sample("i32_ties", (3, 5, 17), 2, DType.I32),
+        sample("i32_ties_inside", (3, 17, 5), 1, DType.I32),
+        sample("i64", (2, 5, 9), -1, output=DType.I64),
+    ]
+
+
+def _reduce_op(
+    name: str,
+    fn: Callable[[Array, tuple[int, ...]], Array],
+    samples: Callable[[], Sequence[Sample]],
+    *,
+    allowed: frozenset[DType] = _NUMBERS,
+    accuracy: Accuracy = Accuracy.ACCUMULATE,
+    version: int = 1,
+    scaled: bool = True,
+) -> OpDef:
+    return OpDef(
+        name, _parse_reduce, _infer_reduce(name, allowed), _reference_reduce(name, fn, scaled),
+        samples, accuracy=accuracy, max_version=version,
+    )  # fmt: skip
+
+
+def _extreme(fn: Callable[..., Array]) -> Callable[[Array, tuple[int, ...]], Array]:
+    return lambda x, axes: fn(x, axis=axes, keepdims=True)
+
+
+OPS = (
+    _reduce_op("MEAN", _mean, _mean_samples, version=3),
+    _reduce_op("SUM", _total, _number_samples, version=2),
+    _reduce_op("REDUCE_PROD", _product, _product_samples, version=2),
+    # Extremes of stored numbers are those of the real ones: a scale is positive.
+    _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
+               version=3, scaled=False),
+    _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
+               version=3, scaled=False),
+    _reduce_op("REDUCE_ANY", _extreme(np.any), _logic_samples, allowed=_BOOL,
+               accuracy=Accuracy.EXACT),
+    _reduce_op("REDUCE_ALL", _extreme(np.all), _logic_samples, allowed=_BOOL,
+               accuracy=Accuracy.EXACT),
+    OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
+          accuracy=Accuracy.ACCUMULATE),
+    OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax), _arg_samples,
+          accuracy=Accuracy.EXACT, max_version=3),
+    OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin), _arg_samples,
+          accuracy=Accuracy.EXACT, max_version=3),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""Normalizations along the last axis: SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION.
+
+TFLite versions: SOFTMAX 1-4, LOG_SOFTMAX 1-2, L2_NORMALIZATION 1-2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.axes import take_operands
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Fields,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Sample,
+    no_attrs,
+)
+from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
+
+#: TFLite's lower bound of a norm.
+L2_EPSILON = 1e-6
+
+
+@attrs.frozen
+class Softmax:
+    """What the operand is multiplied by first."""
+
+    beta: float
+
+
+@attrs.frozen
+class L2Normalization:
+    """The activation applied to the result."""
+
+    activation: Activation = Activation.NONE
+
+
+def _parse_softmax(fields: Fields) -> Softmax:
+    return Softmax(fields.number("beta", 1.0))
+
+
+def _parse_l2(fields: Fields) -> L2Normalization:
+    return L2Normalization(fields.activation())
+
+
+def _infer(op: str) -> Callable[..., list[TensorSpec]]:
+    def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        (x,) = take_operands(op, operands, 1)
+        check_dtype(op, x.dtype, FLOATS | QUANTIZED)
+        if x.rank < 1:
+            raise ModelError(f"{op} needs a last axis, the operand is a scalar")
+        return [x.spec]
+
+    return infer
+
+
+def _softmax(attributes: Softmax, x: Array) -> Array:
+    shifted = np.exp((x - x.max(-1, keepdims=True)) * x.dtype.type(attributes.beta))
+    if attributes.beta < 0:  # then the largest term comes from the smallest element
+        shifted = np.exp((x - x.min(-1, keepdims=True)) * x.dtype.type(attributes.beta))
+    return np.asarray(shifted / shifted.sum(-1, keepdims=True))
+
+
+def _log_softmax(attributes: NoAttrs, x: Array) -> Array:
+    shifted = x - x.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def _l2(attributes: L2Normalization, x: Array) -> Array:
+    norm = np.sqrt(np.square(x.astype(np.float64)).sum(-1, keepdims=True))
+    y = (x / np.maximum(norm, L2_EPSILON)).astype(x.dtype)
+    return apply_activation(attributes.activation, y)
+
+
+def _samples(fields: dict[str, Any]) -> list[Sample]:
+    def sample(name: str, *shape: int, reach: float = 4.0) -> Sample:
+        return Sample(name, fields, (Arg(shape, low=-reach, high=reach),), accumulates=shape[-1])
+
+    return [
+        sample("rank4", 1, 5, 7, 6),
+        sample("rank4_batch", 2, 3, 5, 21),
+        sample("rank3", 3, 7, 5),
+        sample("rank2", 3, 13),
+        sample("rank2_vector", 2, 64),
+        sample("rank1", 11),
+        sample("classes", 1, 1001),
+        sample("classes_batch", 3, 333),
+        sample("one_channel", 1, 3, 5, 1),
+        sample("far_apart", 3, 10, reach=60.0),
+    ]
+
+
+def _softmax_samples() -> list[Sample]:
+    scaled = [Sample("beta", {"beta": 0.25}, (Arg((3, 17), low=-9, high=9),))]
+    return _samples({"beta": 1.0}) + scaled
+
+
+OPS = (
+    OpDef("SOFTMAX", _parse_softmax, _infer("SOFTMAX"), reference_of("SOFTMAX", _softmax),
+          _softmax_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=4),
+    OpDef("LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"),
+          reference_of("LOG_SOFTMAX", _log_softmax), lambda: _samples({}),
+          accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
+    OpDef("L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
+          reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
+          accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
+)  # fmt: skip
