@@ -29,8 +29,10 @@ class KernelRegistry:
     def __init__(self, extra: Sequence[Rule] = ()) -> None:
         self._rules: dict[str, list[KernelRule]] = {}
         self._elementwise: dict[str, list[ElementwiseRule]] = {}
-        # A plugin's rules come first, so that at equal rank they win.
-        for rule in (*extra, *builtin_rules()):
+        # A plugin's rules come first, so that at equal rank they win; among plugins the name
+        # decides, so that the order in which they were loaded does not.
+        plugins = sorted(extra, key=lambda r: r.name if isinstance(r, KernelRule) else "")
+        for rule in (*plugins, *builtin_rules()):
             if isinstance(rule, ElementwiseRule):
                 self._elementwise.setdefault(rule.op, []).append(rule)
                 rule = as_kernel_rule(rule)
