@@ -54,3 +54,19 @@ class InputError(TflgpuError, ValueError):
 
 class StateError(TflgpuError, RuntimeError):
     """A call came in the wrong order: before allocation, after close, while running."""
+
+
+class ArgumentError(InputError, TypeError):
+    """An argument is of a kind that can never be right: a name where an index goes, say."""
+
+
+class ResizeError(InputError, RuntimeError):
+    """A tensor cannot get the shape asked for. A `RuntimeError` too, as in `tf.lite`."""
+
+
+class NotAllocatedError(StateError, ValueError):
+    """Tensors have no memory yet, or no longer. A `ValueError` too, as in `tf.lite`."""
+
+
+class AllocationError(ModelError, RuntimeError):
+    """The model does not work out at the shapes that its inputs have now."""

@@ -1,0 +1,69 @@
+"""Calling a model by a signature: arguments and results by name."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tflgpu.errors import InputError
+from tflgpu.subgraph import Subgraph
+from tflgpu.tflite.model_file import SignatureInfo
+
+
+class SignatureRunner:
+    """A signature of a model, ready to be called; made by `Interpreter.get_signature_runner`.
+
+    ``runner(x=array, ...)`` resizes the inputs to the arrays' shapes, allocates, runs, and
+    returns a dictionary of copies of the results. It shares its subgraph's tensors with the
+    interpreter, and like it is used by one thread at a time.
+    """
+
+    def __init__(
+        self, signature: SignatureInfo, subgraph: Subgraph, busy: AbstractContextManager[None]
+    ) -> None:
+        self._key = signature.key
+        self._inputs = dict(sorted(signature.inputs.items()))
+        self._outputs = dict(sorted(signature.outputs.items()))
+        self._subgraph = subgraph
+        self._busy = busy
+
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        """Run on one array per input.
+
+        Raises:
+            InputError: a name is missing or unknown, or an array has the wrong type.
+            AllocationError: the model does not work out at the arrays' shapes.
+            StateError: the interpreter is closed or in use.
+            DeviceError, UnsupportedError: as `Interpreter.allocate_tensors` and ``invoke``.
+        """
+        with self._busy:
+            subgraph = self._subgraph
+            if inputs.keys() != self._inputs.keys():
+                raise InputError(
+                    f"signature {self._key!r} takes {_names(self._inputs)}, not {_names(inputs)}"
+                )
+            arrays = {
+                index: subgraph.checked(subgraph.tensor(index), inputs[name])
+                for name, index in self._inputs.items()
+            }
+            for index, array in arrays.items():
+                subgraph.resize(index, array.shape)
+            subgraph.allocate()
+            for index, array in arrays.items():
+                subgraph.set(index, array)
+            subgraph.run()
+            return {name: subgraph.get(index) for name, index in self._outputs.items()}
+
+    def get_input_details(self) -> dict[str, dict[str, Any]]:
+        """Tensor details of each input, by name in the signature."""
+        with self._busy:
+            return {name: self._subgraph.details(i) for name, i in self._inputs.items()}
+
+    def get_output_details(self) -> dict[str, dict[str, Any]]:
+        """Tensor details of each output, by name in the signature."""
+        with self._busy:
+            return {name: self._subgraph.details(i) for name, i in self._outputs.items()}
+
+
+def _names(names: Any) -> str:
+    return ", ".join(names) or "no inputs"

@@ -1,0 +1,319 @@
+"""One subgraph of a model while it is in use: shapes, session, tensors by index."""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from tflgpu.details import numpy_type, tensor_details
+from tflgpu.errors import (
+    AllocationError,
+    ArgumentError,
+    InputError,
+    ModelError,
+    NotAllocatedError,
+    ResizeError,
+)
+from tflgpu.host_views import SessionMemory
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.report import DelegationReport
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.model_file import ModelFile, TensorInfo
+
+OpenSession = Callable[[Graph], Session]
+
+
+class Subgraph:
+    """Allocates, feeds and runs one subgraph. One thread at a time.
+
+    Attributes:
+        index: Position in the model.
+        info: What the file says of it.
+        run: Runs it on what the input arrays hold; replaced with every change of state, so that
+            a run asks no questions.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        index: int,
+        ops: Mapping[str, OpDef],
+        open_session: OpenSession,
+        *,
+        preserve_all: bool = False,
+    ) -> None:
+        self.index = index
+        self.info = model.subgraphs[index]
+        self.run: Callable[[], None] = self._cannot_run
+        self._model = model
+        self._ops = ops
+        self._open_session = open_session
+        self._preserve_all = preserve_all
+        self._resized: dict[int, Shape] = {}
+        self._shapes: dict[int, Shape] = {}
+        self._memory: SessionMemory | None = None
+        self._visible: Collection[int] = ()
+
+    # State
+
+    @property
+    def allocated(self) -> bool:
+        """Whether it can run."""
+        return self._memory is not None
+
+    @property
+    def has_views(self) -> bool:
+        """Whether somebody holds a view of a tensor."""
+        return self._memory is not None and bool(self._memory.leases)
+
+    @property
+    def report(self) -> DelegationReport:
+        """Where its operators run.
+
+        Raises:
+            NotAllocatedError: it has not been allocated.
+        """
+        return self._session("the delegation report").report
+
+    def allocate(self) -> None:
+        """Make it ready to run at the shapes of its inputs; nothing where it is.
+
+        Raises:
+            AllocationError: the operators do not work out at these shapes, or memory ran out.
+            UnsupportedError: an operator that neither the device nor the CPU can run.
+            DeviceError: the device could not take its part.
+        """
+        if self._memory is not None:
+            return
+        try:
+            graph = build_graph(self._model, self.index, self._ops, self._resized)
+            session = self._open_session(graph)
+        except ModelError as error:
+            if isinstance(error, RuntimeError):
+                raise
+            raise AllocationError(f"{error}{self._resizes()}") from error
+        except MemoryError as error:
+            raise AllocationError(
+                f"not enough memory for the model's tensors{self._resizes()}"
+            ) from error
+        self._shapes = {v.id: v.shape for v in graph.values.values()}
+        edge = {v.id for v in (*graph.inputs, *graph.outputs)}
+        variables = {v.id for v in graph.values.values() if v.is_variable}
+        self._visible = (graph.values.keys() if self._preserve_all else edge | variables) & (
+            session.arrays.keys()
+        )
+        self._memory = SessionMemory(session)
+        self.run = session.run
+
+    def release(self) -> None:
+        """Give the session up; it is closed when no view of its arrays is left."""
+        memory, self._memory = self._memory, None
+        self.run = self._cannot_run
+        if memory is not None:
+            memory.release()
+
+    def reset_variables(self) -> None:
+        """Set every state tensor to zero."""
+        if self._memory is not None:
+            self._memory.session.reset_variables()
+
+    def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
+        """Give an input another shape. Where it differs, `allocate` must follow.
+
+        Raises:
+            ResizeError: no such input, a negative or far too large size, or, if ``strict``, a
+                change of what the file fixes.
+            InputError: ``size`` is not a list of whole numbers.
+            ArgumentError: ``index`` is not a number, or ``size`` is None.
+        """
+        index = as_index(index)
+        shape = _shape(size)
+        if index not in self.info.inputs:
+            raise ResizeError(
+                f"tensor {index} is not an input, and only inputs can be resized; they are "
+                f"{self._listed(self.info.inputs)}"
+            )
+        info = self.info.tensors[index]
+        if any(d < 0 for d in shape):
+            raise ResizeError(f"{_name(info)} cannot be resized to {list(shape)}: a negative size")
+        if math.prod(shape) * max(info.dtype.itemsize, 1) > sys.maxsize:
+            raise ResizeError(f"{_name(info)} cannot be resized to {list(shape)}: too large")
+        fixed = info.shape_signature
+        if strict and (
+            len(fixed) != len(shape)
+            or any(d not in (-1, n) for d, n in zip(fixed, shape, strict=True))
+        ):
+            raise ResizeError(
+                f"{_name(info)} cannot be resized to {list(shape)}: with strict=True only sizes "
+                f"that are -1 in its shape signature {list(fixed)} can change"
+            )
+        if shape != self.shape(index):
+            self.release()
+            self._resized[index] = shape
+
+    # Tensors
+
+    def shape(self, index: int) -> Shape:
+        """The shape of a tensor now: as resized, as last allocated, or as in the file."""
+        resized = self._resized.get(index)
+        if resized is not None:
+            return resized
+        return self._shapes.get(index, self.info.tensors[index].shape)
+
+    def details(self, index: int) -> dict[str, Any]:
+        """As `tensor_details`.
+
+        Raises:
+            InputError: no such tensor, or one of a type that NumPy lacks.
+        """
+        return tensor_details(self.tensor(index), self.shape(index))
+
+    def tensor(self, index: int) -> TensorInfo:
+        """What the file says of a tensor.
+
+        Raises:
+            InputError: there is no such tensor.
+            ArgumentError: ``index`` is not a number.
+        """
+        index = as_index(index)
+        tensors = self.info.tensors
+        if not 0 <= index < len(tensors):
+            raise InputError(f"there is no tensor {index}; the model has 0 to {len(tensors) - 1}")
+        return tensors[index]
+
+    def get(self, index: int) -> Any:
+        """A copy of a tensor's contents; a NumPy scalar where it has no dimensions.
+
+        Raises:
+            As `array`.
+        """
+        copy = self.array(index).copy()
+        return copy if copy.ndim else copy[()]
+
+    def set(self, index: int, value: Any) -> None:
+        """Copy ``value`` into a tensor.
+
+        Raises:
+            InputError: another type or shape than the tensor has, or a constant.
+            NotAllocatedError, ArgumentError: as `array`.
+        """
+        target = self.array(index)
+        info = self.info.tensors[as_index(index)]
+        if not target.flags.writeable:
+            raise InputError(f"{_name(info)} is a constant of the model and cannot be set")
+        source = self.checked(info, value)
+        if source.shape != target.shape:
+            raise InputError(
+                f"{_name(info)} has shape {list(target.shape)}, the value has "
+                f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
+                "allocate_tensors first"
+            )
+        np.copyto(target, source)
+
+    def checked(self, info: TensorInfo, value: Any) -> Array:
+        """``value`` as an array of a tensor's type; nothing is converted but the byte order.
+
+        Raises:
+            InputError: it has another type.
+        """
+        source = np.asarray(value)
+        expected = np.dtype(numpy_type(info))
+        if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
+            raise InputError(
+                f"{_name(info)} is of type {expected}, the value of type {source.dtype}; "
+                f"convert it with .astype(np.{expected}), or quantize it if the tensor is quantized"
+            )
+        return source
+
+    def view(self, index: int) -> Array:
+        """A view of a tensor's memory; constants are read-only.
+
+        Raises:
+            As `array`.
+        """
+        array = self.array(index)
+        if self._memory is not None:
+            return self._memory.view(array)
+        view: Array = array.view()
+        return view
+
+    def array(self, index: int) -> Array:
+        """The array that a tensor lives in.
+
+        Raises:
+            InputError: no such tensor, or one that is not kept in memory.
+            NotAllocatedError: tensors have not been allocated.
+            ArgumentError: ``index`` is not a number.
+        """
+        info = self.tensor(index)
+        if info.data is not None:
+            return info.data
+        session = self._session(_name(info))
+        if info.index not in self._visible:
+            raise InputError(
+                f"{_name(info)} is an intermediate result, which is not kept; make the "
+                "interpreter with experimental_preserve_all_tensors=True to read it"
+            )
+        return session.arrays[info.index]
+
+    # Inside
+
+    def _session(self, what: str) -> Session:
+        if self._memory is None:
+            raise NotAllocatedError(
+                f"{what} is not there before allocate_tensors() "
+                "(which also has to follow resize_tensor_input())"
+            )
+        return self._memory.session
+
+    def _cannot_run(self) -> None:
+        raise NotAllocatedError(
+            "the model is not ready to run; call allocate_tensors() first, and again after "
+            "resize_tensor_input()"
+        )
+
+    def _resizes(self) -> str:
+        """What was resized, as the end of a message."""
+        if not self._resized:
+            return ""
+        pairs = (f"{_name(self.info.tensors[i])} to {list(s)}" for i, s in self._resized.items())
+        return f"; inputs were resized: {', '.join(pairs)}"
+
+    def _listed(self, indices: Collection[int]) -> str:
+        return ", ".join(_name(self.info.tensors[i]) for i in indices) or "none"
+
+
+def as_index(value: Any) -> int:
+    """A whole number.
+
+    Raises:
+        ArgumentError: it is something else; floats are not rounded.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(
+            f"a tensor index is a whole number, as get_input_details()[0]['index'] is, "
+            f"not {type(value).__name__} {value!r}"
+        ) from None
+
+
+def _name(info: TensorInfo) -> str:
+    return f"tensor {info.index} ({info.name!r})"
+
+
+def _shape(size: Any) -> Shape:
+    if size is None:
+        raise ArgumentError("tensor_size is a list of whole numbers, not None")
+    sizes = np.asarray(size)
+    if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
+        raise InputError(f"tensor_size is a list of whole numbers, not {size!r}")
+    return tuple(int(d) for d in sizes)
