@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
@@ -42,8 +43,8 @@ class Box:
             stop = cut.start + cut.step * cut.size
             # A stop of -1 would count from the back; None is "past the first element".
             index.append(slice(cut.start, stop if stop >= 0 else None, cut.step))
-        picked = x[tuple(index)] if all(c.size for c in self.cuts) else x.reshape(-1)[:0]
-        return picked.reshape(self.shape).copy()
+        picked: Array = x[tuple(index)] if all(c.size for c in self.cuts) else x.reshape(-1)[:0]
+        return np.array(picked.reshape(self.shape))
 
 
 def slice_box(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> Box:
@@ -98,8 +99,14 @@ class StridedSliceAttrs:
 
 
 def _parse_strided(fields: Fields) -> StridedSliceAttrs:
-    masks = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    found = StridedSliceAttrs(*(fields.integer(m) for m in masks), fields.flag("offset"))
+    found = StridedSliceAttrs(
+        begin_mask=fields.integer("begin_mask"),
+        end_mask=fields.integer("end_mask"),
+        ellipsis_mask=fields.integer("ellipsis_mask"),
+        new_axis_mask=fields.integer("new_axis_mask"),
+        shrink_axis_mask=fields.integer("shrink_axis_mask"),
+        offset=fields.flag("offset"),
+    )
     if found.ellipsis_mask & (found.ellipsis_mask - 1):
         raise ModelError(f"STRIDED_SLICE: ellipsis_mask {found.ellipsis_mask:#b} has several bits")
     return found

@@ -1,0 +1,188 @@
+"""RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR. TFLite versions 1-4 of both; images are NHWC.
+
+Which source pixels an output pixel is made of is computed here in f32 exactly as TFLite's
+reference kernels do, since one rounding decides which pixel is nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
+
+_F32 = np.float32
+
+
+@attrs.frozen
+class ResizeAttrs:
+    """Where pixels lie: ``align_corners`` lays the centres of the corner pixels of both images
+    on each other, ``half_pixel_centers`` their outer edges; neither, their first pixels."""
+
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+
+def _parse(fields: Fields) -> ResizeAttrs:
+    found = ResizeAttrs(fields.flag("align_corners"), fields.flag("half_pixel_centers"))
+    if found.align_corners and found.half_pixel_centers:
+        raise ModelError(f"{fields.op}: align_corners and half_pixel_centers exclude each other")
+    return found
+
+
+def scale_of(attributes: ResizeAttrs, size: int, wanted: int) -> np.float32:
+    """Source pixels to one output pixel, along a side of ``size`` source pixels."""
+    shrunk = 1 if attributes.align_corners and wanted > 1 else 0
+    scale: np.float32 = np.divide(_F32(size - shrunk), _F32(wanted - shrunk), dtype=_F32)
+    return scale
+
+
+def positions(attributes: ResizeAttrs, size: int, wanted: int) -> Array:
+    """Where each of the ``wanted`` output pixels falls among ``size`` source pixels (f32)."""
+    scale = scale_of(attributes, size, wanted)
+    at = np.arange(wanted, dtype=_F32)
+    if attributes.half_pixel_centers:
+        at = (at + _F32(0.5)) * scale - _F32(0.5)
+    else:
+        at = at * scale
+    return np.asarray(at, _F32)
+
+
+def nearest(attributes: ResizeAttrs, size: int, wanted: int) -> Array:
+    """The source pixel nearest to each output pixel (int32)."""
+    scale = scale_of(attributes, size, wanted)
+    offset = _F32(0.5 if attributes.half_pixel_centers else 0.0)
+    at = ((np.arange(wanted, dtype=_F32) + offset) * scale).astype(_F32)
+    # Halves round away from zero, not to even.
+    whole = np.floor(at + _F32(0.5)) if attributes.align_corners else np.floor(at)
+    return np.asarray(np.clip(whole, 0, size - 1), np.int32)
+
+
+def neighbours(attributes: ResizeAttrs, size: int, wanted: int) -> tuple[Array, Array, Array]:
+    """Lower and upper source pixel of each output pixel (int32), and the upper one's weight."""
+    at = positions(attributes, size, wanted)
+    lower = np.maximum(np.floor(at), 0).astype(np.int32)
+    upper = np.minimum(np.ceil(at), size - 1).astype(np.int32)
+    return lower, upper, (at - lower.astype(_F32)).astype(_F32)
+
+
+def _infer(op: str) -> Infer:
+    def infer(attributes: ResizeAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        x, size = take_operands(op, operands, 2)
+        need_rank(op, x, "operand 0", 4)
+        height, width = const_integers(op, size, "size (operand 1)", 2)
+        if height < 1 or width < 1:
+            raise ModelError(f"{op}: size (operand 1) is [{height}, {width}]")
+        if 0 in x.shape[1:3]:
+            raise ModelError(f"{op}: operand 0 of shape {list(x.shape)} has no pixels")
+        return [TensorSpec((x.shape[0], height, width, x.shape[3]), x.dtype)]
+
+    return infer
+
+
+def _reference_nearest(attributes: ResizeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
+    rows = nearest(attributes, x.shape[1], height)
+    columns = nearest(attributes, x.shape[2], width)
+    return [x[:, rows][:, :, columns]]
+
+
+def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
+    if x.dtype in (np.int8, np.int16):
+        return [_fixed_point(attributes, x, height, width)]
+    top, bottom, v = neighbours(attributes, x.shape[1], height)
+    left, right, u = neighbours(attributes, x.shape[2], width)
+    wide = x.astype(_F32)
+    v, u = v[:, None, None], u[:, None]
+    one = _F32(1)
+    above, below = wide[:, top], wide[:, bottom]
+    mixed = (
+        above[:, :, left] * (one - v) * (one - u)
+        + below[:, :, left] * v * (one - u)
+        + above[:, :, right] * (one - v) * u
+        + below[:, :, right] * v * u
+    )
+    if x.dtype.kind in "iu":
+        mixed = np.floor(mixed + _F32(0.5))
+    return [mixed.astype(x.dtype)]
+
+
+def _fixed_neighbours(
+    attributes: ResizeAttrs, size: int, wanted: int
+) -> tuple[Array, Array, Array]:
+    """As `neighbours`, in fixed point with 10 fractional bits, for signed integers."""
+    if attributes.align_corners and wanted > 1:
+        scale = ((size - 1 << 10) + (wanted - 1) // 2) // (wanted - 1)
+    else:
+        scale = ((size << 10) + wanted // 2) // wanted
+    at = np.arange(wanted, dtype=np.int64) * scale
+    if attributes.half_pixel_centers:
+        at += scale // 2 - (1 << 9)
+    lower = np.maximum(np.trunc(at / 1024), 0).astype(np.int64)
+    upper = np.minimum(np.trunc((at + 1023) / 1024), size - 1).astype(np.int64)
+    return lower, upper, at - (lower << 10)
+
+
+def _fixed_point(attributes: ResizeAttrs, x: Array, height: int, width: int) -> Array:
+    top, bottom, v = _fixed_neighbours(attributes, x.shape[1], height)
+    left, right, u = _fixed_neighbours(attributes, x.shape[2], width)
+    wide = x.astype(np.int64)
+    v, u = v[:, None, None], u[:, None]
+    above, below = wide[:, top], wide[:, bottom]
+    mixed = (
+        above[:, :, left] * (1024 - v) * (1024 - u)
+        + below[:, :, left] * v * (1024 - u)
+        + above[:, :, right] * (1024 - v) * u
+        + below[:, :, right] * v * u
+    )
+    # Half of 2**20 away from zero, then division that truncates.
+    half = np.where(mixed > 0, 1 << 19, -(1 << 19))
+    return np.asarray(np.sign(mixed + half) * (np.abs(mixed + half) >> 20), x.dtype)
+
+
+def _samples() -> Sequence[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], size: tuple[int, int], corners: bool = False,
+        centers: bool = False, dtype: DType = DType.F32,
+    ) -> Sample:  # fmt: skip
+        fields = {"align_corners": corners, "half_pixel_centers": centers}
+        args = (Arg(shape, dtype, -100 if dtype is not DType.U8 else 0, 100),
+                Arg.of(size, DType.I32))  # fmt: skip
+        return Sample(id, fields, args, 3 if centers else 1, accumulates=4)
+
+    return [
+        sample("up", (1, 3, 5, 3), (7, 11)),
+        sample("up_corners", (1, 3, 5, 3), (7, 11), corners=True),
+        sample("up_centers", (1, 3, 5, 3), (7, 11), centers=True),
+        sample("double", (2, 5, 7, 8), (10, 14)),
+        sample("double_corners", (1, 5, 7, 5), (10, 14), corners=True),
+        sample("double_centers", (1, 5, 7, 6), (10, 14), centers=True),
+        sample("down", (1, 11, 13, 5), (3, 7)),
+        sample("down_corners", (1, 11, 13, 4), (3, 7), corners=True),
+        sample("down_centers", (2, 11, 13, 2), (3, 7), centers=True),
+        sample("half_centers", (1, 10, 14, 3), (5, 7), centers=True),
+        sample("same", (1, 5, 7, 3), (5, 7), centers=True),
+        sample("one_pixel", (2, 1, 1, 5), (3, 7)),
+        sample("one_pixel_centers", (1, 1, 1, 8), (5, 3), centers=True),
+        sample("to_one", (1, 5, 7, 3), (1, 1), corners=True),
+        sample("one_row", (1, 1, 7, 3), (5, 3), corners=True),
+    ]
+
+
+OPS = (
+    OpDef(
+        "RESIZE_BILINEAR", _parse, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
+        accuracy=Accuracy.ACCUMULATE, max_version=4,
+    ),
+    OpDef(
+        "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
+        _samples, accuracy=Accuracy.EXACT, max_version=4,
+    ),
+)  # fmt: skip
