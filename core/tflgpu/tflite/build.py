@@ -143,7 +143,8 @@ class _Building:
         self, operator: OperatorInfo, node: Node, definition: OpDef, where: str
     ) -> str | None:
         """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
-        fields = Fields(operator.name, operator.fields, operator.custom_options)
+        values = {**operator.fields, **_tensor_fields(node)}
+        fields = Fields(operator.name, values, operator.custom_options)
         operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
         try:
             node.attrs = definition.parse(fields)
@@ -198,6 +199,17 @@ class _Building:
                 f"operator makes {list(spec.shape)}"
             )
         value.shape = spec.shape
+
+
+def _tensor_fields(node: Node) -> dict[str, object]:
+    """What an op's conversion is told by its tensors and not by its options (see `ops.convert`)."""
+    source = node.optional_input(0)
+    result = node.outputs[0] if node.outputs else None
+    return {
+        "output_dtype": None if result is None else result.dtype,
+        "input_quantization": None if source is None else source.quant,
+        "output_quantization": None if result is None else result.quant,
+    }
 
 
 def _operands(node: Node) -> str:
