@@ -26,6 +26,7 @@ LAYERS = (
     ("choose", "delegate"),
     ("interpreter", "litert"),
     ("conformance",),
+    ("demo",),
     ("cli",),
     ("",),  # tflgpu/__init__.py: the public names
 )
