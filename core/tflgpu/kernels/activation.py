@@ -10,6 +10,8 @@ from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.lowering import ElementwiseExpr
 from tflgpu.kernel.rule import ElementwiseRule
 from tflgpu.kernel.tree import Expr
+from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.kernels.unary import tanh
 from tflgpu.ops.base import Activation
 
 
@@ -34,10 +36,20 @@ def activate(k: Builder, activation: Activation, value: Expr) -> Expr:
     if activation is Activation.NONE:
         return value
     if activation is Activation.TANH:
-        return k.call("tanh", value)
+        return tanh(k, value)
     if activation not in _LIMITS:
         raise KernelError(f"fused activation {activation.name} is defined by no kernel")
     return clamp(*_LIMITS[activation])(k, None, [value])
+
+
+def _leaky_relu(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+    x = k.let(operands[0], "x")
+    return k.select(x > 0.0, x, x * float(attributes.alpha))
+
+
+def _prelu(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+    x = k.let(operands[0], "x")
+    return k.select(x >= 0.0, x, x * operands[1])
 
 
 _LIMITS: dict[Activation, tuple[float | None, float | None]] = {
@@ -47,7 +59,10 @@ _LIMITS: dict[Activation, tuple[float | None, float | None]] = {
 }
 
 RULES = (
-    ElementwiseRule("RELU", clamp(0.0, None)),
-    ElementwiseRule("RELU6", clamp(0.0, 6.0)),
-    ElementwiseRule("RELU_N1_TO_1", clamp(-1.0, 1.0)),
+    ElementwiseRule("RELU", clamp(0.0, None), takes(FLOATS)),
+    ElementwiseRule("RELU6", clamp(0.0, 6.0), takes(FLOATS)),
+    ElementwiseRule("RELU_N1_TO_1", clamp(-1.0, 1.0), takes(FLOATS)),
+    ElementwiseRule("RELU_0_TO_1", clamp(0.0, 1.0), takes(FLOATS)),
+    ElementwiseRule("LEAKY_RELU", _leaky_relu, takes(FLOATS)),
+    ElementwiseRule("PRELU", _prelu, takes(FLOATS)),
 )

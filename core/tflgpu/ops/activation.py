@@ -29,6 +29,18 @@ from tflgpu.ops.elementwise import (
 _TYPES = FLOATS | QUANTIZED
 
 
+def computable_activation(fields: Fields) -> Activation:
+    """The fused activation of an op.
+
+    Raises:
+        UnsupportedError: SIGN_BIT, which no TFLite kernel computes.
+    """
+    activation = fields.activation()
+    if activation is Activation.SIGN_BIT:
+        raise UnsupportedError(f"{fields.op}: fused activation SIGN_BIT is defined by no kernel")
+    return activation
+
+
 def apply_activation(activation: Activation, x: Array) -> Array:
     """What a fused activation makes of an op's result; the result has ``x``'s type.
 

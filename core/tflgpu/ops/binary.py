@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -49,7 +49,7 @@ class Fused:
 
 
 def _parse_fused(fields: Fields) -> Fused:
-    return Fused(fields.activation())
+    return Fused(computable_activation(fields))
 
 
 def _with_activation(fn: Callable[[Array, Array], Array]) -> Callable[[Fused, Array, Array], Array]:
@@ -101,6 +101,14 @@ def _power(attributes: NoAttrs, a: Array, b: Array) -> Array:
 def _difference(attributes: NoAttrs, a: Array, b: Array) -> Array:
     gap = a - b
     return np.asarray(gap * gap)
+
+
+def _infer_atan2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    y, x = take_operands("ATAN2", operands, 2)
+    check_dtype("ATAN2", y.dtype, FLOATS)
+    if y.spec != x.spec:
+        raise ModelError(f"ATAN2 does not broadcast: operands are {y.spec} and {x.spec}")
+    return [y.spec]
 
 
 def _infer_add_n(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -195,6 +203,14 @@ def _basic(
     return [*_broadcasts(domain), *_rank5(domain, 2), *_ints(whole), *_fused(domain)]
 
 
+def _atan2_samples() -> list[Sample]:
+    shapes = [(), (7,), (3, 13), (5, 3, 6), (1, 5, 7, 3), (2, 3, 5, 8), (2, 3, 1, 5, 6)]
+    return [
+        Sample(f"rank{len(s)}_{i}", {}, (_PLAIN.left(*s), _PLAIN.right(*s)))
+        for i, s in enumerate(shapes)
+    ]
+
+
 def _add_n_samples() -> list[Sample]:
     def args(count: int, *shape: int) -> tuple[Arg, ...]:
         return tuple(_PLAIN.left(*shape) for _ in range(count))
@@ -250,8 +266,9 @@ OPS = (
         _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3),
     _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
         _WHOLE_QUOTIENT), version=2),
-    _op("ATAN2", lambda a, y, x: np.arctan2(y, x), lambda: _broadcasts(), allowed=FLOATS,
-        accuracy=Accuracy.TRANSCENDENTAL),
+    OpDef("ATAN2", no_attrs, _infer_atan2,
+          reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
+          accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),
     OpDef("ADD_N", no_attrs, _infer_add_n, reference_of("ADD_N", _add_n), _add_n_samples,
           elementwise=True),
 )  # fmt: skip

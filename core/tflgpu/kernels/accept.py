@@ -1,0 +1,35 @@
+"""Which element types a kernel takes, as `KernelRule.accepts` functions."""
+
+from __future__ import annotations
+
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.rule import Accepts, Site
+
+#: Floats are computed in the precision's type, the rest in 32-bit whole numbers.
+FLOATS = frozenset({DType.F32, DType.F16})
+NUMBERS = FLOATS | {DType.I32}
+BOOLS = frozenset({DType.BOOL})
+ANY = NUMBERS | BOOLS
+
+
+def takes(allowed: frozenset[DType], operands: int | None = None) -> Accepts:
+    """Accepts nodes whose first ``operands`` operands (None = all) have one of these types and
+    whose results a kernel can store."""
+
+    def accepts(node: Node, site: Site) -> str | None:
+        inputs = node.inputs if operands is None else node.inputs[:operands]
+        for value in inputs:
+            if value is not None and value.dtype not in allowed:
+                return _refusal(node, f"operand {value.name}", value.dtype, allowed)
+        for value in node.outputs:
+            if value.dtype not in ANY:
+                return _refusal(node, f"result {value.name}", value.dtype, ANY)
+        return None
+
+    return accepts
+
+
+def _refusal(node: Node, what: str, dtype: DType, allowed: frozenset[DType]) -> str:
+    names = ", ".join(sorted(d.value for d in allowed))
+    return f"{node.op}: {what} is {dtype.value}; its kernels take {names}"

@@ -1,0 +1,82 @@
+"""Comparisons, logic and selection; booleans are 0 or 1 in 32-bit whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, guard
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernels.accept import ANY, BOOLS, NUMBERS, takes
+from tflgpu.ops.compare import condition_shape
+
+_WORKGROUP = 64
+
+
+def _compare(fn: Callable[[Expr, Expr], Expr]) -> ElementwiseExpr:
+    def expr(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+        return k.cast(fn(operands[0], operands[1]), Scalar.I32)
+
+    return expr
+
+
+def _select(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+    cond, x, y = operands
+    return k.select(cond.ne(0), x, y)
+
+
+def _zeros(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+    return k.const(0, operands[0].type)
+
+
+def _chooses_rows(node: Node) -> bool:
+    cond, x, y = (node.input(i).shape for i in range(3))
+    return condition_shape(cond, x, y, version2=False) != cond
+
+
+def _accepts_select(node: Node, site: Site) -> str | None:
+    if _chooses_rows(node):
+        return "SELECT: the condition chooses whole rows, which is not NumPy broadcasting"
+    return takes(ANY)(node, site)
+
+
+def _accepts_rows(node: Node, site: Site) -> str | None:
+    if not _chooses_rows(node):
+        return "SELECT: the condition does not choose whole rows"
+    return takes(ANY)(node, site)
+
+
+def _select_rows(low: Lowering) -> None:
+    """One invocation for four channels; the condition's element is that of the first index."""
+    k = low.kernel("select_rows", (_WORKGROUP, 1, 1))
+    cond, x, y = (low.read(k, i) for i in range(3))
+    out = low.write(k)
+    count = out.layout.outer * out.slices
+    i = k.let(k.global_id(0), "i")
+    guard(k, i < count)
+    outer = k.let(i // out.slices, "outer")
+    slice_ = k.let(i % out.slices, "slice")
+    row = outer // (out.layout.outer // out.shape[0])
+    chosen = k.let(cond.load_lane(0, row).ne(0), "chosen")
+    out.store(outer, slice_, k.select(chosen, x.load(outer, slice_), y.load(outer, slice_)))
+    low.dispatch(k, (count, 1, 1))
+
+
+RULES = (
+    ElementwiseRule("EQUAL", _compare(lambda a, b: a.eq(b)), takes(ANY)),
+    ElementwiseRule("NOT_EQUAL", _compare(lambda a, b: a.ne(b)), takes(ANY)),
+    ElementwiseRule("LESS", _compare(lambda a, b: a < b), takes(NUMBERS)),
+    ElementwiseRule("LESS_EQUAL", _compare(lambda a, b: a <= b), takes(NUMBERS)),
+    ElementwiseRule("GREATER", _compare(lambda a, b: a > b), takes(NUMBERS)),
+    ElementwiseRule("GREATER_EQUAL", _compare(lambda a, b: a >= b), takes(NUMBERS)),
+    ElementwiseRule("LOGICAL_AND", _compare(lambda a, b: a.ne(0) & b.ne(0)), takes(BOOLS)),
+    ElementwiseRule("LOGICAL_OR", _compare(lambda a, b: a.ne(0) | b.ne(0)), takes(BOOLS)),
+    ElementwiseRule("SELECT", _select, _accepts_select),
+    KernelRule("SELECT", "select_rows", _select_rows, _accepts_rows),
+    ElementwiseRule("SELECT_V2", _select, takes(ANY)),
+    ElementwiseRule("ZEROS_LIKE", _zeros, takes(ANY)),
+)
