@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
     from tflgpu.options import DelegateOptions
     from tflgpu.passes.base import Pass
-    from tflgpu.runtime.protocols import BackendInfo, Device, Plan, Probe
+    from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
 PROJECT = "tflgpu"
 
@@ -40,7 +40,9 @@ def tflgpu_probe(backend: str) -> Probe | None:
 
 
 @hookspec(firstresult=True)
-def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> Device | None:
+def tflgpu_open_device(
+    backend: str, index: int, options: DelegateOptions
+) -> Device | NodeDevice | None:
     """Open device ``index`` of one of your backends; None for others'.
 
     Raises `DeviceError` where it cannot be opened.

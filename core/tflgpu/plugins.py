@@ -26,7 +26,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import merge_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Device, Plan, Probe
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Device, NodeDevice, Plan, Probe
 
 GROUP = "tflgpu"
 _log = logging.getLogger(__name__)
@@ -175,7 +175,9 @@ class Registry:
                 self._probes[backend] = self._probe(info)
             return self._probes[backend]
 
-    def open_device(self, backend: str, index: int, options: DelegateOptions) -> Device:
+    def open_device(
+        self, backend: str, index: int, options: DelegateOptions
+    ) -> Device | NodeDevice:
         """Open device ``index`` of a backend.
 
         Raises:
@@ -199,7 +201,7 @@ class Registry:
             ) from device.error
         if device is None:
             raise PluginError(f"plugin {owner} has no tflgpu_open_device for backend {backend}")
-        opened: Device = device
+        opened: Device | NodeDevice = device
         return opened
 
     def node_support(self, backend: str, node: Node, site: Site) -> Unsupported | None:

@@ -15,6 +15,7 @@ from tflgpu.kernel.tree import Kernel
 from tflgpu.kernel.types import Scalar
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.protocols import (
+    NodeDevice,
     ArenaRef,
     ConstRef,
     Device,
@@ -84,7 +85,7 @@ def test_a_plan_runs_again_and_again(guard_bands: bool) -> None:
 def test_it_is_a_device_and_says_what_it_is() -> None:
     device = CpuRefDevice()
     assert isinstance(device, Device)
-    assert (device.info.backend, device.info.index, device.info.is_gpu) == ("cpu_ref", 0, False)
+    assert (device.info.backend, device.info.index, device.info.is_gpu) == ("cpu_ref", 1, False)
     assert device.caps.f16_arithmetic
     assert not device.caps.is_gpu
     assert device.caps.max_workgroup == 256
@@ -228,11 +229,12 @@ def test_the_plugin_answers_for_its_own_backend_only() -> None:
     probe = plugin.tflgpu_probe("cpu_ref")
     assert probe is not None
     assert probe.available
-    assert [d.index for d in probe.devices] == [0]
-    opened = plugin.tflgpu_open_device("cpu_ref", 0, DelegateOptions())
+    assert [d.index for d in probe.devices] == [0, 1]
+    assert isinstance(plugin.tflgpu_open_device("cpu_ref", 0, DelegateOptions()), NodeDevice)
+    opened = plugin.tflgpu_open_device("cpu_ref", 1, DelegateOptions())
     assert isinstance(opened, CpuRefDevice)
-    with pytest.raises(DeviceError, match="one device, number 0, not 1"):
-        plugin.tflgpu_open_device("cpu_ref", 1, DelegateOptions())
+    with pytest.raises(DeviceError, match="devices 0 and 1, not 2"):
+        plugin.tflgpu_open_device("cpu_ref", 2, DelegateOptions())
 
 
 def test_hooks_are_marked() -> None:

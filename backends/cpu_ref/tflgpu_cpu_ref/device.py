@@ -1,4 +1,4 @@
-"""The cpu_ref device: plans run by the kernel language's NumPy interpreter.
+"""The second cpu_ref device: plans run by the kernel language's NumPy interpreter.
 
 It is slow on purpose. It is what tells whether a kernel is right on a machine without a GPU, and
 what other backends are compared with.
@@ -14,7 +14,7 @@ from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch, Recording
 
 from tflgpu_cpu_ref.dump import dump
-from tflgpu_cpu_ref.plugin import INFO
+from tflgpu_cpu_ref.plugin import INTERPRETER as INFO
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
 # What every GPU API guarantees, not what NumPy could do: a kernel that passes here is portable.
@@ -23,6 +23,7 @@ CAPS = DeviceCaps(
     f16_arithmetic=True,
     int8_storage=True,
     max_workgroup=256,
+    shared_bytes=48 * 1024,
     max_buffer_bytes=1 << 31,
 )
 
@@ -30,14 +31,14 @@ CAPS = DeviceCaps(
 class CpuRefDevice:
     """A `Device` without hardware."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 1) -> None:
         """Open it.
 
         Raises:
-            DeviceError: ``index`` is not 0.
+            DeviceError: ``index`` is that of no cpu_ref device.
         """
         if index != INFO.index:
-            raise DeviceError(f"backend {INFO.backend} has one device, number 0, not {index}")
+            raise DeviceError(f"backend {INFO.backend} has devices 0 and 1, not {index}")
         self.info = DeviceInfo(
             INFO.backend, INFO.index, INFO.name, driver=f"numpy {np.__version__}"
         )

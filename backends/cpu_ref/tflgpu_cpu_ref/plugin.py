@@ -1,4 +1,4 @@
-"""Hooks of the cpu_ref backend: one device, which interprets kernels in NumPy."""
+"""Hooks of the cpu_ref backend: the op references, and an interpreter of kernels, in NumPy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 if TYPE_CHECKING:
     from tflgpu.options import DelegateOptions
-    from tflgpu.runtime.protocols import Device
+    from tflgpu.runtime.protocols import Device, NodeDevice
 
 NAME = "cpu_ref"
-INFO = DeviceInfo(NAME, 0, "NumPy kernel interpreter", driver="numpy")
+REFERENCES = DeviceInfo(NAME, 0, "NumPy op references", driver="numpy")
+INTERPRETER = DeviceInfo(NAME, 1, "NumPy kernel interpreter", driver="numpy")
 
 
 @hookimpl
@@ -24,14 +25,20 @@ def tflgpu_register_backends() -> list[BackendInfo]:
 @hookimpl
 def tflgpu_probe(backend: str) -> Probe | None:
     """NumPy is always there."""
-    return Probe(True, devices=(INFO,)) if backend == NAME else None
+    return Probe(True, devices=(REFERENCES, INTERPRETER)) if backend == NAME else None
 
 
 @hookimpl
-def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> Device | None:
-    """Open the one device."""
+def tflgpu_open_device(
+    backend: str, index: int, options: DelegateOptions
+) -> Device | NodeDevice | None:
+    """Open one of the two."""
     if backend != NAME:
         return None
+    if index == REFERENCES.index:
+        from tflgpu_cpu_ref.references import ReferenceDevice
+
+        return ReferenceDevice()
     from tflgpu_cpu_ref.device import CpuRefDevice
 
     return CpuRefDevice(index)

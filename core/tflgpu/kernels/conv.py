@@ -1,9 +1,9 @@
 """CONV_2D: which kernel, and how input pixels are found.
 
-    many rows, GPU             blocked product through shared memory        gemm.py
-    few rows, GPU              a workgroup per few output slices            gemv.py
-    CPU, odd groups            one invocation per few pixels and a slice    direct.py
-    filter known only at run   one invocation per pixel and slice           here
+many rows, GPU             blocked product through shared memory        gemm.py
+few rows, GPU              a workgroup per few output slices            gemv.py
+CPU, odd groups            one invocation per few pixels and a slice    direct.py
+filter known only at run   one invocation per pixel and slice           here
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
     def at_pixel(k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
         depth = taps * slices
         if pointwise:
-            return lambda q: _masked(
-                k, src, row, k.min(q, slices - 1), q < depth
-            )
+            return lambda q: _masked(k, src, row, k.min(q, slices - 1), q < depth)
         x = k.let(row % window.out_w, "x")
         rest = k.let(row // window.out_w, "rest")
         y = k.let(rest % window.out_h, "y")
@@ -75,9 +73,7 @@ def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
             tap = k.let(q // slices, "tap")
             iy = k.let(y0 + tap // window.kernel_w * window.dilation_h, "iy")
             ix = k.let(x0 + tap % window.kernel_w * window.dilation_w, "ix")
-            inside = (
-                (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (q < depth)
-            )
+            inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (q < depth)
             position = k.clamp(iy, 0, height - 1) * width + k.clamp(ix, 0, width - 1)
             return _masked(k, src, base + position, q % slices, inside)
 
@@ -95,7 +91,8 @@ def _groups(node: Node) -> int:
     return int(node.input(0).shape[3] // node.input(1).shape[3])
 
 
-def _problem(low: Lowering) -> Problem:
+def conv_problem(low: Lowering) -> Problem:
+    """A convolution with a constant filter as a product."""
     node = low.node
     weights = _ungrouped(node.const(1), _groups(node))
     bias_value = node.optional_input(2)
@@ -129,7 +126,7 @@ def _ungrouped(ohwi: Array, groups: int) -> Array:
 
 def build_conv(low: Lowering) -> None:
     """The kernel of a convolution with a constant filter."""
-    build_product(low, _problem(low), low.node.op.lower())
+    build_product(low, conv_problem(low), low.node.op.lower())
 
 
 def build_product(low: Lowering, problem: Problem, name: str) -> None:
@@ -144,7 +141,8 @@ def build_product(low: Lowering, problem: Problem, name: str) -> None:
         build_gemm(low, problem, tile, f"{name}_gemm")
 
 
-def _accepts_const(node: Node, site: Site) -> str | None:
+def constant_weights(node: Node, site: Site) -> str | None:
+    """The reason for no where the weights or the bias are not known before the model runs."""
     for index, what in ((1, "filter"), (2, "bias")):
         value = node.optional_input(index)
         if value is not None and not value.is_const:
@@ -176,9 +174,7 @@ def build_runtime_filter(low: Lowering) -> None:
     gather = gather_window(node.input(0).shape, window)(k, src, row)
     taps = window.kernel_h * window.kernel_w
     sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
-    channels = [
-        k.let(k.min(column * 4 + lane, out.channels - 1), "channel") for lane in range(4)
-    ]
+    channels = [k.let(k.min(column * 4 + lane, out.channels - 1), "channel") for lane in range(4)]
     with k.loop(0, taps, name="tap") as tap, k.loop(0, src.slices, name="s") as s:
         value = k.let(gather(tap * src.slices + s), "v")
         for acc, channel in zip(sums, channels, strict=True):
@@ -198,6 +194,6 @@ def _accepts_runtime(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule("CONV_2D", "product", build_conv, _accepts_const, rank=0),
+    KernelRule("CONV_2D", "product", build_conv, constant_weights, rank=0),
     KernelRule("CONV_2D", "runtime_filter", build_runtime_filter, _accepts_runtime, rank=-10),
 )

@@ -40,9 +40,7 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
     ]
     safe_rows = [k.let(k.min(row0 + i, problem.pixels - 1), "r") for i in range(block.rows)]
     gathers = [problem.gather(k, src, row) for row in safe_rows]
-    sums = [
-        [k.var(k.f32(0.0, 4), "acc") for _ in range(block.columns)] for _ in range(block.rows)
-    ]
+    sums = [[k.var(k.f32(0.0, 4), "acc") for _ in range(block.columns)] for _ in range(block.rows)]
     with k.loop(0, problem.depth, name="q") as q:
         values = [k.let(gather(q), "x") for gather in gathers]
         base = k.let(q * (4 * problem.slices), "w0")
@@ -58,7 +56,5 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
             offset = k.let(k.load(bias, column), "b")
             for i in range(block.rows):
                 with k.if_(row0 + i < problem.pixels):
-                    out.store(
-                        k.let(row0 + i, "at"), column, problem.finish(k, sums[i][j] + offset)
-                    )
+                    out.store(k.let(row0 + i, "at"), column, problem.finish(k, sums[i][j] + offset))
     low.dispatch(k, (columns, rows, 1))

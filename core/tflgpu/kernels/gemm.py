@@ -242,9 +242,7 @@ class _Stage:
     def fetch(self, q0: Expr) -> None:
         """Start the loads of the stage that begins at slice ``q0``."""
         k, tile = self.k, self.tile
-        for (item, _), reg, gather in zip(
-            self._a_items, self._a_regs, self._gathers, strict=True
-        ):
+        for (item, _), reg, gather in zip(self._a_items, self._a_regs, self._gathers, strict=True):
             k.set(reg, gather(k.let(q0 + item % tile.depth, "q")))
         limit = self.problem.depth * 4
         for (item, _), reg in zip(self._b_items, self._b_regs, strict=True):
@@ -271,9 +269,7 @@ class _Stage:
             _maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.b, at, reg))  # type: ignore[misc]
 
 
-def _items(
-    k: Builder, lane: Expr, count: int, threads: int
-) -> list[tuple[Expr, Expr | None]]:
+def _items(k: Builder, lane: Expr, count: int, threads: int) -> list[tuple[Expr, Expr | None]]:
     """What of ``count`` items an invocation moves, with a condition where not all have one."""
     found: list[tuple[Expr, Expr | None]] = []
     for start in range(0, count, threads):
@@ -314,9 +310,7 @@ def _accumulate(
                     k.fma_to(sums[i][j], left[i].lane(lane_of_q), right)
 
 
-def _add_splits(
-    k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Name]]
-) -> None:
+def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Name]]) -> None:
     """Sum the splits' accumulators into those of split 0."""
     threads = tile.cols * tile.rows
     blocks = tile.block_rows * tile.block_cols

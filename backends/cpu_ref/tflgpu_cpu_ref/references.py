@@ -1,0 +1,49 @@
+"""The first cpu_ref device: every op by its NumPy reference, no kernels involved.
+
+The usable one of the two: convolutions go through BLAS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from tflgpu.errors import StateError
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.protocols import DeviceInfo, NodeRun, Recording
+from tflgpu.runtime.reference import ReferenceRecording, reference_support
+
+from tflgpu_cpu_ref.plugin import REFERENCES
+
+
+class ReferenceDevice:
+    """A `NodeDevice` over the op definitions."""
+
+    def __init__(self) -> None:
+        self.info = DeviceInfo(
+            REFERENCES.backend, REFERENCES.index, REFERENCES.name, driver=f"numpy {np.__version__}"
+        )
+        # References compute in the tensors' own types; there is nothing to gain from f16.
+        self.caps = DeviceCaps(f16_storage=False)
+        self._closed = False
+
+    def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+        """Whatever has a reference runs."""
+        return reference_support(node, ops)
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        """Prepare the references of some nodes.
+
+        Raises:
+            StateError: the device is closed.
+        """
+        if self._closed:
+            raise StateError("this cpu_ref device is closed")
+        return ReferenceRecording(run)
+
+    def close(self) -> None:
+        """Refuse further work."""
+        self._closed = True

@@ -1,0 +1,107 @@
+"""FULLY_CONNECTED: a product of rows with a constant matrix, or with one the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.activation import activate
+from tflgpu.kernels.conv import build_product, constant_weights, finish_with, floats_only
+from tflgpu.kernels.gemm import Gather, Problem, pack_bias, pack_weights
+
+
+def gather_rows(units: int) -> Gather:
+    """Loads of four neighbours of a row, where a tensor of any shape is read as [rows, units]."""
+
+    def at_row(k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
+        slices = -(-units // 4)
+
+        def load(q: Expr) -> Expr:
+            inside = q < slices
+            at = k.let(k.min(q, slices - 1), "at")
+            if src.channels == units:
+                value = src.load(row, at)
+            elif src.channels % 4 == 0 and units % 4 == 0:
+                # Whole slices follow each other without gaps, whatever the shape.
+                flat = k.let(row * slices + at, "flat")
+                value = src.load(flat // src.slices, flat % src.slices)
+            else:
+                lanes = []
+                for lane in range(4):
+                    column = k.let(at * 4 + lane, "col")
+                    found = src.load_flat(row * units + k.min(column, units - 1))
+                    zero = k.const(0, found.type)
+                    lanes.append(k.select(column < units, found, zero))
+                value = k.vec(lanes)
+            return k.select(inside, k.cast(k.let(value, "x"), Scalar.F32), k.f32(0.0, 4))
+
+        return load
+
+    return at_row
+
+
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Rows, units in, units out."""
+    outs, units = node.input(1).shape
+    return node.input(0).elements // units, units, outs
+
+
+def build_fully_connected(low: Lowering) -> None:
+    """The kernel with a constant matrix."""
+    node = low.node
+    rows, units, outs = _sizes(node)
+    bias = node.optional_input(2)
+    matrix = node.const(1)
+    problem = Problem(
+        rows,
+        outs,
+        -(-units // 4),
+        pack_weights(matrix.reshape(outs, 1, 1, units)),
+        pack_bias(None if bias is None else bias.data, outs),
+        gather_rows(units),
+        finish_with(low.attrs.activation),
+    )
+    build_product(low, problem, "fully_connected")
+
+
+def build_runtime_matrix(low: Lowering) -> None:
+    """The kernel with a matrix that the model computes: products along the units, as it lies."""
+    node = low.node
+    rows, units, outs = _sizes(node)
+    k = low.kernel("fully_connected_runtime", (8, 8, 1))
+    src, matrix = low.read(k, 0), low.read(k, 1)
+    bias = low.read(k, 2) if node.optional_input(2) is not None else None
+    out = low.write(k)
+    slices = -(-outs // 4)
+    column, row = k.let(k.global_id(0), "column"), k.let(k.global_id(1), "row")
+    guard(k, column < slices, row < rows)
+    gather = gather_rows(units)(k, src, row)
+    sums = [k.var(k.f32(0.0), "acc") for _ in range(4)]
+    lines = [k.let(k.min(column * 4 + lane, outs - 1), "line") for lane in range(4)]
+    with k.loop(0, -(-units // 4), name="q") as q:
+        value = k.let(gather(q), "v")
+        for acc, line in zip(sums, lines, strict=True):
+            k.add_to(acc, k.dot(value, k.cast(matrix.load(line, q), Scalar.F32)))
+    total: Expr = k.vec(sums)
+    if bias is not None:
+        total = total + k.cast(bias.load(0, column), Scalar.F32)
+    out.store(row, column, activate(k, low.attrs.activation, k.let(total, "total")))
+    low.dispatch(k, (slices, rows, 1))
+
+
+def _accepts_runtime(node: Node, site: Site) -> str | None:
+    return floats_only(node)
+
+
+RULES = (
+    KernelRule("FULLY_CONNECTED", "product", build_fully_connected, constant_weights),
+    KernelRule(
+        "FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, _accepts_runtime, rank=-10
+    ),
+)

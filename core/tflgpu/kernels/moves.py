@@ -1,0 +1,166 @@
+"""The kernel of ops that only move elements: each output element comes from one place.
+
+An op says where, as a function from the index of an output element to the index of its source
+(`IndexMap`). Where four neighbouring channels come from four neighbouring channels the map is
+asked once per vector, else once per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Union
+
+import attrs
+
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node, Value
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.layout import Shape
+from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.rule import Site
+from tflgpu.kernel.tree import Expr, Operand
+from tflgpu.kernel.view import ReadView, WriteView, decompose
+
+WORKGROUP = 64
+
+#: Element types that kernels move: floats as the precision stores them, the others as i32.
+MOVABLE = (DType.F32, DType.F16, DType.I32, DType.BOOL)
+
+
+@attrs.frozen
+class Source:
+    """Where an output element comes from.
+
+    Attributes:
+        index: One index per dimension of the operand; must be inside it whatever ``inside`` is.
+        inside: Whether the element comes from there at all; None = always.
+        fill: What it is otherwise: a number, or a scalar of the operand's lane type.
+    """
+
+    index: Sequence[Expr]
+    inside: Expr | None = None
+    fill: Operand = 0
+
+
+#: Index of an output element, one per dimension -> its source.
+IndexMap = Callable[[Sequence[Expr]], Union[Source, Sequence[Expr]]]
+
+
+def movable(node: Node, *values: Value | None) -> str | None:
+    """Why a kernel cannot move these tensors (default: all of a node's), None where it can."""
+    for value in values or (*node.inputs, *node.outputs):
+        if value is None:
+            continue
+        if value.dtype not in MOVABLE:
+            return (
+                f"tensor {value.name} of {node.op} is {value.dtype.value}; "
+                "f32, f16, i32 and bool run on the GPU"
+            )
+        if value.elements == 0:
+            return f"tensor {value.name} of {node.op} has no elements"
+    return None
+
+
+def accepts_data(node: Node, site: Site) -> str | None:
+    """`KernelRule.accepts` of an op whose operands after the first are constants of sizes."""
+    return movable(node, node.input(0), *node.outputs)
+
+
+def spread(low: Lowering, k: Builder, count: int) -> Expr:
+    """A number below ``count`` for each invocation; dispatch with `launch` and the same count."""
+    groups = -(-count // k.workgroup[0])
+    across = min(groups, low.caps.max_groups[0])
+    i = k.global_id(0)
+    if groups > across:
+        i = k.global_id(1) * (across * k.workgroup[0]) + i
+    i = k.let(i, "i")
+    guard(k, i < count)
+    return i
+
+
+def launch(low: Lowering, k: Builder, count: int) -> None:
+    """Dispatch ``count`` invocations, over two axes where one has too few workgroups."""
+    groups = -(-count // k.workgroup[0])
+    across = min(groups, low.caps.max_groups[0])
+    low.dispatch_groups(k, (across, -(-groups // across), 1))
+
+
+def position(index: Sequence[Operand], dims: Sequence[int]) -> Operand:
+    """Row-major position of an index in ``dims``."""
+    found: Operand = 0
+    for i, dim in zip(index, dims, strict=True):
+        found = i if isinstance(found, int) else found * dim + i
+    return found
+
+
+def channel_of(k: Builder, slice_: Expr, lane: int, channels: int) -> Expr:
+    """The channel of a lane; for a padding lane, some channel that exists."""
+    found = slice_ * 4 + lane
+    is_padding_somewhere = channels % 4 and lane >= channels % 4
+    return k.let(k.min(found, channels - 1) if is_padding_somewhere else found, "channel")
+
+
+def gather_vector(
+    src: ReadView, shape: Shape, outer: Expr, slice_: Expr, where: IndexMap, *, vector: bool
+) -> Expr:
+    """Four channels of an output of ``shape``, fetched from where ``where`` says.
+
+    ``vector`` promises that the four come from four channels in order, the first of which is a
+    multiple of 4, and that ``inside`` is the same for all of them.
+    """
+    k = src.k
+    lead = decompose(k, outer, shape[:-1])
+
+    def source(channel: Expr) -> Source:
+        found = where([*lead, channel] if shape else [])
+        return found if isinstance(found, Source) else Source(found)
+
+    def chosen(found: Source, value: Expr) -> Expr:
+        return value if found.inside is None else k.select(found.inside, value, found.fill)
+
+    if vector:
+        found = source(slice_ * 4)
+        at = position(found.index[:-1], src.shape[:-1])
+        return chosen(found, src.load(at, found.index[-1] // 4))
+    lanes = []
+    channels = shape[-1] if shape else 1
+    for lane in range(4):
+        if lane >= channels:
+            lanes.append(k.const(0, src.vector_type.with_width(1)))
+            continue
+        found = source(channel_of(k, slice_, lane, channels))
+        at = position(found.index[:-1], src.shape[:-1])
+        last = found.index[-1] if src.shape else 0
+        lanes.append(k.let(chosen(found, src.load_lane(at, last)), "lane"))
+    return k.vec(lanes)
+
+
+def move(
+    low: Lowering,
+    prepare: Callable[[Builder], IndexMap],
+    *,
+    operand: int = 0,
+    output: int = 0,
+    vector: bool,
+) -> None:
+    """Write one output of the node, each element from one place in one operand.
+
+    ``prepare`` is called once in the new kernel and may bind further operands.
+    """
+    k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
+    src = low.read(k, operand)
+    where = prepare(k)
+    out = low.write(k, output)
+    count = out.layout.outer * out.slices
+    i = spread(low, k, count)
+    outer, slice_ = split_index(k, i, out)
+    value = gather_vector(
+        src, low.node.outputs[output].shape, outer, slice_, where, vector=vector
+    )
+    out.store(outer, slice_, value)
+    launch(low, k, count)
+
+
+def split_index(k: Builder, i: Expr, out: WriteView) -> tuple[Expr, Expr]:
+    """Position and slice of the ``i``-th vector of an output."""
+    return k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")

@@ -1,0 +1,38 @@
+"""RESHAPE, SQUEEZE, EXPAND_DIMS where the channels' padding differs, so that bytes must move."""
+
+from __future__ import annotations
+
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.rule import KernelRule
+from tflgpu.kernels.moves import WORKGROUP, accepts_data, channel_of, launch, split_index, spread
+
+
+def _copy(low: Lowering) -> None:
+    k = low.kernel(low.node.op.lower(), (WORKGROUP, 1, 1))
+    src = low.read(k, 0)
+    out = low.write(k)
+    count = out.layout.outer * out.slices
+    i = spread(low, k, count)
+    outer, slice_ = split_index(k, i, out)
+    if src.channels % 4 == 0 and out.channels % 4 == 0:
+        value = src.load(i // src.slices, i % src.slices)
+    elif src.channels == out.channels:
+        value = src.load(outer, slice_)
+    else:
+        lanes = [
+            src.load_flat(
+                k.let(
+                    outer * out.channels + channel_of(k, slice_, min(lane, out.channels - 1),
+                                                      out.channels), "flat",
+                )
+            )
+            for lane in range(4)
+        ]  # fmt: skip
+        value = k.vec(lanes)
+    out.store(outer, slice_, value)
+    launch(low, k, count)
+
+
+RULES = tuple(
+    KernelRule(op, "copy", _copy, accepts_data) for op in ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+)

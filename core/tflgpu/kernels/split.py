@@ -1,0 +1,73 @@
+"""SPLIT, SPLIT_V, UNPACK: one dispatch per result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernels.moves import IndexMap, movable, move
+from tflgpu.ops.axes import integers, normal_axis
+from tflgpu.ops.split import UnpackAttrs
+
+
+def _cut(low: Lowering, operand: int, axis: int) -> None:
+    shape = low.node.input(operand).shape
+    axis = normal_axis(low.node.op, axis, len(shape))
+    start = 0
+    for output, value in enumerate(low.node.outputs):
+        move(
+            low, _shift(axis, start), operand=operand, output=output,
+            vector=axis < len(shape) - 1 or start % 4 == 0,
+        )  # fmt: skip
+        start += value.shape[axis]
+
+
+def _shift(axis: int, start: int) -> Callable[[Builder], IndexMap]:
+    def prepare(k: Builder) -> IndexMap:
+        def where(index: Sequence[Expr]) -> Sequence[Expr]:
+            return [x + start if d == axis else x for d, x in enumerate(index)]
+
+        return where
+
+    return prepare
+
+
+def _split(low: Lowering) -> None:
+    _cut(low, 1, integers(low.node.const(0))[0])
+
+
+def _split_v(low: Lowering) -> None:
+    _cut(low, 0, integers(low.node.const(2))[0])
+
+
+def _unpack(low: Lowering) -> None:
+    attributes: UnpackAttrs = low.attrs
+    rank = len(low.node.input(0).shape)
+    axis = normal_axis("UNPACK", attributes.axis, rank)
+    for output in range(len(low.node.outputs)):
+        move(low, _pick(axis, output), output=output, vector=axis < rank - 1)
+
+
+def _pick(axis: int, at: int) -> Callable[[Builder], IndexMap]:
+    def prepare(k: Builder) -> IndexMap:
+        return lambda index: [*index[:axis], k.i32(at), *index[axis:]]
+
+    return prepare
+
+
+def _accepts(operand: int) -> Callable[[Node, Site], str | None]:
+    def accepts(node: Node, site: Site) -> str | None:
+        return movable(node, node.input(operand), *node.outputs)
+
+    return accepts
+
+
+RULES = (
+    KernelRule("SPLIT", "move", _split, _accepts(1)),
+    KernelRule("SPLIT_V", "move", _split_v, _accepts(0)),
+    KernelRule("UNPACK", "move", _unpack, _accepts(0)),
+)
