@@ -28,9 +28,9 @@ from tflgpu.kernel.tree import (
     Stmt,
     Store,
     Var,
-    children,
 )
 from tflgpu.kernel.types import BOOL, I32
+from tflgpu.kernel.walk import operands, postorder
 
 MAX_WORKGROUP = 1024
 
@@ -85,10 +85,7 @@ def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:
 
 
 def _statement(stmt: Stmt, scope: _Scope) -> None:
-    for expr in children(stmt):
-        # The index of a For is a definition, not a use.
-        if not (isinstance(stmt, For) and expr is stmt.index):
-            _uses(expr, scope)
+    _uses(stmt, scope)
     if isinstance(stmt, (Let, Var)):
         if stmt.ident in scope.names:
             scope.fail(f"{stmt.ident} is defined twice")
@@ -153,25 +150,25 @@ def _for(stmt: For, scope: _Scope) -> None:
     scope.in_loop, scope.divergent, scope.may_break = before
 
 
-def _uses(expr: Expr, scope: _Scope) -> None:
-    if isinstance(expr, Name) and expr.ident not in scope.names:
-        scope.fail(f"{expr.ident} is used outside the block that defines it")
-    if isinstance(expr, Load) and (
-        expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write"
-    ):
-        scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
-    if isinstance(expr, SharedLoad) and expr.array not in scope.kernel.shared:
-        scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
-    for child in children(expr):
-        _uses(child, scope)
+def _uses(stmt: Stmt, scope: _Scope) -> None:
+    for expr in postorder(operands(stmt)):
+        if isinstance(expr, Name) and expr.ident not in scope.names:
+            scope.fail(f"{expr.ident} is used outside the block that defines it")
+        if isinstance(expr, Load) and (
+            expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write"
+        ):
+            scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
+        if isinstance(expr, SharedLoad) and expr.array not in scope.kernel.shared:
+            scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
 
 
 def _uniform(expr: Expr, scope: _Scope) -> bool:
     """Whether all invocations of a workgroup surely get the same value."""
-    if isinstance(expr, Builtin):
-        return expr.kind == "group_id"
-    if isinstance(expr, Name):
-        return scope.uniform.get(expr.ident, False)
-    if isinstance(expr, (Load, SharedLoad)):
-        return False
-    return all(_uniform(child, scope) for child in children(expr))
+    for part in postorder([expr]):
+        if isinstance(part, Builtin) and part.kind != "group_id":
+            return False
+        if isinstance(part, Name) and not scope.uniform.get(part.ident, False):
+            return False
+        if isinstance(part, (Load, SharedLoad)):
+            return False
+    return True

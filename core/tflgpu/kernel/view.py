@@ -118,9 +118,7 @@ class WriteView:
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write channels ``4*slice_ ..`` at row-major position ``outer``."""
         k, layout = self.k, self.layout
-        at = k.i32(slice_) if isinstance(slice_, int) else slice_
-        if layout.slices == 1:
-            at = k.i32(0)
+        at = make.wrap(0 if layout.slices == 1 else slice_, I32)
         value = k.cast(value, self.compute)
         for link in self.links:
             value = link(k, k.let(value, "linked"), outer, at)

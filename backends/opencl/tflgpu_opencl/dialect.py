@@ -1,0 +1,396 @@
+"""OpenCL C from kernel trees.
+
+`half` is a storage type in every OpenCL, read and written through `vloada_half` and
+`vstorea_half`. With ``f16_arithmetic`` it is a value type too, but only the language's own
+operators are used on it: drivers exist that compute with `half` and lack its functions, so those
+go through float, and conversions are spelled lane by lane.
+
+A vector of booleans is a vector of ints, 0 or -1 a lane, as OpenCL's own comparisons give.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+from tflgpu.errors import KernelError
+from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
+from tflgpu.kernel.tree import (
+    Binary,
+    Buffer,
+    Builtin,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Lane,
+    Load,
+    Select,
+    Shared,
+    Splat,
+    Store,
+    Unary,
+    Vec,
+)
+from tflgpu.kernel.types import Scalar, Type
+
+from tflgpu_opencl.words import is_reserved
+
+_TYPES = {
+    Scalar.F16: "half", Scalar.F32: "float", Scalar.I32: "int", Scalar.U32: "uint",
+    Scalar.BOOL: "bool", Scalar.I8: "char", Scalar.U8: "uchar", Scalar.I16: "short",
+}  # fmt: skip
+_FUNCTIONS = {"round": "rint", "abs": "fabs"}
+_BUILTINS = {"global_id": "get_global_id", "local_id": "get_local_id", "group_id": "get_group_id"}
+_ALL_TRUE = "-1"
+
+
+@attrs.frozen
+class OpenCLDialect:
+    """How kernels are written for one kind of device.
+
+    Attributes:
+        f16_arithmetic: `half` values can be computed with, not only loaded and stored.
+        fast_fma: The device has a fused multiply-add; where not, ``fma`` is written as `mad`,
+            which may round twice.
+    """
+
+    f16_arithmetic: bool = False
+    fast_fma: bool = True
+
+    def source(self, kernel: Kernel) -> str:
+        """The program text of one kernel.
+
+        Raises:
+            KernelError: the kernel computes in f16 and the device does not.
+        """
+        return _OpenCLPrinter(kernel, self).source()
+
+    def entry_point(self, kernel: Kernel) -> str:
+        """The name of the kernel's function in `source`."""
+        return _OpenCLPrinter(kernel, self).entry_point
+
+
+class _OpenCLPrinter(Printer):
+    def __init__(self, kernel: Kernel, dialect: OpenCLDialect) -> None:
+        super().__init__(kernel)
+        self.dialect = dialect
+        # First of all names, so that it does not depend on the body.
+        self.entry_point = self.names[kernel.name]
+        self._uses_half = False
+
+    # Types and literals
+
+    def is_reserved(self, ident: str) -> bool:
+        return is_reserved(ident)
+
+    def type_name(self, type: Type) -> str:
+        scalar = type.scalar
+        if scalar is Scalar.F16:
+            if not self.dialect.f16_arithmetic:
+                # Only moved about (see `_need_f16`), and a float holds every f16.
+                scalar = Scalar.F32
+            else:
+                self._uses_half = True
+        if type.width == 1:
+            return _TYPES[scalar]
+        return _TYPES[Scalar.I32 if scalar is Scalar.BOOL else scalar] + str(type.width)
+
+    def float_literal(self, value: float, scalar: Scalar) -> Code:
+        if math.isnan(value):
+            code = Code("NAN")
+        elif math.isinf(value) or math.isinf(scalar.numpy.type(value)):
+            code = Code("INFINITY") if value > 0 else Code("-INFINITY", UNARY)
+        else:
+            text = shortest(value, scalar) + "f"
+            code = Code(text, UNARY if text.startswith("-") else ATOM)
+        if scalar is Scalar.F16 and self.dialect.f16_arithmetic:
+            self._uses_half = True
+            return Code(f"(half){code.atom}", UNARY)
+        return code
+
+    # Structure
+
+    def prelude(self) -> list[str]:
+        lines = []
+        if self._uses_half and self.dialect.f16_arithmetic:
+            lines.append("#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
+        lines += [_HELPERS[name] for name in sorted(self.helpers)]
+        return [*lines, ""] if lines else []
+
+    def open_kernel(self) -> list[str]:
+        x, y, z = self.kernel.workgroup
+        lines = [
+            f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))",
+            f"void {self.entry_point}(",
+        ]
+        for i, buffer in enumerate(self.kernel.buffers):
+            end = ") {" if i == len(self.kernel.buffers) - 1 else ","
+            pointer = self._pointer(buffer, self._element(buffer))
+            lines.append(f"    {pointer}* restrict {self.names[buffer.name]}{end}")
+        return lines
+
+    def _pointer(self, buffer: Buffer, element: str) -> str:
+        return f"__global {'const ' if buffer.access == 'read' else ''}{element}"
+
+    def _element(self, buffer: Buffer) -> str:
+        if buffer.scalar is Scalar.F16 and not self.dialect.f16_arithmetic:
+            return "half"
+        self._uses_half = self._uses_half or buffer.scalar is Scalar.F16
+        return _TYPES[buffer.scalar] + (str(buffer.width) if buffer.width > 1 else "")
+
+    def declare_shared(self, array: Shared) -> str:
+        if array.type.scalar is Scalar.F16 and not self.dialect.f16_arithmetic:
+            raise self._no_f16(f"shared array {array.name}")
+        return f"__local {self.type_name(array.type)} {self.names[array.name]}[{array.count}];"
+
+    def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
+        return f"{'' if mutable else 'const '}{self.type_name(type)} {ident} = {value};"
+
+    def for_header(self, stmt: For, index: str, start: Code, stop: Code) -> list[str]:
+        step = f"++{index}" if stmt.step == 1 else f"{index} += {stmt.step}"
+        unroll = ["#pragma unroll"] if stmt.unroll else []
+        return [*unroll, f"for (int {index} = {start.text}; {index} < {stop.at(ADD)}; {step}) {{"]
+
+    def barrier(self) -> str:
+        return "barrier(CLK_LOCAL_MEM_FENCE);"
+
+    # Expressions
+
+    def builtin(self, expr: Builtin) -> Code:
+        return Code(f"(int){_BUILTINS[expr.kind]}({expr.axis})", UNARY)
+
+    def unary(self, expr: Unary, x: Code) -> Code:
+        if expr.op == "not" and expr.type.width > 1:
+            return Code("~" + x.atom, UNARY)
+        return super().unary(expr, x)
+
+    def binary(self, expr: Binary, a: Code, b: Code) -> Code:
+        operand = expr.a.type
+        if operand.scalar is Scalar.F16 and expr.op in ("add", "sub", "mul", "div"):
+            self._need_f16(expr.op)
+        if expr.op in ("min", "max"):
+            return self.min_max(expr, a, b)
+        if expr.op in ("land", "lor") and operand.width > 1:
+            return self.infix("and" if expr.op == "land" else "or", a, b)
+        both = self._is_splat(expr.a) and self._is_splat(expr.b)
+        if operand.scalar is not Scalar.BOOL and not both:
+            # An operator spreads a scalar over the lanes of its other operand.
+            a, b = self._unsplat(expr.a, a), self._unsplat(expr.b, b)
+        code = self.infix(expr.op, a, b)
+        if expr.type.scalar is Scalar.BOOL and operand.width > 1 and self._is_half(operand):
+            return Code(f"convert_int{operand.width}({code.text})")  # from shorts
+        return code
+
+    def _is_splat(self, expr: Expr) -> bool:
+        splat = isinstance(expr, Splat) and not self.has_temporary(expr)
+        return splat or (isinstance(expr, Const) and expr.type.width > 1)
+
+    def _unsplat(self, expr: Expr, code: Code) -> Code:
+        if not self._is_splat(expr):
+            return code
+        if isinstance(expr, Splat):
+            return self.code_of(expr.x)
+        assert isinstance(expr, Const)
+        return self.scalar_literal(expr.type.scalar, expr.value)
+
+    def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
+        if self._is_half(expr.type):
+            return self._helper(f"half_{expr.op}{expr.type.width}", a, b)
+        fn = ("f" if expr.type.is_float else "") + expr.op
+        return Code(f"{fn}({a.text}, {b.text})")
+
+    def call(self, expr: Call, *args: Code) -> Code:
+        kind = expr.args[0].type
+        if kind.scalar is Scalar.I32:
+            if expr.fn == "sign":
+                return Code(f"clamp({args[0].text}, -1, 1)")
+            unsigned = f"abs({args[0].text})"
+            return self._convert(Type(Scalar.U32, kind.width), expr.type, Code(unsigned))
+        if kind.scalar is Scalar.F16:
+            self._need_f16(expr.fn)
+            if expr.fn == "fma":
+                return self.infix("add", self.infix("mul", args[0], args[1]), args[2])
+            wide = [self._convert(kind, kind.with_scalar(Scalar.F32), a) for a in args]
+            result = Code(f"{self._function(expr.fn)}({', '.join(a.text for a in wide)})")
+            return self._convert(expr.type.with_scalar(Scalar.F32), expr.type, result)
+        return Code(f"{self._function(expr.fn)}({', '.join(a.text for a in args)})")
+
+    def _function(self, fn: str) -> str:
+        if fn == "fma" and not self.dialect.fast_fma:
+            return "mad"
+        return _FUNCTIONS.get(fn, fn)
+
+    def select(self, expr: Select, cond: Code, a: Code, b: Code) -> Code:
+        width = expr.type.width
+        if expr.cond.type.width == 1:
+            parts = (cond.at(TERNARY + 1), a.at(TERNARY + 1), b.at(TERNARY + 1))
+            return Code(f"{parts[0]} ? {parts[1]} : {parts[2]}", TERNARY)
+        if self._is_half(expr.type):
+            # `select` is a function; the operator chooses lanes by the sign of a short.
+            self._uses_half = True
+            short = f"convert_short{width}({cond.text})"
+            return Code(f"{short} ? {a.at(TERNARY + 1)} : {b.at(TERNARY + 1)}", TERNARY)
+        return Code(f"select({b.text}, {a.text}, {cond.text})")
+
+    def cast(self, expr: Cast, x: Code) -> Code:
+        if (
+            isinstance(expr.x, Load)
+            and not self.has_temporary(expr.x)
+            and expr.x.buffer.scalar is Scalar.F16
+            and expr.type.scalar is Scalar.F32
+        ):
+            return self._load_half(expr.x, self.code_of(expr.x.index))
+        return self._convert(expr.x.type, expr.type, x)
+
+    def _convert(self, source: Type, target: Type, x: Code) -> Code:
+        """``x`` converted; the cases are those that one built-in conversion does not cover."""
+        a, b, width = source.scalar, target.scalar, target.width
+        if Scalar.F16 in (a, b):
+            if not self.dialect.f16_arithmetic:
+                return self._convert_moved_f16(source, target, x)
+            return self._convert_half(source, target, x)
+        if b is Scalar.BOOL:
+            zero = self.scalar_literal(a, 0)
+            if width > 1:
+                zero = Code(f"({self.type_name(source)})({zero.text})", UNARY)
+            return self.infix("ne", x, zero)
+        name = self.type_name(target)
+        if a is Scalar.BOOL and width > 1:
+            bit = Code(f"({x.at(UNARY)} & 1)")
+            return bit if b is Scalar.I32 else Code(f"convert_{name}{bit.text}")
+        if a.is_float:
+            return Code(f"convert_{name}_sat({x.text})")  # rounds toward zero
+        if width == 1:
+            return Code(f"({name}){x.atom}", UNARY)
+        return Code(f"{'convert' if b.is_float else 'as'}_{name}({x.text})")
+
+    def _convert_half(self, source: Type, target: Type, x: Code) -> Code:
+        self._uses_half = True
+        wide = Type(Scalar.F32, target.width)
+        if source.scalar is Scalar.F16:
+            if target.width == 1:
+                x = Code(f"(float){x.atom}", UNARY)
+            else:
+                x = self._helper(f"half_to_float{target.width}", x)
+            return x if target == wide else self._convert(wide, target, x)
+        if source != wide:
+            x = self._convert(source, wide, x)
+        if target.width == 1:
+            return Code(f"(half){x.atom}", UNARY)
+        return self._helper(f"float_to_half{target.width}", x)
+
+    def _convert_moved_f16(self, source: Type, target: Type, x: Code) -> Code:
+        wide = Type(Scalar.F32, target.width)
+        if target.scalar is Scalar.F16:
+            if source.scalar is Scalar.BOOL:
+                return self._convert(source, wide, x)
+            raise self._no_f16(f"a cast from {source}")
+        return x if target == wide else self._convert(wide, target, x)
+
+    def vec(self, expr: Vec, *parts: Code) -> Code:
+        name = self.type_name(expr.type)
+        if expr.type.scalar is Scalar.BOOL:
+            parts = tuple(Code(f"-(int){part.atom}", UNARY) for part in parts)
+        return Code(f"({name})({', '.join(part.text for part in parts)})", UNARY)
+
+    def splat(self, expr: Splat, x: Code) -> Code:
+        name = self.type_name(expr.type)
+        if expr.type.scalar is Scalar.BOOL:
+            literal = {"true": _ALL_TRUE, "false": "0"}.get(x.text)
+            x = Code(literal or f"-(int){x.atom}", UNARY)
+        return Code(f"({name})({x.text})", UNARY)
+
+    def lane(self, expr: Lane, x: Code) -> Code:
+        code = super().lane(expr, x)
+        if expr.type.scalar is Scalar.BOOL:
+            return self.infix("ne", code, Code("0"))
+        return code
+
+    # Memory
+
+    def load(self, expr: Load, index: Code) -> Code:
+        buffer = expr.buffer
+        if buffer.scalar is Scalar.F16 and not self.dialect.f16_arithmetic:
+            return self._load_half(expr, index)
+        code = Code(f"{self._base(buffer, expr.scalar)}[{index.text}]")
+        if not buffer.scalar.is_storage_only:
+            return code
+        if expr.type.width == 1:
+            return Code(f"(int){code.text}", UNARY)
+        return Code(f"convert_int{expr.type.width}({code.text})")
+
+    def store(self, stmt: Store, index: Code, value: Code) -> str:
+        buffer = stmt.buffer
+        width = 1 if stmt.scalar else buffer.width
+        as_float = stmt.value.type.scalar is Scalar.F32 or not self.dialect.f16_arithmetic
+        if buffer.scalar is Scalar.F16 and as_float:
+            fn = "vstore_half_rte" if width == 1 else f"vstorea_half{width}_rte"
+            return f"{fn}({value.text}, {index.text}, {self._half_pointer(buffer)});"
+        if buffer.scalar.is_storage_only:
+            name = _TYPES[buffer.scalar]
+            scalar = width == 1
+            text = f"({name}){value.atom}" if scalar else f"convert_{name}{width}({value.text})"
+            value = Code(text, UNARY)
+        return f"{self._base(buffer, stmt.scalar)}[{index.text}] = {value.text};"
+
+    def _base(self, buffer: Buffer, scalar: bool) -> str:
+        """What to index: the buffer, or the buffer as an array of lanes."""
+        name = self.names[buffer.name]
+        return f"(({self._pointer(buffer, _TYPES[buffer.scalar])}*){name})" if scalar else name
+
+    def _load_half(self, expr: Load, index: Code) -> Code:
+        width = expr.type.width
+        # The "a" of vloada: aligned to the whole vector, so one access and not one a lane.
+        fn = "vload_half" if width == 1 else f"vloada_half{width}"
+        return Code(f"{fn}({index.text}, {self._half_pointer(expr.buffer)})")
+
+    def _half_pointer(self, buffer: Buffer) -> str:
+        name = self.names[buffer.name]
+        if self._element(buffer) == "half":
+            return name
+        return f"({self._pointer(buffer, 'half')}*){name}"
+
+    # f16
+
+    def _is_half(self, type: Type) -> bool:
+        return type.scalar is Scalar.F16 and self.dialect.f16_arithmetic
+
+    def _helper(self, name: str, *args: Code) -> Code:
+        self._uses_half = True
+        self.helpers.add(name)
+        return Code(f"{name}({', '.join(a.text for a in args)})")
+
+    def _need_f16(self, what: str) -> None:
+        if not self.dialect.f16_arithmetic:
+            raise self._no_f16(what)
+
+    def _no_f16(self, what: str) -> KernelError:
+        return self.fail(
+            f"{what} in f16, which this device only loads and stores; compute in f32 "
+            "(precision F32 or F32_F16)"
+        )
+
+
+def _half_helpers() -> dict[str, str]:
+    """Functions for vectors of half, by the language's operators only."""
+    found = {}
+    for width in (1, 2, 3, 4):
+        suffix = str(width) if width > 1 else ""
+        for op, sign in (("min", "<"), ("max", ">")):
+            half = f"half{suffix}"
+            found[f"half_{op}{width}"] = (
+                f"{half} half_{op}{width}({half} a, {half} b) {{ return a {sign} b ? a : b; }}"
+            )
+        for source, target in (("half", "float"), ("float", "half")) if width > 1 else ():
+            lanes = ", ".join(f"({target})v.{lane}" for lane in "xyzw"[:width])
+            found[f"{source}_to_{target}{width}"] = (
+                f"{target}{width} {source}_to_{target}{width}({source}{width} v) "
+                f"{{ return ({target}{width})({lanes}); }}"
+            )
+    return found
+
+
+_HELPERS = _half_helpers()
