@@ -1,0 +1,104 @@
+"""BATCH_MATMUL, versions 1-4: products of matrices in the last two dimensions.
+
+``adj_x`` and ``adj_y`` transpose the matrices of an operand; the dimensions before them
+broadcast as in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import broadcast_shape
+from tflgpu.ops.products import floats, needed, take
+
+_OP = "BATCH_MATMUL"
+
+
+@attrs.frozen
+class BatchMatMul:
+    """Which operands hold their matrices transposed."""
+
+    adj_x: bool = False
+    adj_y: bool = False
+
+
+def _parse(fields: Fields) -> BatchMatMul:
+    return BatchMatMul(fields.flag("adj_x"), fields.flag("adj_y"))
+
+
+def _infer(attributes: BatchMatMul, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    given = take(_OP, operands, ("left operand", "right operand"))
+    left = needed(_OP, given[0], "left operand")
+    right = needed(_OP, given[1], "right operand")
+    for operand, what in ((left, "left"), (right, "right")):
+        if operand.rank < 2:
+            raise ModelError(f"{_OP}: the {what} operand {list(operand.shape)} is no matrix")
+    rows, depth = _matrix(left.shape, attributes.adj_x)
+    inner, columns = _matrix(right.shape, attributes.adj_y)
+    if depth != inner:
+        raise ModelError(
+            f"{_OP}: matrices of {rows}x{depth} and {inner}x{columns} "
+            f"(operands {list(left.shape)} and {list(right.shape)}) cannot be multiplied"
+        )
+    batch = broadcast_shape(_OP, left.shape[:-2], right.shape[:-2])
+    return [TensorSpec((*batch, rows, columns), left.dtype)]
+
+
+def _matrix(shape: Shape, transposed: bool) -> tuple[int, int]:
+    return (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
+
+
+def _reference(attributes: BatchMatMul, arrays: Sequence[Array | None]) -> list[Array]:
+    left, right = floats(_OP, arrays[0]), floats(_OP, arrays[1])
+    if attributes.adj_x:
+        left = left.swapaxes(-1, -2)
+    if attributes.adj_y:
+        right = right.swapaxes(-1, -2)
+    given = arrays[0]
+    assert given is not None
+    return [np.matmul(left, right).astype(given.dtype, copy=False)]
+
+
+def _case(
+    id: str, left: Shape, right: Shape, *, adj_x: bool = False, adj_y: bool = False,
+    const: bool = False,
+) -> Sample:  # fmt: skip
+    depth = left[-2] if adj_x else left[-1]
+    fields = {"adj_x": adj_x, "adj_y": adj_y}
+    return Sample(id, fields, (Arg(left), Arg(right, const=const)), accumulates=depth)
+
+
+def _samples() -> Sequence[Sample]:
+    return [
+        _case("matrices", (5, 7), (7, 3)),
+        _case("batch", (3, 5, 7), (3, 7, 9)),
+        _case("aligned", (2, 8, 16), (2, 16, 12)),
+        _case("heads", (1, 4, 17, 6), (1, 4, 6, 17)),
+        _case("adj_x", (2, 7, 5), (2, 7, 3), adj_x=True),
+        _case("adj_y", (2, 5, 7), (2, 3, 7), adj_y=True),
+        _case("adj_both", (3, 7, 5), (3, 6, 7), adj_x=True, adj_y=True),
+        _case("adj_y_heads", (2, 3, 11, 10), (2, 3, 13, 10), adj_y=True),
+        _case("broadcast_right", (3, 5, 7), (7, 4)),
+        _case("broadcast_left", (5, 7), (3, 7, 4)),
+        _case("broadcast_both", (3, 1, 5, 6), (1, 2, 6, 5)),
+        _case("broadcast_adj", (3, 7, 5), (1, 4, 7), adj_x=True, adj_y=True),
+        _case("row", (2, 1, 19), (2, 19, 5)),
+        _case("column", (2, 5, 19), (2, 19, 1)),
+        _case("outer", (2, 5, 1), (2, 1, 6)),
+        _case("deep", (1, 3, 517), (1, 517, 5)),
+        _case("larger", (2, 35, 33), (2, 33, 37)),
+        _case("rank5", (2, 1, 3, 4, 5), (1, 2, 3, 5, 6)),
+        _case("const_right", (2, 5, 7), (7, 6), const=True),
+    ]
+
+
+OPS = (
+    OpDef(_OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4),
+)

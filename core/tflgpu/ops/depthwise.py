@@ -1,0 +1,121 @@
+"""DEPTHWISE_CONV_2D, versions 1-7.
+
+Operands: input NHWC, filter [1, height, width, channels * multiplier], and a bias that may be
+absent. Output channel c * multiplier + m filters input channel c. As TFLite does, the
+multiplier is taken from the shapes; the ``depth_multiplier`` option is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
+from tflgpu.ops.conv import parse_conv
+from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
+
+# Rows are finished in blocks of so many bytes, which stay in a core's cache over all taps.
+_BLOCK_BYTES = 128 << 10
+
+
+def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    op = "DEPTHWISE_CONV_2D"
+    given = take(op, operands, ("input", "filter", "bias"), optional=1)
+    image, weights = needed(op, given[0], "input", 4), needed(op, given[1], "filter", 4)
+    one, height, width, out = weights.shape
+    if one != 1:
+        raise ModelError(f"{op}: the filter has shape {list(weights.shape)}; it must start with 1")
+    if out % image.shape[3]:
+        raise ModelError(
+            f"{op}: the filter's {out} channels are no multiple of the input's {image.shape[3]}"
+        )
+    check_bias(op, given[2], out)
+    window = place(op, attributes, image.shape, (height, width))
+    return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), image.dtype)]
+
+
+def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    op = "DEPTHWISE_CONV_2D"
+    image, weights = floats(op, arrays[0]), floats(op, arrays[1])
+    bias = arrays[2] if len(arrays) > 2 else None
+    window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]))
+    out = weights.shape[3]
+    if out > image.shape[3]:
+        image = np.repeat(image, out // image.shape[3], axis=3)
+    padded = pad_image(image, window)
+    sums = np.zeros((image.shape[0], window.out_h, window.out_w, out), np.float32)
+    taps = [
+        (tap_view(padded, window, i, j), weights[0, i, j])
+        for i in range(window.kernel_h)
+        for j in range(window.kernel_w)
+    ]
+    rows = max(1, _BLOCK_BYTES // (4 * window.out_w * out))
+    product = np.empty((min(rows, window.out_h), window.out_w, out), np.float32)
+    for n in range(image.shape[0]):
+        for y in range(0, window.out_h, rows):
+            block = sums[n, y : y + rows]
+            scratch = product[: block.shape[0]]
+            for seen, weight in taps:
+                np.multiply(seen[n, y : y + rows], weight, out=scratch)
+                block += scratch
+    return [finish(sums, bias, attributes.activation, arrays[0])]
+
+
+def _case(
+    id: str, image: tuple[int, int, int, int], kernel: tuple[int, int], multiplier: int = 1, *,
+    stride: tuple[int, int] = (1, 1), dilation: tuple[int, int] = (1, 1),
+    padding: Padding = Padding.SAME, activation: Activation = Activation.NONE,
+    bias: bool = True, const: bool = True,
+) -> Sample:  # fmt: skip
+    fields = {
+        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
+        "dilation_h_factor": dilation[0], "dilation_w_factor": dilation[1],
+        "depth_multiplier": multiplier, "fused_activation_function": activation.value,
+    }  # fmt: skip
+    out = image[3] * multiplier
+    args = (
+        Arg(image),
+        Arg((1, *kernel, out), const=const),
+        Arg((out,), const=const) if bias else None,
+    )
+    return Sample(id, fields, args, accumulates=kernel[0] * kernel[1])
+
+
+def _samples() -> Sequence[Sample]:
+    valid = Padding.VALID
+    return [
+        _case("plain", (1, 7, 11, 5), (3, 3)),
+        _case("aligned", (1, 8, 8, 8), (3, 3), activation=Activation.RELU6),
+        _case("valid", (2, 9, 7, 3), (3, 2), padding=valid, activation=Activation.RELU),
+        _case("stride2", (1, 13, 11, 6), (3, 3), stride=(2, 2)),
+        _case("stride2_even", (1, 10, 14, 4), (3, 3), stride=(2, 2)),
+        _case("stride3", (1, 11, 13, 3), (5, 5), stride=(3, 3), padding=valid),
+        _case("uneven", (1, 11, 9, 7), (2, 5), stride=(1, 1)),
+        _case("dilated2", (1, 13, 9, 5), (3, 3), dilation=(2, 2)),
+        _case("dilated3_valid", (1, 11, 17, 4), (3, 3), dilation=(3, 2), padding=valid),
+        _case("multiplier2", (1, 5, 7, 3), (3, 3), 2),
+        _case("multiplier3", (2, 7, 5, 5), (3, 3), 3, stride=(2, 2), activation=Activation.RELU),
+        _case("multiplier4", (1, 5, 5, 2), (3, 3), 4),
+        _case("from_one_channel", (1, 7, 5, 1), (3, 3), 9),
+        _case("multiplier_dilated", (1, 9, 9, 2), (3, 3), 2, dilation=(2, 2)),
+        _case("one_pixel", (3, 1, 1, 17), (3, 3)),
+        _case("pointwise", (1, 5, 7, 6), (1, 1), activation=Activation.RELU_N1_TO_1),
+        _case("to_one_pixel", (1, 7, 7, 10), (7, 7), padding=valid),
+        _case("no_bias", (1, 7, 5, 9), (3, 3), bias=False),
+        _case("runtime_filter", (1, 5, 7, 6), (3, 3), const=False),
+        _case("wide", (1, 2, 37, 13), (3, 5)),
+        _case("tanh", (1, 5, 3, 3), (3, 3), activation=Activation.TANH),
+    ]
+
+
+OPS = (
+    OpDef(
+        "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
+        accuracy=Accuracy.ACCUMULATE, max_version=7,
+    ),
+)  # fmt: skip

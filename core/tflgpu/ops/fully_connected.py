@@ -1,0 +1,116 @@
+"""FULLY_CONNECTED, versions 1-14: float input of any rank, weights in the default format.
+
+Operands: input, weights [units, depth], and a bias that may be absent. The input is read as
+rows of ``depth``; the output is [rows, units], or with ``keep_num_dims`` the input's shape with
+its last dimension replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ops.axes import elements
+from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.windows import fused_activation
+
+
+@attrs.frozen
+class FullyConnected:
+    """Options of a fully connected layer."""
+
+    activation: Activation = Activation.NONE
+    keep_num_dims: bool = False
+
+
+def _parse(fields: Fields) -> FullyConnected:
+    if fields.integer("weights_format") != 0:
+        raise UnsupportedError(
+            "FULLY_CONNECTED: weights in the shuffled 4x16 int8 format are not supported; "
+            "convert the model without weight shuffling"
+        )
+    return FullyConnected(fused_activation(fields), fields.flag("keep_num_dims"))
+
+
+def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> Shape:
+    units, depth = weights
+    if attributes.keep_num_dims:
+        if not image or image[-1] != depth:
+            raise ModelError(
+                f"FULLY_CONNECTED: keep_num_dims needs {depth} as the last dimension of the "
+                f"input {list(image)}"
+            )
+        return (*image[:-1], units)
+    if elements(image) % depth:
+        raise ModelError(
+            f"FULLY_CONNECTED: an input of shape {list(image)} is not made of rows of {depth}, "
+            f"the depth of the weights {list(weights)}"
+        )
+    return (elements(image) // depth, units)
+
+
+def _infer(attributes: FullyConnected, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    op = "FULLY_CONNECTED"
+    given = take(op, operands, ("input", "weights", "bias"), optional=1)
+    source, weights = needed(op, given[0], "input"), needed(op, given[1], "weights", 2)
+    check_bias(op, given[2], weights.shape[0])
+    return [TensorSpec(_output_shape(attributes, source.shape, weights.shape), source.dtype)]
+
+
+def _reference(attributes: FullyConnected, arrays: Sequence[Array | None]) -> list[Array]:
+    op = "FULLY_CONNECTED"
+    source, weights = floats(op, arrays[0]), floats(op, arrays[1])
+    bias = arrays[2] if len(arrays) > 2 else None
+    sums = source.reshape(-1, weights.shape[1]) @ weights.T
+    shape = _output_shape(attributes, source.shape, weights.shape)
+    return [finish(np.asarray(sums).reshape(shape), bias, attributes.activation, arrays[0])]
+
+
+def _case(
+    id: str, source: Shape, units: int, depth: int, *, keep: bool = False, bias: bool = True,
+    const: bool = True, activation: Activation = Activation.NONE,
+) -> Sample:  # fmt: skip
+    fields = {"fused_activation_function": activation.value, "keep_num_dims": keep}
+    args = (
+        Arg(source),
+        Arg((units, depth), const=const),
+        Arg((units,), const=const) if bias else None,
+    )
+    return Sample(id, fields, args, version=5 if keep else 1, accumulates=depth)
+
+
+def _samples() -> Sequence[Sample]:
+    return [
+        _case("vector", (1, 13), 7, 13),
+        _case("aligned", (1, 64), 32, 64, activation=Activation.RELU),
+        _case("batch", (5, 17), 11, 17, activation=Activation.RELU6),
+        _case("many_rows", (67, 19), 23, 19),
+        _case("deep", (1, 1031), 10, 1031),
+        _case("wide", (2, 5), 517, 5),
+        _case("one_unit", (3, 29), 1, 29, activation=Activation.TANH),
+        _case("one_depth", (3, 1), 5, 1),
+        _case("no_bias", (2, 9), 6, 9, bias=False),
+        _case("flattened", (2, 3, 5, 7), 4, 105),
+        _case("rows_of_image", (2, 3, 5, 7), 6, 7),
+        _case("merged_rows", (4, 3, 2), 5, 12),
+        _case("from_rank1", (11,), 3, 11),
+        _case("keep3", (2, 3, 7), 5, 7, keep=True),
+        _case("keep4", (1, 3, 5, 10), 13, 10, keep=True, activation=Activation.RELU_N1_TO_1),
+        _case("keep1", (9,), 4, 9, keep=True),
+        _case("runtime_weights", (3, 14), 6, 14, const=False),
+        _case("runtime_odd", (1, 7), 5, 7, const=False, bias=False),
+    ]
+
+
+OPS = (
+    OpDef(
+        "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
+        accuracy=Accuracy.ACCUMULATE, max_version=14,
+    ),
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""AVERAGE_POOL_2D and MAX_POOL_2D, versions 1-3, and L2_POOL_2D, version 1.
+
+Pixels in the padding do not take part: an average is over those inside the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.products import finish, floats, needed, take
+from tflgpu.ops.windows import Window, WindowAttrs, fused_activation, pad_image, place, tap_view
+
+
+@attrs.frozen(kw_only=True)
+class Pool(WindowAttrs):
+    """A pooling window."""
+
+    filter_height: int
+    filter_width: int
+
+
+def _parse(fields: Fields) -> Pool:
+    return Pool(
+        stride_h=fields.integer("stride_h", minimum=1),
+        stride_w=fields.integer("stride_w", minimum=1),
+        padding=fields.padding(),
+        activation=fused_activation(fields),
+        filter_height=fields.integer("filter_height", minimum=1),
+        filter_width=fields.integer("filter_width", minimum=1),
+    )
+
+
+def pool_window(node: Node) -> Window:
+    """The window of a pooling node."""
+    return _window(node.op, node.attrs, node.input(0).shape)
+
+
+def _window(op: str, attributes: Pool, image: tuple[int, ...]) -> Window:
+    return place(op, attributes, image, (attributes.filter_height, attributes.filter_width))
+
+
+def _infer_for(op: str) -> Callable[[Pool, Sequence[Operand | None]], list[TensorSpec]]:
+    def infer(attributes: Pool, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        image = needed(op, take(op, operands, ("input",))[0], "input", 4)
+        window = _window(op, attributes, image.shape)
+        batch, _, _, channels = image.shape
+        return [TensorSpec((batch, window.out_h, window.out_w, channels), image.dtype)]
+
+    return infer
+
+
+def _fold(image: Array, window: Window, fill: float, combine: Callable[..., Array]) -> Array:
+    """Combine what all taps see, for every output pixel."""
+    padded = pad_image(image, window, fill)
+    total = tap_view(padded, window, 0, 0).copy()
+    for i in range(window.kernel_h):
+        for j in range(window.kernel_w):
+            if i or j:
+                combine(total, tap_view(padded, window, i, j), out=total)
+    return total
+
+
+def _counts(window: Window, height: int, width: int) -> Array:
+    """Pixels of the image under the window, [out_h, out_w, 1]."""
+
+    def along(count: int, stride: int, pad: int, taps: int, size: int) -> Array:
+        start = np.arange(count) * stride - pad
+        inside = np.minimum(start + taps, size) - np.maximum(start, 0)
+        return np.maximum(inside, 1)  # a window wholly in the padding sums to zero
+
+    rows = along(window.out_h, window.stride_h, window.pad_top, window.kernel_h, height)
+    columns = along(window.out_w, window.stride_w, window.pad_left, window.kernel_w, width)
+    return (rows[:, None] * columns[None, :])[..., None].astype(np.float32)
+
+
+def _mean(image: Array, window: Window) -> Array:
+    total = _fold(image, window, 0.0, np.add)
+    total /= _counts(window, image.shape[1], image.shape[2])
+    return total
+
+
+def _max(image: Array, window: Window) -> Array:
+    return _fold(image, window, -np.inf, np.maximum)
+
+
+def _root_mean_square(image: Array, window: Window) -> Array:
+    return np.asarray(np.sqrt(_mean(image * image, window)))
+
+
+def _reference_for(
+    op: str, compute: Callable[[Array, Window], Array]
+) -> Callable[[Pool, Sequence[Array | None]], list[Array]]:
+    def reference(attributes: Pool, arrays: Sequence[Array | None]) -> list[Array]:
+        image = floats(op, arrays[0])
+        pooled = compute(image, _window(op, attributes, image.shape))
+        return [finish(pooled, None, attributes.activation, arrays[0])]
+
+    return reference
+
+
+def _case(
+    id: str, image: tuple[int, int, int, int], kernel: tuple[int, int], *,
+    stride: tuple[int, int] = (1, 1), padding: Padding = Padding.SAME,
+    activation: Activation = Activation.NONE,
+) -> Sample:  # fmt: skip
+    fields = {
+        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
+        "filter_height": kernel[0], "filter_width": kernel[1],
+        "fused_activation_function": activation.value,
+    }  # fmt: skip
+    return Sample(id, fields, (Arg(image, low=-8, high=8),), accumulates=kernel[0] * kernel[1])
+
+
+def _samples() -> Sequence[Sample]:
+    valid = Padding.VALID
+    return [
+        _case("plain", (1, 7, 11, 5), (3, 3)),
+        _case("halves", (1, 8, 6, 8), (2, 2), stride=(2, 2), padding=valid),
+        _case("halves_odd", (2, 9, 7, 3), (2, 2), stride=(2, 2)),
+        _case("valid", (1, 9, 7, 6), (3, 2), padding=valid, activation=Activation.RELU),
+        _case("stride2", (1, 13, 11, 4), (3, 3), stride=(2, 2), activation=Activation.RELU6),
+        _case("uneven", (1, 11, 5, 7), (5, 2), stride=(3, 1)),
+        _case("global", (1, 7, 5, 13), (7, 5), padding=valid),
+        _case("larger_than_image", (1, 3, 5, 2), (5, 7)),
+        _case("one_pixel", (3, 1, 1, 9), (3, 3)),
+        _case("pointwise_stride", (1, 5, 7, 6), (1, 1), stride=(2, 3)),
+        _case("clamped", (1, 5, 3, 1), (2, 2), activation=Activation.RELU_N1_TO_1),
+        _case("stride_over_size", (1, 3, 3, 5), (2, 2), stride=(5, 5)),
+    ]
+
+
+def _op(
+    name: str, compute: Callable[[Array, Window], Array], accuracy: Accuracy, version: int
+) -> OpDef:
+    return OpDef(
+        name, _parse, _infer_for(name), _reference_for(name, compute), _samples,
+        accuracy=accuracy, max_version=version,
+    )  # fmt: skip
+
+
+OPS = (
+    _op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3),
+    _op("MAX_POOL_2D", _max, Accuracy.ROUNDED, 3),
+    _op("L2_POOL_2D", _root_mean_square, Accuracy.ACCUMULATE, 1),
+)

@@ -1,0 +1,264 @@
+"""TRANSPOSE_CONV, versions 1-5, and MediaPipe's custom op `Convolution2DTransposeBias`.
+
+Filter OHWI. Input pixel (y, x) adds its products with tap (i, j) to output pixel
+(y * stride_h - pad_top + i, x * stride_w - pad_left + j).
+
+TRANSPOSE_CONV is told its output shape, which need not be one that the input reaches; its
+padding is that of the convolution from output to input. The custom op has no shape operand:
+SAME gives size * stride, VALID gives (size - 1) * stride + filter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.axes import const_integers
+from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.windows import fused_activation
+
+CUSTOM = "Convolution2DTransposeBias"
+
+
+@attrs.frozen
+class TransposeConv:
+    """Options of a transposed convolution."""
+
+    stride_h: int
+    stride_w: int
+    padding: Padding
+    activation: Activation = Activation.NONE
+
+
+@attrs.frozen
+class Roles:
+    """Which operand is which."""
+
+    source: int
+    filter: int
+    bias: int
+
+
+ROLES = {"TRANSPOSE_CONV": Roles(2, 1, 3), CUSTOM: Roles(0, 1, 2)}
+
+
+@attrs.frozen
+class Scatter:
+    """Where input pixels land: taps along y and x, and the rows and columns cut off before."""
+
+    kernel_h: int
+    kernel_w: int
+    pad_top: int
+    pad_left: int
+
+
+def scatter_of(node: Node) -> Scatter:
+    """The geometry of a transposed convolution's node."""
+    weights = node.input(ROLES[node.op].filter).shape
+    return _scatter(node.attrs, weights, node.outputs[0].shape)
+
+
+def _scatter(attributes: TransposeConv, weights: Sequence[int], output: Sequence[int]) -> Scatter:
+    def pad(size: int, taps: int, stride: int) -> int:
+        if attributes.padding is Padding.VALID:
+            return 0
+        steps = -(-size // stride)
+        return max((steps - 1) * stride + taps - size, 0) // 2
+
+    _, height, width, _ = weights
+    return Scatter(
+        height, width, pad(output[1], height, attributes.stride_h),
+        pad(output[2], width, attributes.stride_w),
+    )  # fmt: skip
+
+
+def _parse(fields: Fields) -> TransposeConv:
+    return TransposeConv(
+        fields.integer("stride_h", minimum=1),
+        fields.integer("stride_w", minimum=1),
+        fields.padding(),
+        fused_activation(fields),
+    )
+
+
+def _parse_custom(fields: Fields) -> TransposeConv:
+    """The options are the bytes of a C struct: padding (1 SAME, 2 VALID), stride_w, stride_h."""
+    if len(fields.custom_options) < 12:
+        raise ModelError(
+            f"{CUSTOM}: {len(fields.custom_options)} bytes of options, at least 12 needed"
+        )
+    code, stride_w, stride_h = struct.unpack("<3i", fields.custom_options[:12])
+    if code not in (1, 2):
+        raise ModelError(f"{CUSTOM}: unknown padding code {code}")
+    if stride_w < 1 or stride_h < 1:
+        raise ModelError(f"{CUSTOM}: strides {stride_h} and {stride_w} must be at least 1")
+    return TransposeConv(stride_h, stride_w, Padding.SAME if code == 1 else Padding.VALID)
+
+
+def _check(
+    op: str, source: Operand | None, weights: Operand | None, bias: Operand | None
+) -> tuple[Operand, Operand]:
+    image, filters = needed(op, source, "input", 4), needed(op, weights, "filter", 4)
+    if image.shape[3] != filters.shape[3]:
+        raise ModelError(
+            f"{op}: the filter has {filters.shape[3]} input channels, the input {image.shape[3]}"
+        )
+    check_bias(op, bias, filters.shape[0])
+    return image, filters
+
+
+def _infer(attributes: TransposeConv, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    op = "TRANSPOSE_CONV"
+    shape, weights, source, bias = take(
+        op, operands, ("output shape", "filter", "input", "bias"), optional=1
+    )
+    image, filters = _check(op, source, weights, bias)
+    assert shape is not None
+    if shape.data is None:
+        raise UnsupportedError(f"{op}: the output shape is only known while the model runs")
+    output = const_integers(op, shape, "output shape", 4)
+    if min(output) < 1 or (output[0], output[3]) != (image.shape[0], filters.shape[0]):
+        raise ModelError(
+            f"{op}: output shape {list(output)} does not fit a batch of {image.shape[0]} and "
+            f"{filters.shape[0]} output channels of the filter"
+        )
+    return [TensorSpec(output, image.dtype)]
+
+
+def _infer_custom(
+    attributes: TransposeConv, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    given = take(CUSTOM, operands, ("input", "filter", "bias"), optional=1)
+    image, filters = _check(CUSTOM, *given)
+    strides = (attributes.stride_h, attributes.stride_w)
+    if attributes.padding is Padding.SAME:
+        height, width = (n * s for n, s in zip(image.shape[1:3], strides, strict=True))
+    else:
+        height, width = (
+            (n - 1) * s + taps
+            for n, s, taps in zip(image.shape[1:3], strides, filters.shape[1:3], strict=True)
+        )
+    return [TensorSpec((image.shape[0], height, width, filters.shape[0]), image.dtype)]
+
+
+def _reference(attributes: TransposeConv, arrays: Sequence[Array | None]) -> list[Array]:
+    op = "TRANSPOSE_CONV"
+    output = tuple(int(n) for n in np.asarray(arrays[0]).reshape(-1))
+    bias = arrays[3] if len(arrays) > 3 else None
+    sums = _transpose(attributes, floats(op, arrays[2]), floats(op, arrays[1]), output)
+    return [finish(sums, bias, attributes.activation, arrays[2])]
+
+
+def _reference_custom(attributes: TransposeConv, arrays: Sequence[Array | None]) -> list[Array]:
+    image, weights = floats(CUSTOM, arrays[0]), floats(CUSTOM, arrays[1])
+    bias = arrays[2] if len(arrays) > 2 else None
+    specs = [Operand(TensorSpec(a.shape, DType.F32)) for a in (image, weights)]
+    (output,) = _infer_custom(attributes, specs)
+    sums = _transpose(attributes, image, weights, output.shape)
+    return [finish(sums, bias, attributes.activation, arrays[0])]
+
+
+def _transpose(
+    attributes: TransposeConv, image: Array, weights: Array, output: Sequence[int]
+) -> Array:
+    """Sums of a transposed convolution: every tap's products, added where they land."""
+    place = _scatter(attributes, weights.shape, output)
+    batch, height, width, inner = image.shape
+    stride_h, stride_w = attributes.stride_h, attributes.stride_w
+    rows = max((height - 1) * stride_h + place.kernel_h, place.pad_top + output[1])
+    columns = max((width - 1) * stride_w + place.kernel_w, place.pad_left + output[2])
+    canvas = np.zeros((batch, rows, columns, weights.shape[0]), np.float32)
+    pixels = image.reshape(-1, inner)
+    for i in range(place.kernel_h):
+        for j in range(place.kernel_w):
+            products = (pixels @ weights[:, i, j].T).reshape(batch, height, width, -1)
+            canvas[
+                :,
+                i : i + (height - 1) * stride_h + 1 : stride_h,
+                j : j + (width - 1) * stride_w + 1 : stride_w,
+            ] += products
+    top, left = place.pad_top, place.pad_left
+    return np.ascontiguousarray(canvas[:, top : top + output[1], left : left + output[2]])
+
+
+def _case(
+    id: str, image: tuple[int, int, int, int], filter: tuple[int, int, int, int],
+    size: tuple[int, int], *, stride: tuple[int, int] = (2, 2), padding: Padding = Padding.SAME,
+    activation: Activation = Activation.NONE, bias: bool = True, const: bool = True,
+) -> Sample:  # fmt: skip
+    fields = {
+        "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
+        "fused_activation_function": activation.value,
+    }  # fmt: skip
+    args: list[Arg | None] = [
+        Arg.of((image[0], *size, filter[0]), DType.I32),
+        Arg(filter, const=const),
+        Arg(image),
+    ]
+    if bias:
+        args.append(Arg(filter[:1], const=const))
+    version = 4 if activation is not Activation.NONE else 3 if bias else 1
+    depth = filter[1] * filter[2] * filter[3]
+    return Sample(id, fields, tuple(args), version=version, accumulates=depth)
+
+
+def _samples() -> Sequence[Sample]:
+    valid = Padding.VALID
+    return [
+        _case("same3x3", (1, 5, 7, 3), (6, 3, 3, 3), (10, 14)),
+        _case("same3x3_odd", (1, 5, 7, 5), (4, 3, 3, 5), (9, 13), bias=False),
+        _case("same2x2", (2, 3, 5, 6), (5, 2, 2, 6), (6, 10)),
+        _case("same4x4", (1, 5, 3, 4), (8, 4, 4, 4), (10, 6), activation=Activation.RELU),
+        _case("valid3x3", (1, 5, 7, 3), (7, 3, 3, 3), (11, 15), padding=valid),
+        _case("valid_longer", (1, 3, 5, 2), (3, 2, 3, 2), (7, 12), padding=valid, stride=(2, 2)),
+        _case("valid2x2", (1, 4, 6, 9), (10, 2, 2, 9), (8, 12), padding=valid, bias=False),
+        _case("stride1", (1, 5, 7, 6), (4, 3, 3, 6), (5, 7), stride=(1, 1)),
+        _case("stride3", (1, 3, 5, 5), (3, 5, 5, 5), (9, 15), stride=(3, 3)),
+        _case("uneven", (1, 5, 3, 2), (5, 3, 5, 2), (5, 9), stride=(1, 3)),
+        _case("gaps", (1, 3, 3, 3), (2, 2, 1, 3), (9, 9), stride=(3, 3)),
+        _case("one_pixel", (1, 1, 1, 13), (11, 3, 3, 13), (2, 2)),
+        _case("one_channel", (1, 7, 5, 16), (1, 2, 2, 16), (14, 10)),
+        _case("relu6", (1, 3, 3, 4), (4, 3, 3, 4), (6, 6), activation=Activation.RELU6),
+        _case("runtime_filter", (1, 3, 5, 4), (6, 3, 3, 4), (6, 10), const=False),
+    ]
+
+
+def _custom_case(
+    id: str, image: tuple[int, int, int, int], filter: tuple[int, int, int, int],
+    stride: tuple[int, int], padding: Padding = Padding.SAME, const: bool = True,
+) -> Sample:  # fmt: skip
+    options = struct.pack("<3i", 1 if padding is Padding.SAME else 2, stride[1], stride[0])
+    args = (Arg(image), Arg(filter, const=const), Arg(filter[:1], const=const))
+    depth = filter[1] * filter[2] * filter[3]
+    return Sample(id, {}, args, custom_options=options, accumulates=depth)
+
+
+def _custom_samples() -> Sequence[Sample]:
+    return [
+        _custom_case("same2x2", (1, 5, 7, 16), (1, 2, 2, 16), (2, 2)),
+        _custom_case("same3x3", (1, 5, 3, 8), (8, 3, 3, 8), (2, 2)),
+        _custom_case("same3x3_odd", (2, 3, 5, 5), (6, 3, 3, 5), (2, 2)),
+        _custom_case("valid3x3", (1, 4, 5, 3), (5, 3, 3, 3), (2, 2), Padding.VALID),
+        _custom_case("valid2x2", (1, 3, 4, 7), (2, 2, 2, 7), (2, 2), Padding.VALID),
+        _custom_case("uneven", (1, 3, 4, 4), (4, 3, 2, 4), (1, 2)),
+        _custom_case("runtime_filter", (1, 3, 5, 16), (1, 2, 2, 16), (2, 2), const=False),
+    ]
+
+
+OPS = (
+    OpDef(
+        "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
+        accuracy=Accuracy.ACCUMULATE, max_version=5,
+    ),
+    OpDef(
+        CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,
+        accuracy=Accuracy.ACCUMULATE, is_custom=True,
+    ),
+)  # fmt: skip
