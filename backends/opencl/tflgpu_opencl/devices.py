@@ -1,0 +1,186 @@
+"""Which OpenCL devices there are, and what they can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pyopencl as cl
+from tflgpu.errors import DeviceError
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.runtime.protocols import DeviceInfo, Probe
+
+NAME = "opencl"
+_MAX_BINDINGS = 64
+_POINTER_BYTES = 8
+#: Part of a vendor's name or of a platform's, in the order in which they are looked for: a
+#: software platform reports the vendor of the machine's CPU.
+_PLATFORMS = (("portable computing language", "pocl"),)
+_VENDORS = (
+    ("nvidia", "nvidia"),
+    ("advanced micro devices", "amd"),
+    ("amd", "amd"),
+    ("intel", "intel"),
+    ("arm", "arm"),
+    ("qualcomm", "qualcomm"),
+    ("apple", "apple"),
+    ("mesa", "mesa"),
+)
+
+
+@attrs.frozen
+class Found:
+    """A device and pyopencl's handle of it."""
+
+    info: DeviceInfo
+    handle: Any = attrs.field(eq=False, repr=False)
+
+
+def find_devices() -> tuple[tuple[Found, ...], tuple[str, ...]]:
+    """All devices of all platforms, and why some platforms gave none.
+
+    GPUs come first, of those the ones with memory of their own; within a group devices are
+    ordered by platform and name, so that an index means the same device in every process.
+    """
+    handles: list[Any] = []
+    problems: list[str] = []
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        return (), (f"no OpenCL platform is installed ({error})",)
+    for platform in platforms:
+        name = "an OpenCL platform"
+        try:
+            name = platform.name.strip()
+            listed = platform.get_devices()
+        except cl.Error as error:
+            problems.append(f"{name}: {error}")
+            continue
+        for handle in listed:
+            try:
+                handles.append((_order(handle), handle))
+            except cl.Error as error:
+                problems.append(f"a device of {name}: {error}")
+        if not listed:
+            problems.append(f"{name}: it has no devices")
+    handles.sort(key=lambda pair: pair[0])
+    found = tuple(Found(_info(i, handle), handle) for i, (_, handle) in enumerate(handles))
+    return found, tuple(problems)
+
+
+def probe() -> Probe:
+    """What `tflgpu_probe` answers; creates no context."""
+    found, problems = find_devices()
+    if found:
+        return Probe(True, "", tuple(f.info for f in found))
+    return Probe(False, "; ".join(problems) or "no OpenCL platform has a device")
+
+
+def device_at(index: int) -> Found:
+    """A device by its index.
+
+    Raises:
+        DeviceError: there is none of that index; lists those there are.
+    """
+    found, problems = find_devices()
+    if 0 <= index < len(found):
+        return found[index]
+    listed = ", ".join(f"{f.info.index} = {f.info.name}" for f in found)
+    reason = listed or "; ".join(problems) or "none"
+    raise DeviceError(f"there is no OpenCL device {index}; there are: {reason}")
+
+
+def caps_of(handle: Any, *, f16_arithmetic: bool) -> DeviceCaps:
+    """A device's limits and features."""
+    is_gpu = _is_gpu(handle)
+    sizes = [*handle.max_work_item_sizes, 1, 1][:3]
+    # OpenCL bounds the number of work items, not of groups; 2^31 keeps every index an int.
+    axis = 65535 if is_gpu else 2**31 - 1
+    return DeviceCaps(
+        f16_storage=True,  # vload_half and vstore_half are part of every OpenCL
+        f16_arithmetic=f16_arithmetic,
+        int8_storage=True,
+        max_workgroup=int(handle.max_work_group_size),
+        max_workgroup_size=(int(sizes[0]), int(sizes[1]), int(sizes[2])),
+        max_groups=(2**31 - 1, axis, axis),
+        shared_bytes=int(handle.local_mem_size),
+        max_buffer_bytes=int(handle.max_mem_alloc_size),
+        max_bindings=min(_MAX_BINDINGS, int(handle.max_parameter_size) // _POINTER_BYTES),
+        subgroup=_subgroup(handle),
+        compute_units=max(1, int(handle.max_compute_units)),
+        is_gpu=is_gpu,
+        vendor=_vendor(handle),
+    )
+
+
+def alignment_of(handle: Any) -> int:
+    """Bytes to which a sub-buffer's origin must be aligned (the API speaks of bits)."""
+    return max(64, int(handle.mem_base_addr_align) // 8)
+
+
+def lists_f16(handle: Any) -> bool:
+    """Whether the driver promises arithmetic in half."""
+    return "cl_khr_fp16" in str(handle.extensions).split()
+
+
+def shares_memory(handle: Any) -> bool:
+    """Whether host and device use the same memory."""
+    return bool(_optional(handle, "host_unified_memory", False))
+
+
+def fingerprint(handle: Any) -> str:
+    """Everything that a compiled binary depends on, besides its source."""
+    platform = handle.platform
+    parts = (platform.name, platform.version, handle.vendor, handle.name, handle.version,
+             handle.driver_version)  # fmt: skip
+    return "\n".join(str(p) for p in parts)
+
+
+def _info(index: int, handle: Any) -> DeviceInfo:
+    platform = handle.platform.name.strip("\0 ")
+    return DeviceInfo(
+        NAME,
+        index,
+        handle.name.strip("\0 "),
+        _vendor(handle),
+        _is_gpu(handle),
+        f"{platform} {handle.driver_version.strip()}",
+    )
+
+
+def _order(handle: Any) -> tuple[bool, bool, str, str]:
+    return (not _is_gpu(handle), shares_memory(handle), handle.platform.name, handle.name)
+
+
+def _is_gpu(handle: Any) -> bool:
+    return bool(handle.type & cl.device_type.GPU)
+
+
+def _vendor(handle: Any) -> str:
+    platform = f"{handle.platform.name} {handle.platform.vendor}".lower()
+    for part, vendor in _PLATFORMS:
+        if part in platform:
+            return vendor
+    # A driver names the hardware's vendor first of all; a platform may serve several.
+    for text in (str(handle.vendor).lower(), platform):
+        words = set(text.replace("(r)", " ").replace(",", " ").split())
+        for part, vendor in _VENDORS:
+            if part in words or (" " in part and part in text):
+                return vendor
+    return ""
+
+
+def _subgroup(handle: Any) -> int:
+    for name in ("warp_size_nv", "wavefront_width_amd"):
+        width = int(_optional(handle, name, 0))
+        if width:
+            return width
+    return 0
+
+
+def _optional(handle: Any, name: str, default: Any) -> Any:
+    """An attribute that only some drivers have."""
+    try:
+        return getattr(handle, name)
+    except (cl.Error, AttributeError):
+        return default

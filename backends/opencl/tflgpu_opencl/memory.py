@@ -1,0 +1,193 @@
+"""Device memory of a recording: one arena, constants, inputs and outputs; or, with guard bands,
+a fenced allocation for each of them and for each region of the arena."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyopencl as cl
+from tflgpu.errors import DeviceError
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.protocols import ArenaRef, ConstRef, InputRef, Plan, PlannedDispatch, Ref
+
+from tflgpu_opencl.failure import device_errors
+
+Bytes = npt.NDArray[np.uint8]
+#: Least size of an allocation: OpenCL has no empty buffers, and kernels load whole vectors.
+_LEAST = 16
+_LEAST_BAND = 4096
+#: As a float this is NaN, as an integer -1: what was never written does not look like data.
+_POISON = 0xFF
+
+
+@attrs.frozen(eq=False)
+class Region:
+    """A buffer, named for messages; ``parent`` reaches ``band`` bytes further on both sides."""
+
+    name: str
+    nbytes: int
+    buffer: Any = attrs.field(repr=False)
+    parent: Any = attrs.field(default=None, repr=False)
+    band: int = 0
+
+
+class Memory:
+    """The buffers of a plan. Bindings that are equal share a buffer."""
+
+    def __init__(
+        self, context: Any, queue: Any, plan: Plan, *, alignment: int, limit: int, guarded: bool
+    ) -> None:
+        """Allocate.
+
+        Raises:
+            DeviceError: a buffer is larger than the device allows, or memory ran out.
+        """
+        self._context = context
+        self._queue = queue
+        self._plan = plan
+        self._alignment = alignment
+        self._limit = limit
+        self._band = max(_LEAST_BAND, alignment) if guarded else 0
+        # Bytes that no kernel stores by chance: neither constant nor a repeated value.
+        self._pattern = np.random.default_rng(1).integers(0, 256, self._band, np.uint8)
+        self._slices: dict[ArenaRef, Region] = {}
+        self.guarded = guarded
+        self.constants = [self._constant(i, a) for i, a in enumerate(plan.constants)]
+        self._arena = None if guarded else self._allocate("the arena", plan.arena_bytes)
+
+    def new(self, name: str, nbytes: int, host: Array | None = None) -> Region:
+        """A buffer, made over ``host`` memory where that is given."""
+        if host is None:
+            return self._allocate(name, nbytes)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        return Region(name, nbytes, self._buffer(name, flags, host.nbytes, host))
+
+    def bind(
+        self, dispatch: PlannedDispatch, inputs: list[Region], outputs: list[Region]
+    ) -> list[Region]:
+        """The buffers of a dispatch, one per buffer of its kernel.
+
+        Raises:
+            DeviceError: a binding does not fit the plan.
+        """
+        kernel = dispatch.kernel
+        if len(kernel.buffers) != len(dispatch.refs):
+            raise DeviceError(
+                f"{dispatch.label}: {len(dispatch.refs)} bindings for the {len(kernel.buffers)} "
+                f"buffers of kernel {kernel.name}"
+            )
+        return [self._resolve(dispatch, ref, inputs, outputs) for ref in dispatch.refs]
+
+    def poison(self) -> None:
+        """Overwrite the arena with what no kernel may take for data (with guard bands only)."""
+        for region in self._slices.values():
+            self.poison_region(region)
+
+    def poison_region(self, region: Region) -> None:
+        """Overwrite one buffer so."""
+        if region.nbytes:
+            value = np.full(1, _POISON, np.uint8)
+            cl.enqueue_fill_buffer(self._queue, region.buffer, value, 0, region.nbytes)
+
+    def damage(self, region: Region) -> str | None:
+        """What was written outside a region, None where nothing was."""
+        if region.parent is None:
+            return None
+        after = region.band + region.nbytes
+        for what, start in (("before", 0), ("after", after)):
+            found = np.empty(region.band, np.uint8)
+            cl.enqueue_copy(self._queue, found, region.parent, src_offset=start, is_blocking=True)
+            hit = np.flatnonzero(found != self._pattern)
+            if hit.size:
+                at = start + int(hit[0]) - region.band
+                return (
+                    f"{hit.size} bytes {what} {region.name} were overwritten, the first at "
+                    f"offset {at} of {region.nbytes}"
+                )
+        return None
+
+    @property
+    def regions(self) -> list[Region]:
+        """All buffers but those of inputs and outputs."""
+        arena = [] if self._arena is None else [self._arena]
+        return [*self.constants, *self._slices.values(), *arena]
+
+    def release(self) -> None:
+        """Free everything."""
+        regions = self.regions
+        self.constants, self._slices, self._arena = [], {}, None
+        for region in regions:
+            free(region)
+
+    # Inside
+
+    def _resolve(
+        self, dispatch: PlannedDispatch, ref: Ref, inputs: list[Region], outputs: list[Region]
+    ) -> Region:
+        if isinstance(ref, ArenaRef):
+            return self._slice(dispatch, ref)
+        if isinstance(ref, ConstRef):
+            regions = self.constants
+        else:
+            regions = inputs if isinstance(ref, InputRef) else outputs
+        if not 0 <= ref.index < len(regions):
+            raise DeviceError(f"{dispatch.label}: {ref} of {len(regions)}")
+        return regions[ref.index]
+
+    def _slice(self, dispatch: PlannedDispatch, ref: ArenaRef) -> Region:
+        found = self._slices.get(ref)
+        if found is not None:
+            return found
+        arena = self._plan.arena_bytes
+        if ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > arena:
+            raise DeviceError(f"{dispatch.label}: {ref} in an arena of {arena} bytes")
+        if ref.offset % self._alignment:
+            raise DeviceError(
+                f"{dispatch.label}: {ref} is not aligned to the device's {self._alignment} bytes"
+            )
+        name = f"arena bytes {ref.offset} to {ref.offset + ref.nbytes}"
+        if self._arena is None or not ref.nbytes:
+            region = self._allocate(name, ref.nbytes)
+        else:
+            with device_errors(name):
+                part = self._arena.buffer.get_sub_region(ref.offset, ref.nbytes)
+            region = Region(name, ref.nbytes, part)
+        self._slices[ref] = region
+        return region
+
+    def _constant(self, index: int, array: Array) -> Region:
+        data: Bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return self._allocate(f"constant {index}", data.nbytes, data)
+
+    def _allocate(self, name: str, nbytes: int, data: Bytes | None = None) -> Region:
+        flags = cl.mem_flags.READ_WRITE
+        if not self._band:
+            if data is None or not nbytes:
+                return Region(name, nbytes, self._buffer(name, flags, max(nbytes, _LEAST)))
+            flags |= cl.mem_flags.COPY_HOST_PTR
+            return Region(name, nbytes, self._buffer(name, flags, nbytes, data))
+        inside = np.full(nbytes, _POISON, np.uint8) if data is None else data
+        image = np.concatenate([self._pattern, inside, self._pattern])
+        parent = self._buffer(name, flags | cl.mem_flags.COPY_HOST_PTR, image.nbytes, image)
+        with device_errors(name):
+            part = parent.get_sub_region(self._band, max(nbytes, _LEAST))
+        return Region(name, nbytes, part, parent, self._band)
+
+    def _buffer(self, name: str, flags: int, nbytes: int, data: Array | None = None) -> Any:
+        if nbytes > self._limit:
+            raise DeviceError(
+                f"{name} takes {nbytes} bytes, and the device's buffers have at most {self._limit}"
+            )
+        with device_errors(f"allocating {nbytes} bytes for {name}"):
+            # With host memory pyopencl takes the size from it.
+            return cl.Buffer(self._context, flags, 0 if data is not None else nbytes, data)
+
+
+def free(region: Region) -> None:
+    """Release a buffer now, whoever still refers to it."""
+    for buffer in (region.buffer, region.parent):
+        if buffer is not None:
+            buffer.release()

@@ -1,0 +1,108 @@
+"""OpenCL's enqueue functions, called directly.
+
+A run enqueues some dozens of commands whose arguments never change. pyopencl converts each
+argument anew and makes an event object, in the driver too, for every command. Here arguments
+are converted once, no event is asked for, and the loop over the commands runs in C.
+
+The functions are taken from the library that pyopencl itself is linked to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import attrs
+import numpy as np
+import pyopencl as cl
+
+#: A function that gives an OpenCL status, and its arguments.
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+_NULL = ctypes.c_void_p(None)
+_NONE = ctypes.c_uint(0)
+_NOT_BLOCKING = ctypes.c_uint(0)
+_NO_WAIT = (_NONE, _NULL, _NULL)  # no events to wait for, none wanted
+_NAMES = (
+    "clEnqueueNDRangeKernel",
+    "clEnqueueWriteBuffer",
+    "clEnqueueReadBuffer",
+    "clEnqueueMapBuffer",
+    "clEnqueueUnmapMemObject",
+)
+
+
+@attrs.frozen
+class Native:
+    """The functions. Objects are pyopencl's; whoever keeps a call must keep them alive."""
+
+    _nd_range: Any
+    _write: Any
+    _read: Any
+    _map: Any
+    _unmap: Any
+
+    def kernel(
+        self, queue: Any, kernel: Any, size: tuple[int, ...], local: tuple[int, ...]
+    ) -> Call:
+        """Run a kernel over ``size`` work items in groups of ``local``."""
+        return self._nd_range, (
+            _handle(queue), _handle(kernel), ctypes.c_uint(len(size)), _NULL, _sizes(size),
+            _sizes(local), *_NO_WAIT,
+        )  # fmt: skip
+
+    def write(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> Call:
+        """Copy all of ``array`` to the start of a buffer."""
+        return self._write, self._copy(queue, buffer, array)
+
+    def read(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> Call:
+        """Fill ``array`` from the start of a buffer."""
+        return self._read, self._copy(queue, buffer, array)
+
+    def map(self, queue: Any, buffer: Any, nbytes: int, flags: int) -> Call:
+        """Let the host see a buffer that was made over host memory."""
+        status = (ctypes.c_int * 1)()
+        return self._mapped, (
+            _handle(queue), _handle(buffer), _NOT_BLOCKING, ctypes.c_uint64(flags),
+            ctypes.c_size_t(0), ctypes.c_size_t(nbytes), *_NO_WAIT, status,
+        )  # fmt: skip
+
+    def unmap(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> Call:
+        """Give a mapped buffer back to the device."""
+        pointer = ctypes.c_void_p(array.ctypes.data)
+        return self._unmap, (_handle(queue), _handle(buffer), pointer, *_NO_WAIT)
+
+    def _copy(self, queue: Any, buffer: Any, array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+        return (
+            _handle(queue), _handle(buffer), _NOT_BLOCKING, ctypes.c_size_t(0),
+            ctypes.c_size_t(array.nbytes), ctypes.c_void_p(array.ctypes.data), *_NO_WAIT,
+        )  # fmt: skip
+
+    def _mapped(self, *args: Any) -> int:
+        # The one function that gives a pointer, known from the first call, instead of a status.
+        self._map(*args)
+        return int(args[-1][0])
+
+
+@cache
+def native() -> Native | None:
+    """The functions, or None where they cannot be found; pyopencl's own serve then."""
+    # On most systems a symbol is also looked for in what the extension module is linked to.
+    name = "OpenCL" if sys.platform == "win32" else cl._cl.__file__
+    try:
+        library = ctypes.CDLL(name)
+        functions = [getattr(library, n) for n in _NAMES]
+    except (OSError, AttributeError):
+        return None
+    functions[3].restype = ctypes.c_void_p
+    return Native(*functions)
+
+
+def _handle(wrapper: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(wrapper.int_ptr)
+
+
+def _sizes(values: tuple[int, ...]) -> ctypes.Array[ctypes.c_size_t]:
+    return (ctypes.c_size_t * len(values))(*values)

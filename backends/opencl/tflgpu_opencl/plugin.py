@@ -1,0 +1,49 @@
+"""Hooks of the OpenCL backend. Imports without pyopencl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tflgpu.hookspecs import hookimpl
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
+
+if TYPE_CHECKING:
+    from tflgpu.options import DelegateOptions
+    from tflgpu.runtime.protocols import Device
+
+NAME = "opencl"
+
+
+@hookimpl
+def tflgpu_register_backends() -> list[BackendInfo]:
+    """One backend, for every OpenCL platform that is installed."""
+    return [
+        BackendInfo(
+            NAME,
+            API_VERSION,
+            requires=("pyopencl",),
+            extra="opencl",
+            rank=20,
+            system_hint="apt install pocl-opencl-icd or your GPU vendor's driver",
+        )
+    ]
+
+
+@hookimpl
+def tflgpu_probe(backend: str) -> Probe | None:
+    """List the devices of all platforms, GPUs first."""
+    if backend != NAME:
+        return None
+    from tflgpu_opencl.devices import probe
+
+    return probe()
+
+
+@hookimpl
+def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> Device | None:
+    """Open one of the devices that the probe lists."""
+    if backend != NAME:
+        return None
+    from tflgpu_opencl.device import OpenCLDevice
+
+    return OpenCLDevice(index)

@@ -1,0 +1,219 @@
+"""A plan bound to a device, run again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import pyopencl as cl
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch
+
+from tflgpu_opencl.commands import Commands
+from tflgpu_opencl.failure import device_errors
+from tflgpu_opencl.memory import Memory, Region
+from tflgpu_opencl.native import Native
+from tflgpu_opencl.staging import Staging
+
+
+@attrs.frozen(eq=False)
+class Launch:
+    """A dispatch with its own kernel object, whose arguments are set."""
+
+    dispatch: PlannedDispatch
+    kernel: Any
+    regions: tuple[Region, ...]
+
+    def add_to(self, commands: Commands) -> None:
+        """Add it to a list of commands."""
+        commands.kernel(self.kernel, self.dispatch.groups, self.dispatch.kernel.workgroup)
+
+
+class OpenCLRecording:
+    """A `Recording` on one in-order queue, which keeps dispatches in their order."""
+
+    def __init__(
+        self,
+        context: Any,
+        queue: Any,
+        native: Native | None,
+        memory: Memory,
+        inputs: Sequence[Staging],
+        outputs: Sequence[Staging],
+        launches: Sequence[Launch],
+        on_close: Callable[[OpenCLRecording], None],
+    ) -> None:
+        self._context = context
+        self._queue = queue
+        self._native = native
+        self._memory = memory
+        self._staging = [*inputs, *outputs]
+        self._outputs_staging = list(outputs)
+        self._launches = list(launches)
+        self._on_close = on_close
+        self._inputs = tuple(s.array for s in inputs)
+        self._outputs = tuple(s.array for s in outputs)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._failure = ""
+        self._profiling_queue: Any = None
+
+        self._before = Commands(queue, native)
+        self._after = Commands(queue, native)
+        self._all = Commands(queue, native)
+        for staging in self._staging:
+            staging.before(self._before)
+            staging.before(self._all)
+        for launch in self._launches:
+            launch.add_to(self._all)
+        for staging in self._staging:
+            staging.after(self._after)
+            staging.after(self._all)
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per plan input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per plan output."""
+        return self._outputs
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels launched by a run."""
+        return len(self._launches)
+
+    def run(self) -> None:
+        """Upload, run every dispatch, download; return when the outputs are there.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run, or, with guard bands, a
+                kernel wrote outside its buffers.
+        """
+        with self._lock:
+            self._check_usable()
+            try:
+                if self._memory.guarded:
+                    self._run_guarded()
+                else:
+                    self._all.submit()
+                    self._finish()
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Run once with a timer around every dispatch; GPU time by the driver's events.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            try:
+                return self._run_profiled()
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
+    def close(self) -> None:
+        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._inputs = self._outputs = ()
+            self._before = self._after = self._all = Commands(self._queue, self._native)
+            self._launches.clear()
+            try:
+                # A device that is lost cannot release what it held; that is no news here.
+                with device_errors("closing"):
+                    self._queue.finish()
+                    for staging in self._staging:
+                        staging.release()
+                    self._memory.release()
+            except DeviceError:
+                pass
+            self._staging.clear()
+            self._outputs_staging.clear()
+            self._profiling_queue = None
+        self._on_close(self)
+
+    # Inside
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StateError("this recording is closed")
+        if self._failure:
+            raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
+
+    def _finish(self) -> None:
+        with device_errors("running"):
+            self._queue.finish()
+
+    def _run_profiled(self) -> list[DispatchTime]:
+        if self._profiling_queue is None:
+            timed = cl.command_queue_properties.PROFILING_ENABLE
+            with device_errors("making a queue with timers"):
+                self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
+        self._before.submit()
+        self._finish()
+        with device_errors("profiling"):
+            events = [self._timed(launch) for launch in self._launches]
+            self._profiling_queue.finish()
+            times = [
+                DispatchTime(
+                    launch.dispatch.label,
+                    launch.dispatch.kernel.name,
+                    (event.profile.end - event.profile.start) * 1e-9 if event else 0.0,
+                )
+                for launch, event in zip(self._launches, events, strict=True)
+            ]
+        self._after.submit()
+        self._finish()
+        return times
+
+    def _timed(self, launch: Launch) -> Any:
+        workgroup = launch.dispatch.kernel.workgroup
+        size = tuple(g * w for g, w in zip(launch.dispatch.groups, workgroup, strict=True))
+        if not all(size):
+            return None
+        return cl.enqueue_nd_range_kernel(self._profiling_queue, launch.kernel, size, workgroup)
+
+    def _run_guarded(self) -> None:
+        """Dispatch by dispatch, so that the one which writes outside a buffer can be named."""
+        with device_errors("running"):
+            self._memory.poison()
+            for staging in self._outputs_staging:
+                self._memory.poison_region(staging.region)
+            self._before.submit()
+            for launch in self._launches:
+                single = Commands(self._queue, self._native)
+                launch.add_to(single)
+                single.submit()
+                self._finish()
+                for region in launch.regions:
+                    self._check(region, launch)
+            for region in self._memory.regions:
+                self._check(region, None)
+            for staging in self._staging:
+                self._check(staging.region, None)
+            self._after.submit()
+            self._finish()
+
+    def _check(self, region: Region, launch: Launch | None) -> None:
+        damage = self._memory.damage(region)
+        if damage:
+            blame = (
+                f"dispatch {launch.dispatch.label}, kernel {launch.dispatch.kernel.name}"
+                if launch
+                else "some dispatch that does not use it"
+            )
+            raise DeviceError(f"{blame}: {damage}")

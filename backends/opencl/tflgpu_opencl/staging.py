@@ -1,0 +1,125 @@
+"""Where the host writes inputs and reads outputs.
+
+With memory of its own the device gets copies, from and to pinned host memory that stays mapped.
+Where host and device share memory, the buffer is made over the host's array and nothing is
+copied: the array is handed over before a run and taken back after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyopencl as cl
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.protocols import PlannedIO
+
+from tflgpu_opencl.commands import Commands
+from tflgpu_opencl.failure import device_errors
+from tflgpu_opencl.memory import Memory, Region, free
+from tflgpu_opencl.native import Native
+
+#: What drivers want of host memory to use it in place: a page, and whole cache lines.
+_PAGE = 4096
+_LINE = 64
+
+
+class Staging(Protocol):
+    """One input or output: a host array and a device buffer."""
+
+    array: Array
+    region: Region
+
+    def before(self, commands: Commands) -> None:
+        """Add what happens before the kernels."""
+        ...
+
+    def after(self, commands: Commands) -> None:
+        """Add what happens after the kernels."""
+        ...
+
+    def release(self) -> None:
+        """Free the device's part; the array lives as long as someone holds it."""
+        ...
+
+
+class Copied:
+    """A device buffer and a pinned host array."""
+
+    def __init__(
+        self, context: Any, queue: Any, memory: Memory, io: PlannedIO, *, is_input: bool
+    ) -> None:
+        self._is_input = is_input
+        self.region = memory.new(_name(io, is_input), io.nbytes)
+        if not io.nbytes:
+            self.array: Array = np.zeros(io.shape, io.dtype.numpy)
+            return
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        access = cl.map_flags.READ | cl.map_flags.WRITE
+        with device_errors(f"pinning {io.nbytes} bytes for {io.name}"):
+            pinned = cl.Buffer(context, flags, io.nbytes)
+            # The mapping keeps the buffer, and every view of the array keeps the mapping.
+            flat, _ = cl.enqueue_map_buffer(queue, pinned, access, 0, (io.nbytes,), np.uint8)
+        flat[...] = 0
+        self.array = flat.view(io.dtype.numpy).reshape(io.shape)
+
+    def before(self, commands: Commands) -> None:
+        """Upload an input."""
+        if self._is_input:
+            commands.write(self.region.buffer, self.array)
+
+    def after(self, commands: Commands) -> None:
+        """Download an output."""
+        if not self._is_input:
+            commands.read(self.region.buffer, self.array)
+
+    def release(self) -> None:
+        """Free the device buffer."""
+        free(self.region)
+
+
+class Shared:
+    """A host array that the device uses in place."""
+
+    def __init__(
+        self, queue: Any, memory: Memory, native: Native, io: PlannedIO, *, is_input: bool
+    ) -> None:
+        self._queue = queue
+        self._native = native
+        self._flags = int(cl.map_flags.READ | (cl.map_flags.WRITE if is_input else 0))
+        self._host = _aligned(io.nbytes)
+        self.array: Array = self._host[: io.nbytes].view(io.dtype.numpy).reshape(io.shape)
+        self.region = memory.new(_name(io, is_input), io.nbytes, self._host)
+        self._map = native.map(queue, self.region.buffer, self._host.nbytes, self._flags)
+        commands = Commands(queue, native)
+        self.after(commands)
+        commands.submit()
+        queue.finish()
+
+    def before(self, commands: Commands) -> None:
+        """Hand the array to the device."""
+        call = self._native.unmap(self._queue, self.region.buffer, self._host)
+        commands.append(call, self._host, self.region.buffer)
+
+    def after(self, commands: Commands) -> None:
+        """Take the array back."""
+        commands.append(self._map, self._host, self.region.buffer)
+
+    def release(self) -> None:
+        """End the mapping and free the buffer."""
+        commands = Commands(self._queue, self._native)
+        self.before(commands)
+        commands.submit()
+        self._queue.finish()
+        free(self.region)
+
+
+def _name(io: PlannedIO, is_input: bool) -> str:
+    return f"{'input' if is_input else 'output'} {io.name}"
+
+
+def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    size = max(_LINE, -(-nbytes // _LINE) * _LINE)
+    memory = np.zeros(size + _PAGE, np.uint8)
+    start = -memory.ctypes.data % _PAGE
+    return memory[start : start + size]

@@ -1,0 +1,55 @@
+"""Fixtures that tests of every area use: what a test needs, or a reason why it is skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tflgpu.plugins import registry
+from tflgpu.runtime.protocols import Probe
+
+
+def _require_backend(name: str) -> Probe:
+    probe = registry().probe(name)
+    if probe.available:
+        return probe
+    info = registry().backends[name]
+    reason = f"backend {name}: {probe.reason}"
+    if info.system_hint:
+        reason += f" (it may need: {info.system_hint})"
+    # A machine that is set up to have a backend must not pass by skipping its tests.
+    if name in os.environ.get("TFLGPU_REQUIRE_BACKENDS", "").replace(",", " ").split():
+        pytest.fail(f"{reason}; TFLGPU_REQUIRE_BACKENDS asks for it")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def require_backend() -> Callable[[str], Probe]:
+    """``require_backend(name)`` skips unless the backend has a device here, and fails instead
+    where the environment variable TFLGPU_REQUIRE_BACKENDS lists the backend."""
+    return _require_backend
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """The folder of .tflite files: TFLGPU_MODELS, or shared/models beside the checkout."""
+    given = os.environ.get("TFLGPU_MODELS")
+    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "models"
+    if not folder.is_dir():
+        pytest.skip(f"no models at {folder}; set TFLGPU_MODELS to a folder of .tflite files")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_path(models_dir: Path) -> Callable[[str], Path]:
+    """``model_path(name)``: a model's file, with or without its suffix; skips where absent."""
+
+    def find(name: str) -> Path:
+        path = models_dir / (name if name.endswith(".tflite") else f"{name}.tflite")
+        if not path.is_file():
+            pytest.skip(f"no model {path.name} in {models_dir}")
+        return path
+
+    return find
