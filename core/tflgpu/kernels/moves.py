@@ -154,9 +154,7 @@ def move(
     count = out.layout.outer * out.slices
     i = spread(low, k, count)
     outer, slice_ = split_index(k, i, out)
-    value = gather_vector(
-        src, low.node.outputs[output].shape, outer, slice_, where, vector=vector
-    )
+    value = gather_vector(src, low.node.outputs[output].shape, outer, slice_, where, vector=vector)
     out.store(outer, slice_, value)
     launch(low, k, count)
 

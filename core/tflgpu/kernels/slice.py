@@ -14,34 +14,21 @@ from tflgpu.ops.slice import Box, StridedSliceAttrs, slice_box, strided_box
 
 
 def _cut(low: Lowering, box: Box) -> None:
-    # Dimensions of size 1 that STRIDED_SLICE made are skipped, those it dropped come back.
-    kept = [c for c in box.cuts if c.keep]
-    is_new = _new_dimensions(box)
-
     def prepare(k: Builder) -> IndexMap:
         def where(index: Sequence[Expr]) -> Sequence[Expr]:
-            own = iter([x for x, new in zip(index, is_new, strict=True) if not new])
+            own = {d: x for d, x in zip(box.sources, index, strict=True) if d is not None}
             return [
-                next(own) * cut.step + cut.start if cut.keep else k.i32(cut.start)
-                for cut in box.cuts
+                own[d] * cut.step + cut.start if d in own else k.i32(cut.start)
+                for d, cut in enumerate(box.cuts)
             ]
 
         return where
 
-    last = box.cuts[-1] if box.cuts else None
+    last = len(box.cuts) - 1
     vector = (
-        last is not None
-        and last.keep
-        and last.step == 1
-        and last.start % 4 == 0
-        and not is_new[-1]
-        and bool(kept)
+        box.sources[-1:] == (last,) and box.cuts[last].step == 1 and box.cuts[last].start % 4 == 0
     )
     move(low, prepare, vector=vector)
-
-
-def _new_dimensions(box: Box) -> list[bool]:
-    return list(box.new)
 
 
 def _slice(low: Lowering) -> None:

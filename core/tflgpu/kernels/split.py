@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.ir.graph import Node
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernels.moves import IndexMap, movable, move
 from tflgpu.ops.axes import integers, normal_axis

@@ -142,7 +142,7 @@ def _pad_v2_samples() -> Sequence[Sample]:
 
     return [
         sample("image", _args((1, 5, 7, 3), [[0, 0], [1, 2], [3, 0], [0, 0]]), 2.5),
-        sample("lowest", _args((1, 5, 7, 8), [[0, 0], [1, 1], [1, 1], [0, 0]]), -3e38),
+        sample("lowest", _args((1, 5, 7, 8), [[0, 0], [1, 1], [1, 1], [0, 0]]), -60000.0),
         sample("channels", _args((1, 3, 5, 3), [[0, 0], [0, 0], [0, 0], [2, 3]]), -1.5),
         sample("runtime", _args((2, 3, 5), [[1, 0], [0, 1], [2, 1]]), 0, const=False),
         sample("vector", _args((7,), [[3, 2]]), 1),

@@ -73,7 +73,7 @@ def _range_size(start: Array, limit: Array, delta: Array) -> int:
         raise ModelError(f"RANGE: from {first} to {last} by {step} never ends")
     if start.dtype.kind == "f":
         # In the operands' own precision, as TFLite does: 3.5 / 0.7 is exactly 5 in f32.
-        return int(math.ceil(abs((last - first) / step)))
+        return math.ceil(float(abs((last - first) / step)))
     return -(-abs(int(last) - int(first)) // abs(int(step)))
 
 

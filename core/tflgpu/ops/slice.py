@@ -21,20 +21,30 @@ from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Samp
 @attrs.frozen
 class Cut:
     """What to take along one dimension of the operand: ``size`` elements from ``start`` on,
-    ``step`` apart (negative = backwards). ``keep`` = False drops the dimension."""
+    ``step`` apart (negative = backwards)."""
 
     start: int
     step: int
     size: int
-    keep: bool = True
 
 
 @attrs.frozen
 class Box:
-    """A `Cut` for each dimension of the operand, and the result's shape (with new dimensions)."""
+    """What is taken of an operand, and how the result is made of it.
+
+    Attributes:
+        cuts: One for each dimension of the operand.
+        sources: For each dimension of the result the operand's dimension that it is, None for a
+            new one of size 1. Dimensions that are not named here have a cut of size 1.
+    """
 
     cuts: tuple[Cut, ...]
-    shape: tuple[int, ...]
+    sources: tuple[int | None, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(1 if d is None else self.cuts[d].size for d in self.sources)
 
     def take(self, x: Array) -> Array:
         """The box out of ``x``."""
@@ -62,7 +72,7 @@ def slice_box(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -
                 f"{list(shape)}"
             )
         cuts.append(Cut(first, 1, rest))
-    return Box(tuple(cuts), tuple(c.size for c in cuts))
+    return Box(tuple(cuts), tuple(range(len(cuts))))
 
 
 def _infer_slice(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -127,21 +137,20 @@ def strided_box(
     """
     entries = _expand(attributes, len(shape), len(begin))
     cuts: list[Cut] = []
-    result: list[int] = []
+    sources: list[int | None] = []
     for entry in entries:
         if entry == "new":
-            result.append(1)
+            sources.append(None)
             continue
         dim = shape[len(cuts)]
-        if entry == "all":
-            cut = Cut(0, 1, dim)
-        else:
-            assert isinstance(entry, int)
+        if isinstance(entry, int):
             cut = _cut(attributes, entry, dim, begin[entry], end[entry], strides[entry])
+        else:
+            cut = Cut(0, 1, dim)
+        if not (isinstance(entry, int) and attributes.shrink_axis_mask >> entry & 1):
+            sources.append(len(cuts))
         cuts.append(cut)
-        if cut.keep:
-            result.append(cut.size)
-    return Box(tuple(cuts), tuple(result))
+    return Box(tuple(cuts), tuple(sources))
 
 
 def _expand(attributes: StridedSliceAttrs, rank: int, count: int) -> list[int | str]:
@@ -175,7 +184,7 @@ def _cut(
                 f"STRIDED_SLICE: begin {entry} is {begin}, outside a dimension of {dim} that it "
                 "shrinks"
             )
-        return Cut(start, 1, 1, keep=False)
+        return Cut(start, 1, 1)
     start = first if attributes.begin_mask >> entry & 1 else min(max(start, lowest), highest)
     if attributes.end_mask >> entry & 1:
         stop = last

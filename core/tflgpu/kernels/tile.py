@@ -1,0 +1,63 @@
+"""TILE, BROADCAST_TO, REVERSE_V2, FILL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernels.moves import IndexMap, accepts_data, movable, move
+from tflgpu.ops.axes import integers
+from tflgpu.ops.tile import reverse_axes
+
+
+def _repeat(operand: int) -> Callable[[Lowering], None]:
+    """Each index modulo the operand's dimension; dimensions line up at the back."""
+
+    def build(low: Lowering) -> None:
+        dims = low.node.input(operand).shape
+        wanted = low.node.outputs[0].shape
+
+        def prepare(k: Builder) -> IndexMap:
+            def where(index: Sequence[Expr]) -> Sequence[Expr]:
+                own = index[len(index) - len(dims) :]
+                sizes = wanted[len(wanted) - len(dims) :]
+                return [
+                    k.i32(0) if d == 1 else x if d == size else x % d
+                    for x, d, size in zip(own, dims, sizes, strict=True)
+                ]
+
+            return where
+
+        vector = dims[-1:] != () and (dims[-1] == wanted[-1] or dims[-1] % 4 == 0)
+        move(low, prepare, operand=operand, vector=vector)
+
+    return build
+
+
+def _reverse(low: Lowering) -> None:
+    dims = low.node.input(0).shape
+    axes = reverse_axes(integers(low.node.const(1)), len(dims))
+
+    def prepare(k: Builder) -> IndexMap:
+        def where(index: Sequence[Expr]) -> Sequence[Expr]:
+            return [dims[d] - 1 - x if d in axes else x for d, x in enumerate(index)]
+
+        return where
+
+    move(low, prepare, vector=len(dims) - 1 not in axes)
+
+
+def _accepts_fill(node: Node, site: Site) -> str | None:
+    return movable(node, node.input(1), *node.outputs)
+
+
+RULES = (
+    KernelRule("TILE", "move", _repeat(0), accepts_data),
+    KernelRule("BROADCAST_TO", "move", _repeat(0), accepts_data),
+    KernelRule("REVERSE_V2", "move", _reverse, accepts_data),
+    KernelRule("FILL", "move", _repeat(1), _accepts_fill),
+)
