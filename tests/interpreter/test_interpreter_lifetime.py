@@ -1,0 +1,322 @@
+"""Views, state, closing, threads: what an interpreter holds, and when it lets go of it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import interpreter_models as models
+import numpy as np
+import pytest
+import tflgpu.interpreter
+from tflgpu.delegate import GpuDelegate
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.hookspecs import hookimpl
+from tflgpu.interpreter import Interpreter
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.base import NoAttrs, OpDef, Operand, no_attrs
+from tflgpu.plugins import Registry
+from tflgpu.runtime.session import Session
+
+X = np.array([[1.0, 2.0, 3.0]], np.float32)
+Y = (X + models.C) * models.C
+
+
+def ready(content: bytes | None = None) -> Interpreter:
+    interpreter = Interpreter(model_content=content or models.chain())
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+@pytest.fixture
+def closes(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """The sessions that have been closed, in order."""
+    closed: list[Session] = []
+    original = Session.close
+
+    def close(self: Session) -> None:
+        closed.append(self)
+        original(self)
+
+    monkeypatch.setattr(Session, "close", close)
+    return closed
+
+
+# Views
+
+
+def test_views_read_and_write_the_tensors_themselves() -> None:
+    interpreter = ready()
+    source, result = interpreter.tensor(0), interpreter.tensor(3)
+    for scale in (1, 2):
+        source()[...] = X * scale
+        interpreter.invoke()
+        np.testing.assert_array_equal(result(), (X * scale + models.C) * models.C)
+    assert source().__array_interface__ == source().__array_interface__
+
+
+def test_a_view_of_a_constant_is_read_only() -> None:
+    for interpreter in (ready(), Interpreter(model_content=models.chain())):
+        view = interpreter.tensor(1)()
+        np.testing.assert_array_equal(view, models.C)
+        assert not view.flags.writeable
+
+
+HOLDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "the view": lambda v: v,
+    "a slice": lambda v: v[:, 1:],
+    "a reshaped slice": lambda v: v[0, ::2].reshape(2, 1),
+    "another type": lambda v: v.view(np.int32),
+    "a memoryview": memoryview,
+}
+
+
+@pytest.mark.parametrize("what", HOLDS)
+def test_nothing_runs_while_a_view_is_held(what: str) -> None:
+    interpreter = ready()
+    held = HOLDS[what](interpreter.tensor(0)())
+    for action in (
+        interpreter.invoke,
+        interpreter.allocate_tensors,
+        lambda: interpreter.resize_tensor_input(0, [2, 3]),
+    ):
+        with pytest.raises(StateError, match="view of a tensor is still held"):
+            action()
+    interpreter.set_tensor(0, X)
+    np.testing.assert_array_equal(interpreter.get_tensor(0), X)
+    del held
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(3), Y)
+
+
+def test_a_copy_of_a_view_holds_nothing() -> None:
+    interpreter = ready()
+    copy = interpreter.tensor(0)().copy()
+    interpreter.invoke()
+    assert copy.shape == (1, 3)
+
+
+def test_a_session_lives_as_long_as_a_view_of_it(closes: list[Session]) -> None:
+    interpreter = ready()
+    interpreter.set_tensor(0, X)
+    view = interpreter.tensor(0)()
+    part = view[:, 1:]
+    interpreter.close()
+    del view
+    assert closes == []
+    np.testing.assert_array_equal(part, X[:, 1:])
+    del part
+    assert len(closes) == 1
+
+
+# Closing
+
+
+USES: dict[str, Callable[[Interpreter], Any]] = {
+    "allocate_tensors": lambda i: i.allocate_tensors(),
+    "invoke": lambda i: i.invoke(),
+    "set_tensor": lambda i: i.set_tensor(0, X),
+    "get_tensor": lambda i: i.get_tensor(3),
+    "constant": lambda i: i.get_tensor(1),
+    "tensor": lambda i: i.tensor(0)(),
+    "resize_tensor_input": lambda i: i.resize_tensor_input(0, [2, 3]),
+    "reset_all_variables": lambda i: i.reset_all_variables(),
+    "get_input_details": lambda i: i.get_input_details(),
+    "get_output_details": lambda i: i.get_output_details(),
+    "get_tensor_details": lambda i: i.get_tensor_details(),
+    "_get_ops_details": lambda i: i._get_ops_details(),
+    "num_subgraphs": lambda i: i.num_subgraphs(),
+    "get_signature_list": lambda i: i.get_signature_list(),
+    "get_signature_runner": lambda i: i.get_signature_runner(),
+    "delegation_report": lambda i: i.delegation_report(),
+    "with": lambda i: i.__enter__(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_use_after_close_says_so(use: str) -> None:
+    interpreter = ready()
+    interpreter.close()
+    interpreter.close()
+    with pytest.raises(StateError, match="interpreter is closed"):
+        USES[use](interpreter)
+
+
+def test_the_uses_are_all_there_are() -> None:
+    public = {n for n in vars(Interpreter) if not n.startswith("_")}
+    assert public - {"close"} <= set(USES)
+
+
+def test_a_runner_of_a_closed_interpreter_says_so() -> None:
+    with ready() as interpreter:
+        runner = interpreter.get_signature_runner()
+        np.testing.assert_array_equal(runner(image=X)["scores"], Y)
+    for use in (lambda: runner(image=X), runner.get_input_details, runner.get_output_details):
+        with pytest.raises(StateError, match="interpreter is closed"):
+            use()
+
+
+def test_close_closes_the_session_once(closes: list[Session]) -> None:
+    with ready() as interpreter:
+        assert closes == []
+    assert len(closes) == 1
+    del interpreter
+    gc.collect()
+    assert len(closes) == 1
+
+
+def test_resizing_closes_the_old_session(closes: list[Session]) -> None:
+    interpreter = ready()
+    interpreter.resize_tensor_input(0, [2, 3])
+    assert len(closes) == 1
+    interpreter.allocate_tensors()
+    interpreter.allocate_tensors()
+    assert len(closes) == 1
+
+
+def test_an_interpreter_that_is_dropped_closes_its_session(closes: list[Session]) -> None:
+    interpreter = ready()
+    view = interpreter.tensor(3)
+    gone = weakref.ref(interpreter)
+    del interpreter, view
+    gc.collect()
+    assert gone() is None
+    assert len(closes) == 1
+
+
+def test_a_delegate_outlives_the_interpreters_it_serves() -> None:
+    with GpuDelegate(backend="cpu_ref") as delegate:
+        for _ in range(2):
+            with Interpreter(
+                model_content=models.chain(), experimental_delegates=[delegate]
+            ) as interpreter:
+                np.testing.assert_array_equal(
+                    interpreter.get_signature_runner()(image=X)["scores"], Y
+                )
+
+
+# State
+
+
+def _infer(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    assert operands[0] is not None
+    return [operands[0].spec]
+
+
+def _accumulate(attributes: NoAttrs, arrays: Sequence[Any]) -> list[np.ndarray]:
+    x, total = arrays
+    return [total + x, total + x]  # the result, then the new state
+
+
+class CounterPlugin:
+    """A plugin with a stateful custom op."""
+
+    @hookimpl
+    def tflgpu_register_ops(self) -> list[OpDef]:
+        return [
+            OpDef(
+                "Accumulate", no_attrs, _infer, _accumulate, list,
+                is_custom=True, stateful=True,
+            )
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Interpreter:
+    """An interpreter of a model with a state tensor, through a plugin's op."""
+    registry = Registry.of({"counter": CounterPlugin()})
+    monkeypatch.setattr(tflgpu.interpreter, "registry", lambda: registry)
+    return Interpreter(model_content=models.counter())
+
+
+def test_state_is_kept_between_runs_and_reset_on_request(counting: Interpreter) -> None:
+    counting.reset_all_variables()  # harmless before there is anything
+    counting.allocate_tensors()
+    counting.set_tensor(0, np.array([1, 10], np.float32))
+    for step in (1, 2, 3):
+        counting.invoke()
+        np.testing.assert_array_equal(counting.get_tensor(2), [step, 10 * step])
+    counting.allocate_tensors()  # nothing to do, so nothing is lost
+    counting.invoke()
+    np.testing.assert_array_equal(counting.get_tensor(2), [4, 40])
+    counting.reset_all_variables()
+    counting.invoke()
+    np.testing.assert_array_equal(counting.get_tensor(2), [1, 10])
+
+
+def test_state_can_be_read(counting: Interpreter) -> None:
+    counting.allocate_tensors()
+    counting.set_tensor(0, np.array([1, 10], np.float32))
+    counting.invoke()
+    np.testing.assert_array_equal(counting.get_tensor(1), [1, 10])
+
+
+# Threads
+
+
+def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, go_on = threading.Event(), threading.Event()
+    original = Session.run
+
+    def slow(self: Session) -> None:
+        running.set()
+        assert go_on.wait(30)
+        original(self)
+
+    monkeypatch.setattr(Session, "run", slow)
+    interpreter = ready()
+    interpreter.set_tensor(0, X)
+    runner = interpreter.get_signature_runner()
+    thread = threading.Thread(target=interpreter.invoke)
+    thread.start()
+    try:
+        assert running.wait(30)
+        for use in (
+            interpreter.invoke,
+            lambda: interpreter.set_tensor(0, X),
+            lambda: interpreter.get_tensor(3),
+            lambda: interpreter.resize_tensor_input(0, [2, 3]),
+            lambda: runner(image=X),
+            interpreter.close,
+        ):
+            with pytest.raises(StateError, match="another thread is using this interpreter"):
+                use()
+    finally:
+        go_on.set()
+        thread.join()
+    np.testing.assert_array_equal(interpreter.get_tensor(3), Y)
+    interpreter.invoke()
+
+
+def test_threads_may_take_turns() -> None:
+    interpreter = ready()
+    results: list[np.ndarray] = []
+
+    def work(scale: float) -> None:
+        results.append(interpreter.get_signature_runner()(image=X * np.float32(scale))["scores"])
+
+    for scale in (1, 2, 3):
+        thread = threading.Thread(target=work, args=(scale,))
+        thread.start()
+        thread.join()
+    for scale, result in zip((1, 2, 3), results, strict=True):
+        np.testing.assert_array_equal(result, (X * scale + models.C) * models.C)
+
+
+def test_a_failing_run_leaves_the_interpreter_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Session) -> None:
+        raise DeviceError("the device is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "run", fail)
+        interpreter = ready()
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            interpreter.invoke()
+    assert attrs.asdict(interpreter.delegation_report())["total_nodes"] == 2
+    interpreter.resize_tensor_input(0, [2, 3])
+    interpreter.allocate_tensors()
+    interpreter.invoke()

@@ -1,0 +1,241 @@
+"""Running models: results as in LiteRT's interpreter, resizing, signatures, preserved tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import interpreter_models as models
+import numpy as np
+import pytest
+from tflgpu.delegate import GpuDelegate
+from tflgpu.interpreter import Interpreter
+
+litert = pytest.importorskip("ai_edge_litert.interpreter")
+
+RNG = np.random.default_rng(20)
+
+
+def values(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def pair(content: bytes, **options: Any) -> tuple[Interpreter, Any]:
+    ours = Interpreter(model_content=content, **options)
+    theirs = litert.Interpreter(model_content=content)
+    for interpreter in (ours, theirs):
+        interpreter.allocate_tensors()
+    return ours, theirs
+
+
+def feed(interpreter: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    for details, value in zip(interpreter.get_input_details(), inputs, strict=True):
+        interpreter.set_tensor(details["index"], value)
+    interpreter.invoke()
+    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+
+def assert_runs_alike(ours: Any, theirs: Any, inputs: list[np.ndarray]) -> None:
+    for a, b in zip(feed(ours, inputs), feed(theirs, inputs), strict=True):
+        assert type(a) is type(b)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture(params=[False, True], ids=["cpu", "delegate"])
+def options(request: pytest.FixtureRequest) -> Any:
+    """Options of an interpreter without a delegate, and with one that interprets the kernels."""
+    if not request.param:
+        yield {}
+        return
+    with GpuDelegate(backend="cpu_ref", guard_bands=True) as delegate:
+        yield {"experimental_delegates": [delegate]}
+
+
+def test_runs_again_and_again_as_litert(options: Any) -> None:
+    ours, theirs = pair(models.chain(), **options)
+    with ours:
+        for _ in range(3):
+            assert_runs_alike(ours, theirs, [values(1, 3)])
+
+
+def test_inputs_and_outputs_keep_the_files_order(options: Any) -> None:
+    ours, theirs = pair(models.two_subgraphs(), **options)
+    with ours:
+        assert [d["name"] for d in ours.get_input_details()] == ["b", "a"]
+        assert_runs_alike(ours, theirs, [values(2, 2), values(2, 2)])
+
+
+def test_a_scalar_result_is_a_numpy_scalar_as_in_litert() -> None:
+    ours, theirs = pair(models.scalar())
+    assert_runs_alike(ours, theirs, [np.array(-2.5, np.float32)])
+    assert isinstance(ours.get_tensor(1), np.float32)
+
+
+def test_resize_then_run(options: Any) -> None:
+    ours, theirs = pair(models.chain(), **options)
+    with ours:
+        for batch in (5, 2, 7, 1):
+            for interpreter in (ours, theirs):
+                interpreter.resize_tensor_input(0, [batch, 3], strict=True)
+                interpreter.allocate_tensors()
+            assert_runs_alike(ours, theirs, [values(batch, 3)])
+
+
+def test_a_batch_of_none(options: Any) -> None:
+    ours, theirs = pair(models.chain(), **options)
+    with ours:
+        for interpreter in (ours, theirs):
+            interpreter.resize_tensor_input(0, [0, 3])
+            interpreter.allocate_tensors()
+        assert_runs_alike(ours, theirs, [values(0, 3)])
+
+
+def test_resize_to_the_same_shape_keeps_everything(options: Any) -> None:
+    with Interpreter(model_content=models.chain(), **options) as ours:
+        ours.allocate_tensors()
+        x = values(1, 3)
+        ours.set_tensor(0, x)
+        ours.resize_tensor_input(0, np.array([1, 3], np.int64))
+        ours.allocate_tensors()
+        np.testing.assert_array_equal(ours.get_tensor(0), x)
+        ours.invoke()
+
+
+def test_a_failed_resize_can_be_taken_back() -> None:
+    ours, theirs = pair(models.chain())
+    ours.resize_tensor_input(0, [5, 4])
+    with pytest.raises(RuntimeError):
+        ours.allocate_tensors()
+    ours.resize_tensor_input(0, [1, 3])
+    ours.allocate_tensors()
+    assert_runs_alike(ours, theirs, [values(1, 3)])
+
+
+def test_values_of_any_kind_are_data(options: Any) -> None:
+    ours, theirs = pair(models.chain(), **options)
+    x = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    with ours:
+        assert_runs_alike(ours, theirs, [x])
+
+
+def test_set_tensor_copies_whatever_the_layout(options: Any) -> None:
+    with Interpreter(model_content=models.chain(), **options) as ours:
+        ours.allocate_tensors()
+        x = values(1, 3)
+        wide = np.repeat(x, 2, axis=1)
+        for same in (wide[:, ::2], np.asfortranarray(x), x.astype(">f4"), x.tolist()):
+            ours.set_tensor(0, np.zeros((1, 3), np.float32))
+            ours.set_tensor(0, same if isinstance(same, np.ndarray) else np.float32(same))
+            np.testing.assert_array_equal(ours.get_tensor(0), x)
+        wide[...] = 0
+        np.testing.assert_array_equal(ours.get_tensor(0), x)
+
+
+def test_get_tensor_gives_a_copy(options: Any) -> None:
+    with Interpreter(model_content=models.chain(), **options) as ours:
+        ours.allocate_tensors()
+        ours.set_tensor(0, np.zeros((1, 3), np.float32))
+        ours.invoke()
+        first = ours.get_tensor(3)
+        kept = first.copy()
+        ours.set_tensor(0, np.ones((1, 3), np.float32))
+        ours.invoke()
+        np.testing.assert_array_equal(first, kept)
+        assert (ours.get_tensor(3) != kept).any()
+
+
+def test_preserved_tensors_can_be_read_as_in_litert(options: Any) -> None:
+    content = models.chain()
+    ours = Interpreter(model_content=content, experimental_preserve_all_tensors=True, **options)
+    with pytest.warns(UserWarning, match="preserve_all_tensors"):
+        theirs = litert.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
+    x = values(1, 3)
+    for interpreter in (ours, theirs):
+        interpreter.allocate_tensors()
+        feed(interpreter, [x])
+    np.testing.assert_allclose(ours.get_tensor(2), theirs.get_tensor(2), rtol=1e-6)
+    np.testing.assert_allclose(ours.get_tensor(2), x + models.C, rtol=1e-6)
+
+
+# Signatures
+
+
+def test_a_signature_runs_without_allocation_and_resizes(options: Any) -> None:
+    content = models.chain()
+    theirs = litert.Interpreter(model_content=content).get_signature_runner("serve")
+    with Interpreter(model_content=content, **options) as interpreter:
+        ours = interpreter.get_signature_runner()
+        for batch in (1, 4, 4, 2):
+            x = values(batch, 3)
+            got, expected = ours(image=x), theirs(image=x)
+            assert list(got) == list(expected) == ["scores"]
+            np.testing.assert_allclose(got["scores"], expected["scores"], rtol=1e-6, atol=1e-6)
+        # It is the main subgraph, so the interpreter sees the same tensors.
+        np.testing.assert_array_equal(interpreter.get_tensor(3), got["scores"])
+        assert list(interpreter.get_input_details()[0]["shape"]) == [2, 3]
+
+
+def test_signatures_of_several_subgraphs(options: Any) -> None:
+    content = models.two_subgraphs()
+    theirs = litert.Interpreter(model_content=content)
+    u, v = values(2, 2), values(2, 2)
+    with Interpreter(model_content=content, **options) as ours:
+        for key, inputs in (("main", {"u": u, "v": v}), ("alone", {"x": u, "y": v})):
+            got = ours.get_signature_runner(key)(**inputs)
+            expected = theirs.get_signature_runner(key)(**inputs)
+            assert list(got) == list(expected)
+            for name in expected:
+                np.testing.assert_allclose(got[name], expected[name], rtol=1e-6)
+        np.testing.assert_allclose(ours.get_tensor(2, subgraph_index=1), u * v, rtol=1e-6)
+
+
+def test_results_of_a_signature_are_copies() -> None:
+    runner = Interpreter(model_content=models.chain()).get_signature_runner()
+    first = runner(image=np.zeros((1, 3), np.float32))["scores"]
+    kept = first.copy()
+    runner(image=np.ones((1, 3), np.float32))
+    np.testing.assert_array_equal(first, kept)
+
+
+# Reports
+
+
+def test_the_report_without_a_delegate() -> None:
+    interpreter = Interpreter(model_content=models.chain())
+    interpreter.allocate_tensors()
+    report = interpreter.delegation_report()
+    assert (report.total_nodes, report.delegated_nodes, report.backend) == (2, 0, "")
+    assert [(r.node, r.op) for r in report.refusals] == [(0, "ADD"), (1, "MUL")]
+    assert all("no delegate" in r.reason for r in report.refusals)
+
+
+def test_the_report_with_a_delegate() -> None:
+    with GpuDelegate(backend="cpu_ref") as delegate:
+        interpreter = Interpreter(model_content=models.chain(), experimental_delegates=[delegate])
+        interpreter.allocate_tensors()
+        report = interpreter.delegation_report()
+        interpreter.close()
+    assert (report.total_nodes, report.delegated_nodes, report.backend) == (2, 2, "cpu_ref")
+    assert report.fully_delegated
+    assert report.partitions == 1
+
+
+# Real models
+
+
+REAL = ["mobilenet_v1_0.25_224_float", "movie_review_nl_classifier"]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_on_the_cpu(model_path: Callable[[str], Path], name: str) -> None:
+    ours, theirs = pair(model_path(name).read_bytes())
+    inputs = []
+    for details in ours.get_input_details():
+        shape, dtype = details["shape"], details["dtype"]
+        inputs.append(RNG.random(shape).astype(dtype) if dtype is np.float32
+                      else RNG.integers(0, 50, shape).astype(dtype))  # fmt: skip
+    for a, b in zip(feed(ours, inputs), feed(theirs, inputs), strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
