@@ -12,7 +12,7 @@ import attrs
 import interpreter_models as models
 import numpy as np
 import pytest
-import tflgpu.interpreter
+import tflgpu.interpreter.api
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.hookspecs import hookimpl
@@ -229,7 +229,7 @@ class CounterPlugin:
 def counting(monkeypatch: pytest.MonkeyPatch) -> Interpreter:
     """An interpreter of a model with a state tensor, through a plugin's op."""
     registry = Registry.of({"counter": CounterPlugin()})
-    monkeypatch.setattr(tflgpu.interpreter, "registry", lambda: registry)
+    monkeypatch.setattr(tflgpu.interpreter.api, "registry", lambda: registry)
     return Interpreter(model_content=models.counter())
 
 

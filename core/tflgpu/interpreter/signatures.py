@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tflgpu.errors import InputError
-from tflgpu.subgraph import Subgraph
+from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.tflite.model_file import SignatureInfo
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.details import numpy_type, tensor_details
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
@@ -19,7 +18,8 @@ from tflgpu.errors import (
     NotAllocatedError,
     ResizeError,
 )
-from tflgpu.host_views import SessionMemory
+from tflgpu.interpreter.details import numpy_type, tensor_details
+from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef

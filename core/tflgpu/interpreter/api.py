@@ -8,15 +8,15 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tflgpu.details import operator_details
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.interpreter.details import operator_details
+from tflgpu.interpreter.signatures import SignatureRunner
+from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.plugins import registry
 from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, open_cpu_session
-from tflgpu.signatures import SignatureRunner
-from tflgpu.subgraph import Subgraph
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
 
