@@ -322,9 +322,10 @@ class TestLaterHooks:
         def watch(plan: Plan) -> None:
             raise ValueError("cannot look")
 
-        registry = Registry.of(
-            {"a": Hooks(plan_ready=watch), "b": Hooks(plan_ready=lambda plan: seen.append(plan))}
-        )
+        def look(plan: Plan) -> None:
+            seen.append(plan)
+
+        registry = Registry.of({"a": Hooks(plan_ready=watch), "b": Hooks(plan_ready=look)})
         with caplog.at_level(logging.WARNING):
             registry.plan_ready("toy", EMPTY_PLAN)
         assert seen == [EMPTY_PLAN]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from opencl_plans import add, affine, biased, chain, chain_expected, dispatch, io, plan, stray
@@ -260,6 +263,22 @@ class TestLifetime:
             recording.run()
         recording.close()
 
+    def test_a_refused_dispatch_is_named(self, device: Any) -> None:
+        recording = device.load(chain(33, device.alignment))
+        wrong = attrs.evolve(recording._launches[1].dispatch.kernel, workgroup=(7, 1, 1))
+        launch = attrs.evolve(
+            recording._launches[1],
+            dispatch=attrs.evolve(recording._launches[1].dispatch, kernel=wrong),
+        )
+        commands = type(recording._all)(recording._queue, recording._native)
+        for item in (recording._launches[0], launch, recording._launches[2]):
+            item.add_to(commands)
+        recording._all = commands
+        with pytest.raises(DeviceError, match=r"step 1, kernel affine: INVALID_WORK_GROUP_SIZE"):
+            recording.run()
+        with pytest.raises(DeviceError, match="earlier run"):
+            recording.run()
+
     def test_threads_with_a_recording_each(self, device: Any) -> None:
         failures: list[object] = []
 
@@ -328,8 +347,7 @@ class TestLifetime:
 def resident() -> int:
     """Bytes of memory that this process has."""
     try:
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[1])
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         pytest.skip("needs /proc")
-    return pages * 4096
+    return pages * resource.getpagesize()

@@ -60,7 +60,7 @@ class BinaryCache:
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
-                os.replace(temporary, self.path(key))
+                Path(temporary).replace(self.path(key))
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.unlink(temporary)
+                    Path(temporary).unlink()

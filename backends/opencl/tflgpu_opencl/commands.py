@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import starmap
+from operator import length_hint
 from typing import Any
 
+import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.builder import Size3
 
-from tflgpu_opencl.failure import device_errors, explain
+from tflgpu_opencl.failure import explain
 from tflgpu_opencl.native import Call, Native
+
+
+@attrs.frozen
+class _Batch:
+    """Calls of one function in a row, and what each of them does."""
+
+    function: Callable[..., Any]
+    calls: list[tuple[Any, ...]]
+    labels: list[str]
 
 
 class Commands:
@@ -21,11 +32,11 @@ class Commands:
     def __init__(self, queue: Any, native: Native | None) -> None:
         self._queue = queue
         self._native = native
-        self._batches: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = []
+        self._batches: list[_Batch] = []
         self._alive: list[Any] = [queue]
 
-    def kernel(self, kernel: Any, groups: Size3, workgroup: Size3) -> None:
-        """Run a kernel whose arguments are set."""
+    def kernel(self, kernel: Any, groups: Size3, workgroup: Size3, label: str) -> None:
+        """Run a kernel whose arguments are set; ``label`` names it where that fails."""
         size = tuple(g * w for g, w in zip(groups, workgroup, strict=True))
         if not all(size):
             return  # OpenCL calls an empty grid an error
@@ -33,7 +44,7 @@ class Commands:
             call = self._native.kernel(self._queue, kernel, size, workgroup)
         else:
             call = (_enqueue, (self._queue, kernel, size, workgroup))
-        self.append(call, kernel)
+        self.append(call, label, kernel)
 
     def write(self, buffer: Any, array: Array) -> None:
         """Copy a host array to the start of a buffer."""
@@ -43,7 +54,7 @@ class Commands:
             call = self._native.write(self._queue, buffer, array)
         else:
             call = (_copy, (self._queue, buffer, array))
-        self.append(call, buffer, array)
+        self.append(call, "upload", buffer, array)
 
     def read(self, buffer: Any, array: Array) -> None:
         """Fill a host array from the start of a buffer."""
@@ -53,27 +64,33 @@ class Commands:
             call = self._native.read(self._queue, buffer, array)
         else:
             call = (_copy, (self._queue, array, buffer))
-        self.append(call, buffer, array)
+        self.append(call, "download", buffer, array)
 
-    def append(self, call: Call, *alive: Any) -> None:
+    def append(self, call: Call, label: str, *alive: Any) -> None:
         """Any other command; ``alive`` is what it needs to exist."""
         function, args = call
-        if not self._batches or self._batches[-1][0] is not function:
-            self._batches.append((function, []))
-        self._batches[-1][1].append(args)
+        if not self._batches or self._batches[-1].function is not function:
+            self._batches.append(_Batch(function, [], []))
+        self._batches[-1].calls.append(args)
+        self._batches[-1].labels.append(label)
         self._alive.extend(alive)
 
     def submit(self) -> None:
         """Enqueue all commands.
 
         Raises:
-            DeviceError: the driver refused one.
+            DeviceError: the driver refused one; the message names it.
         """
-        with device_errors("enqueueing"):
-            for function, calls in self._batches:
-                status = next(filter(None, starmap(function, calls)), 0)
-                if status:
-                    raise DeviceError(f"enqueueing: {explain(status)}")
+        for batch in self._batches:
+            rest = iter(batch.calls)
+            try:
+                # The loop runs in C, up to the first status that is not 0.
+                status = next(filter(None, starmap(batch.function, rest)), 0)
+            except cl.Error as error:
+                status = error.code
+            if status:
+                at = len(batch.calls) - length_hint(rest) - 1
+                raise DeviceError(f"{batch.labels[at]}: {explain(status)}")
 
 
 def _copy(queue: Any, to: Any, source: Any) -> None:

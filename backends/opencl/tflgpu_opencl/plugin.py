@@ -34,8 +34,11 @@ def tflgpu_probe(backend: str) -> Probe | None:
     """List the devices of all platforms, GPUs first."""
     if backend != NAME:
         return None
-    from tflgpu_opencl.devices import probe
-
+    try:
+        from tflgpu_opencl.devices import probe
+    except ImportError as error:
+        # It is installed (the registry looked), but what it is linked to may not be.
+        return Probe(False, f"pyopencl cannot be imported: {error}")
     return probe()
 
 

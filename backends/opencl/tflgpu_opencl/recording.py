@@ -29,7 +29,9 @@ class Launch:
 
     def add_to(self, commands: Commands) -> None:
         """Add it to a list of commands."""
-        commands.kernel(self.kernel, self.dispatch.groups, self.dispatch.kernel.workgroup)
+        dispatch = self.dispatch
+        label = f"dispatch {dispatch.label}, kernel {dispatch.kernel.name}"
+        commands.kernel(self.kernel, dispatch.groups, dispatch.kernel.workgroup, label)
 
 
 class OpenCLRecording:

@@ -94,16 +94,17 @@ class Shared:
         commands = Commands(queue, native)
         self.after(commands)
         commands.submit()
-        queue.finish()
+        with device_errors(f"mapping {io.name}"):
+            queue.finish()
 
     def before(self, commands: Commands) -> None:
         """Hand the array to the device."""
         call = self._native.unmap(self._queue, self.region.buffer, self._host)
-        commands.append(call, self._host, self.region.buffer)
+        commands.append(call, "unmapping", self._host, self.region.buffer)
 
     def after(self, commands: Commands) -> None:
         """Take the array back."""
-        commands.append(self._map, self._host, self.region.buffer)
+        commands.append(self._map, "mapping", self._host, self.region.buffer)
 
     def release(self) -> None:
         """End the mapping and free the buffer."""

@@ -1,0 +1,119 @@
+"""Finding devices: any mix of platforms, broken ones among them; and no pyopencl at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+cl = pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
+from tflgpu_opencl import devices  # noqa: E402
+
+CPU, GPU = cl.device_type.CPU, cl.device_type.GPU
+
+
+class Platform:
+    """A platform that has the given devices, or fails to list them."""
+
+    def __init__(self, name: str, *found: Any, vendor: str = "", fails: bool = False) -> None:
+        self.name, self.vendor = name, vendor
+        self._found, self._fails = found, fails
+        for device in found:
+            device.platform = self
+
+    def get_devices(self) -> list[Any]:
+        if self._fails:
+            raise cl.LogicError("clGetDeviceIDs failed: DEVICE_NOT_FOUND")
+        return list(self._found)
+
+
+def a_device(name: str, kind: int, vendor: str = "", unified: bool = False) -> Any:
+    return SimpleNamespace(
+        name=name, type=kind, vendor=vendor, driver_version="1.2", host_unified_memory=unified
+    )
+
+
+def show(monkeypatch: pytest.MonkeyPatch, *platforms: Platform) -> None:
+    monkeypatch.setattr(cl, "get_platforms", lambda: list(platforms))
+
+
+def test_gpus_come_first_and_own_memory_before_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = Platform("Portable Computing Language", a_device("cpu", CPU, "GenuineIntel", True))
+    intel = Platform("Intel(R) OpenCL", a_device("arc", GPU, "Intel(R) Corporation", True))
+    nvidia = Platform(
+        "NVIDIA CUDA",
+        a_device("h2", GPU, "NVIDIA Corporation"),
+        a_device("h1", GPU, "NVIDIA Corporation"),
+    )
+    for order in ((cpu, intel, nvidia), (nvidia, cpu, intel)):
+        show(monkeypatch, *order)
+        probe = devices.probe()
+        assert probe.available
+        assert [(d.index, d.name, d.vendor, d.is_gpu) for d in probe.devices] == [
+            (0, "h1", "nvidia", True),
+            (1, "h2", "nvidia", True),
+            (2, "arc", "intel", True),
+            (3, "cpu", "pocl", False),
+        ]
+        assert probe.devices[0].driver == "NVIDIA CUDA 1.2"
+
+
+@pytest.mark.parametrize(
+    ("platform", "vendor", "expected"),
+    [
+        ("NVIDIA CUDA", "NVIDIA Corporation", "nvidia"),
+        ("AMD Accelerated Parallel Processing", "Advanced Micro Devices, Inc.", "amd"),
+        ("rusticl", "AMD", "amd"),
+        ("rusticl", "Intel", "intel"),
+        ("Intel(R) OpenCL Graphics", "Intel(R) Corporation", "intel"),
+        ("ARM Platform", "ARM", "arm"),
+        ("QUALCOMM Snapdragon(TM)", "QUALCOMM", "qualcomm"),
+        ("Apple", "Apple", "apple"),
+        ("rusticl", "Mesa", "mesa"),
+        ("Portable Computing Language", "AuthenticAMD", "pocl"),
+        ("Portable Computing Language", "NVIDIA Corporation", "pocl"),
+        ("Charmed", "Pharma Inc", ""),
+    ],
+)
+def test_vendors(
+    monkeypatch: pytest.MonkeyPatch, platform: str, vendor: str, expected: str
+) -> None:
+    show(monkeypatch, Platform(platform, a_device("d", GPU, vendor)))
+    assert devices.probe().devices[0].vendor == expected
+
+
+def test_a_broken_platform_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Platform("Broken", fails=True)
+    show(monkeypatch, broken, Platform("Good", a_device("d", GPU)))
+    assert [d.name for d in devices.probe().devices] == ["d"]
+    show(monkeypatch, broken, Platform("Empty"))
+    probe = devices.probe()
+    assert not probe.available
+    assert "Broken: clGetDeviceIDs failed" in probe.reason
+    assert "Empty: it has no devices" in probe.reason
+
+
+def test_no_platform_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[Any]:
+        raise cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
+
+    monkeypatch.setattr(cl, "get_platforms", fail)
+    probe = devices.probe()
+    assert not probe.available
+    assert "PLATFORM_NOT_FOUND_KHR" in probe.reason
+
+
+def test_without_pyopencl_the_reason_has_the_command() -> None:
+    script = (
+        "import sys; sys.modules['pyopencl'] = None\n"
+        "from tflgpu.plugins import registry\n"
+        "assert not [f for f in registry().failures if f.name == 'opencl']\n"
+        "print(registry().probe('opencl').reason)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("run: pip install tflgpu[opencl]")
