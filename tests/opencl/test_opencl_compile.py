@@ -12,7 +12,7 @@ import pytest
 from opencl_plans import affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.protocols import InputRef, OutputRef, Plan
+from tflgpu.runtime.protocols import InputRef, OutputRef, Plan, Ref
 
 
 def two_bodies() -> Plan:
@@ -140,7 +140,7 @@ def test_a_refusal_has_the_source_and_the_log(open_device: Callable[..., Any]) -
 def test_a_workgroup_that_is_too_large(open_device: Callable[..., Any]) -> None:
     device = open_device()
     wide = attrs.evolve(affine(8), name="wide", workgroup=(2 * device.caps.max_workgroup, 1, 1))
-    refs = [InputRef(0), OutputRef(0)]
+    refs: list[Ref] = [InputRef(0), OutputRef(0)]
     made = plan([dispatch(wide, 1, refs, "conv 3")], [io("x", (8,))], [io("y", (8,))])
     with pytest.raises(CompileError, match="wide"):
         device.load(made)
