@@ -1,1 +1,60 @@
-"""GPU delegate framework for TensorFlow Lite models."""
+"""GPU delegate framework for TensorFlow Lite models.
+
+    import tflgpu
+
+    interpreter = tflgpu.Interpreter("model.tflite",
+                                     experimental_delegates=[tflgpu.GpuDelegate()])
+
+Names are loaded when they are first used, so that importing the package costs little and loads
+no driver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tflgpu import errors
+
+if TYPE_CHECKING:
+    from tflgpu.delegate import GpuDelegate
+    from tflgpu.interpreter import Interpreter
+    from tflgpu.kernel.lowering import Precision
+    from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
+
+    __version__: str
+
+__all__ = [
+    "DelegateOptions",
+    "GpuDelegate",
+    "InferencePreference",
+    "InferencePriority",
+    "Interpreter",
+    "Precision",
+    "__version__",
+    "errors",
+]
+
+_HOMES = {
+    "DelegateOptions": "tflgpu.options",
+    "GpuDelegate": "tflgpu.delegate",
+    "InferencePreference": "tflgpu.options",
+    "InferencePriority": "tflgpu.options",
+    "Interpreter": "tflgpu.interpreter",
+    "Precision": "tflgpu.kernel.lowering",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = import_module("importlib.metadata").version("tflgpu")
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
