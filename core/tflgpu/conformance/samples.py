@@ -90,6 +90,10 @@ def materialize(op: OpDef, sample: Sample, seed: int = 0, *, half: bool = False)
         for i, spec in enumerate(op.infer(attributes, operands))
     ]
     graph.outputs = outputs
+    # Conversions are told by their tensors' scales, which graph builders pass on as fields.
+    for values, field in ((inputs, "input_quantization"), (outputs, "output_quantization")):
+        if sample.fields.get(field) is not None and values[0] is not None:
+            values[0].quant = sample.fields[field]
     graph.add_node(op.name, attributes, inputs, outputs, version=sample.version, origins=(0,))
     verify(graph)
     case = Case(op, sample, graph, arrays, [], [])

@@ -106,8 +106,10 @@ def conv_sample(
         "dilation_h_factor": dilation[0], "dilation_w_factor": dilation[1],
         "fused_activation_function": activation.value,
     }  # fmt: skip
-    args = (Arg(image), Arg(filter, const=const), Arg(filter[:1], const=const) if bias else None)
-    return Sample(id, fields, args, accumulates=filter[1] * filter[2] * filter[3])
+    args = (Arg(image), Arg(filter, const=const), Arg(filter[:1], const=const))
+    return Sample(
+        id, fields, args if bias else args[:2], accumulates=filter[1] * filter[2] * filter[3]
+    )
 
 
 def _samples() -> Sequence[Sample]:

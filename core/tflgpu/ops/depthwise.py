@@ -81,9 +81,9 @@ def _case(
     args = (
         Arg(image),
         Arg((1, *kernel, out), const=const),
-        Arg((out,), const=const) if bias else None,
+        Arg((out,), const=const),
     )
-    return Sample(id, fields, args, accumulates=kernel[0] * kernel[1])
+    return Sample(id, fields, args if bias else args[:2], accumulates=kernel[0] * kernel[1])
 
 
 def _samples() -> Sequence[Sample]:

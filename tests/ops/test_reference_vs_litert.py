@@ -1,0 +1,143 @@
+"""Every op's NumPy reference against LiteRT, the real TFLite: one model an op and sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tflgpu.conformance.samples import Case, materialize
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Value
+from tflgpu.ops.base import OpDef, Sample
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.schema import BUILTIN_CODES
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+#: What LiteRT's kernels do not compute, by (op, sample). The GPU delegate runs all of these.
+NOT_IN_LITERT = {
+    ("CONV_2D", "no_bias"): "LiteRT's kernel refuses a missing bias",
+    ("DEPTHWISE_CONV_2D", "no_bias"): "LiteRT's kernel crashes without a bias",
+    ("CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
+    ("DEPTHWISE_CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
+    ("FULLY_CONNECTED", "tanh"): "LiteRT's kernel refuses a fused TANH",
+}
+#: Fields that stand for what a file says of an operator's tensors.
+TENSOR_FIELDS = frozenset({"input_quantization", "output_quantization", "output_dtype"})
+
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{sample.id}")
+    for op in builtin_ops().values()
+    for sample in op.samples()
+]
+
+#: The operand or output (op, "in" or "out", index) that is a place in a window. XNNPACK numbers
+#: places column by column, as u32; MediaPipe's own kernels, followed here, row by row, as f32
+#: plus 0.1.
+PLACES = {("MaxPoolingWithArgmax2D", "out", 1), ("MaxUnpooling2D", "in", 1)}
+
+
+def places_to_xnnpack(places: Array, height: int, width: int) -> Array:
+    row, column = np.divmod(places.astype(np.uint32), np.uint32(width))
+    return (column * np.uint32(height) + row).view(np.float32)
+
+
+def places_from_xnnpack(places: Array, height: int, width: int) -> Array:
+    column, row = np.divmod(places.view(np.uint32), np.uint32(height))
+    return (row * width + column + 0.1).astype(np.float32)
+
+
+def single_op_model(case: Case) -> bytes:
+    """A `.tflite` file of the case's one operator; tensor indices are value ids."""
+
+    def spec(value: Value) -> TensorSpec:
+        return TensorSpec(
+            value.name,
+            value.shape,
+            value.dtype,
+            value.data,
+            value.quant,
+            is_variable=value.is_variable,
+        )
+
+    node, graph = case.node, case.graph
+    values = [graph.values[i] for i in range(len(graph.values))]
+    operator = OperatorSpec(
+        case.op.name,
+        {k: v for k, v in case.sample.fields.items() if k not in TENSOR_FIELDS},
+        [-1 if v is None else v.id for v in node.inputs],
+        [v.id for v in node.outputs],
+        version=case.sample.version,
+        custom_options=case.sample.custom_options,
+    )
+    return write_model(
+        ModelSpec(
+            [spec(v) for v in values],
+            [operator],
+            [v.id for v in graph.inputs],
+            [v.id for v in graph.outputs],
+        )
+    )
+
+
+def run_litert(case: Case) -> tuple[list[Array], list[Array]]:
+    """Outputs and new states of the variables, as LiteRT's own kernels compute them."""
+    resolvers = litert.OpResolverType
+    # The builtin kernels are the definition, but MediaPipe's custom ops exist in XNNPACK only.
+    resolver = resolvers.AUTO if case.op.is_custom else resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = litert.Interpreter(
+        model_content=single_op_model(case), experimental_op_resolver_type=resolver
+    )
+    try:
+        interpreter.allocate_tensors()
+    except RuntimeError as error:
+        if case.op.is_custom and "unresolved custom op" in str(error):
+            pytest.skip(f"LiteRT has no kernel for it: {str(error).splitlines()[0]}")
+        raise
+    for i, value in enumerate(case.node.inputs):
+        if value is not None and value.id in case.arrays:
+            array = case.arrays[value.id]
+            if (case.op.name, "in", i) in PLACES:
+                array = places_to_xnnpack(array, *case.node.attrs.filter)
+            interpreter.set_tensor(value.id, array)
+    interpreter.invoke()
+    outputs = [interpreter.get_tensor(v.id) for v in case.graph.outputs]
+    for i, array in enumerate(outputs):
+        if (case.op.name, "out", i) in PLACES:
+            outputs[i] = places_from_xnnpack(array, *case.node.attrs.filter)
+    return outputs, [interpreter.get_tensor(v.id) for v in case.variables]
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_reference_is_what_litert_computes(op: OpDef, sample: Sample) -> None:
+    if not op.is_custom and op.name not in BUILTIN_CODES:
+        pytest.skip("made by a pass; no file has it")
+    if (op.name, sample.id) in NOT_IN_LITERT:
+        pytest.skip(NOT_IN_LITERT[op.name, sample.id])
+    case = materialize(op, sample)
+    outputs, states = run_litert(case)
+    tolerance = case.tolerance()
+    for i, (got, want) in enumerate(zip(case.expected, outputs, strict=True)):
+        assert got.dtype == want.dtype
+        tolerance.check(got, want, f"output {i}")
+    for i, (got, want) in enumerate(zip(case.states, states, strict=True)):
+        tolerance.check(got, want, f"state {i}")
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_reference_leaves_its_operands_alone(op: OpDef, sample: Sample) -> None:
+    case = materialize(op, sample)
+    again = materialize(op, sample)
+    for index, array in case.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[index])
+    for value in case.graph.values.values():
+        if value.data is not None:
+            np.testing.assert_array_equal(value.data, again.graph.values[value.id].data)
+
+
+def test_every_op_has_samples_of_its_own_names() -> None:
+    for op in builtin_ops().values():
+        names = [sample.id for sample in op.samples()]
+        assert names, op.name
+        assert len(names) == len(set(names)), op.name
