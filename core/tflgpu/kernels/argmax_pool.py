@@ -1,0 +1,93 @@
+"""MaxPoolingWithArgmax2D and MaxUnpooling2D."""
+
+from __future__ import annotations
+
+import math
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernel.types import F32, Scalar
+from tflgpu.kernel.view import decompose
+from tflgpu.kernels.moves import WORKGROUP, launch, movable, position, split_index, spread
+from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, limits_of, pooled_side
+
+
+def _pool(low: Lowering) -> None:
+    attributes: ArgmaxPoolAttrs = low.attrs
+    k = low.kernel("max_pool_argmax", (WORKGROUP, 1, 1))
+    src = low.read(k, 0)
+    out, places = low.write(k, 0), low.write(k, 1)
+    count = out.layout.outer * out.slices
+    i = spread(low, k, count)
+    outer, slice_ = split_index(k, i, out)
+    n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
+    sides = src.shape[1:3]
+    origins = [
+        k.let(at * step - pooled_side(attributes, axis, size)[1], "origin")
+        for axis, (at, step, size) in enumerate(zip((y, x), attributes.strides, sides, strict=True))
+    ]
+    # No row of f32 is lower, and a window of nothing but that keeps place 0.
+    lowest = k.const(-65504.0 if src.compute is Scalar.F16 else -3.4028235e38, src.vector_type)
+    best = k.var(lowest, "best")
+    place = k.var(k.const(0.0, F32.with_width(4)), "place")
+    for dy in range(attributes.filter[0]):
+        row = k.let(origins[0] + dy, "row")
+        for dx in range(attributes.filter[1]):
+            column = k.let(origins[1] + dx, "column")
+            with k.if_((row >= 0) & (row < sides[0]) & (column >= 0) & (column < sides[1])):
+                at = position([n, row, column], src.shape[:-1])
+                value = k.let(src.load(at, slice_), "value")
+                better = k.let(value > best, "better")
+                here = k.f32(dy * attributes.filter[1] + dx, 4)
+                k.set(place, k.select(better, here, place))
+                k.set(best, k.select(better, value, best))
+    found: Expr = best
+    low_limit, high_limit = limits_of(attributes.activation)
+    if math.isfinite(low_limit):
+        found = k.max(found, low_limit)
+    if math.isfinite(high_limit):
+        found = k.min(found, high_limit)
+    out.store(outer, slice_, found)
+    places.store(outer, slice_, place + PLACE_BIAS)
+    launch(low, k, count)
+
+
+def _unpool(low: Lowering) -> None:
+    attributes: ArgmaxPoolAttrs = low.attrs
+    filter_y, filter_x = attributes.filter
+    k = low.kernel("max_unpool", (WORKGROUP, 1, 1))
+    src, places = low.read(k, 0), low.read(k, 1)
+    out = low.write(k)
+    count = out.layout.outer * out.slices
+    i = spread(low, k, count)
+    outer, slice_ = split_index(k, i, out)
+    n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
+    at = k.let(position([n, y // filter_y, x // filter_x], src.shape[:-1]) + k.i32(0), "at")
+    here = k.let((y % filter_y) * filter_x + x % filter_x, "here")
+    place = k.cast(places.load(at, slice_), Scalar.I32)
+    value = src.load(at, slice_)
+    zero = k.const(0, value.type)
+    out.store(outer, slice_, k.select(place.eq(k.splat(here, 4)), value, zero))
+    launch(low, k, count)
+
+
+def _accepts_pool(node: Node, site: Site) -> str | None:
+    return movable(node)
+
+
+def _accepts_unpool(node: Node, site: Site) -> str | None:
+    attributes: ArgmaxPoolAttrs = node.attrs
+    if attributes.strides != attributes.filter:
+        return (
+            f"{node.op} with strides {attributes.strides} and filter {attributes.filter}: "
+            "windows that do not lie side by side run on the CPU"
+        )
+    return movable(node)
+
+
+RULES = (
+    KernelRule("MaxPoolingWithArgmax2D", "direct", _pool, _accepts_pool, fuses=False),
+    KernelRule("MaxUnpooling2D", "gather", _unpool, _accepts_unpool),
+)

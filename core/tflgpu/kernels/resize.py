@@ -1,0 +1,150 @@
+"""RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR.
+
+Which pixels an output pixel is made of is found while the kernel is built, by the very functions
+of the references. Where whole-number arithmetic gives the same indices the kernel computes them;
+else it reads them from a table, because a device may round the f32 product differently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernel.view import decompose
+from tflgpu.kernels.moves import (
+    WORKGROUP,
+    IndexMap,
+    accepts_data,
+    launch,
+    move,
+    position,
+    split_index,
+    spread,
+)
+from tflgpu.ops.resize import ResizeAttrs, nearest, neighbours
+
+
+def _arithmetic(table: Array, size: int, at: Expr, k: Builder) -> Expr | None:
+    """``table[at]`` as a formula, where whole-number arithmetic gives the whole table."""
+    count = len(table)
+    if (table == table[0]).all():
+        return k.i32(int(table[0]))
+    if (table != np.arange(count) * size // count).any():
+        return None
+    return at * (size // math.gcd(size, count)) // (count // math.gcd(size, count))
+
+
+def _indices(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, int, Expr]]) -> list[Expr]:
+    """For each (table of indices, pixels they count, position): the index at that position.
+
+    Tables that no formula stands for share one buffer.
+    """
+    found = [_arithmetic(table, size, at, k) for table, size, at in wanted]
+    stored = [w[0] for w, formula in zip(wanted, found, strict=True) if formula is None]
+    if not stored:
+        return [k.let(f, "pixel") for f in found if f is not None]
+    buffer = low.weights(k, np.concatenate(stored), "pixels", width=1, scalar=Scalar.I32)
+    start = 0
+    indices = []
+    for (table, _, at), formula in zip(wanted, found, strict=True):
+        if formula is not None:
+            indices.append(k.let(formula, "pixel"))
+            continue
+        indices.append(k.let(k.load(buffer, at + start), "pixel"))
+        start += len(table)
+    return indices
+
+
+def _nearest(low: Lowering) -> None:
+    attributes: ResizeAttrs = low.attrs
+    sides = low.node.input(0).shape[1:3]
+    wanted = low.node.outputs[0].shape[1:3]
+
+    tables = [
+        (nearest(attributes, size, count), size) for size, count in zip(sides, wanted, strict=True)
+    ]
+
+    def prepare(k: Builder) -> IndexMap:
+        def where(index: Sequence[Expr]) -> Sequence[Expr]:
+            n, y, x, c = index
+            pairs = zip(tables, (y, x), strict=True)
+            return [n, *_indices(low, k, [(table, size, at) for (table, size), at in pairs]), c]
+
+        return where
+
+    move(low, prepare, vector=True)
+
+
+def _weights(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, Expr]]) -> list[Expr | None]:
+    """For each (weights of upper neighbours, position): the weight there, f32; None where the
+    weights are all 0. They share one buffer."""
+    stored = [weights for weights, _ in wanted if weights.any()]
+    if not stored:
+        return [None] * len(wanted)
+    buffer = low.weights(k, np.concatenate(stored), "mix", width=1, scalar=Scalar.F32)
+    start = 0
+    found: list[Expr | None] = []
+    for weights, at in wanted:
+        if not weights.any():
+            found.append(None)
+            continue
+        found.append(k.let(k.load(buffer, at + start), "mix"))
+        start += len(weights)
+    return found
+
+
+def _bilinear(low: Lowering) -> None:
+    attributes: ResizeAttrs = low.attrs
+    shape = low.node.outputs[0].shape
+    k = low.kernel("resize_bilinear", (WORKGROUP, 1, 1))
+    src = low.read(k, 0)
+    out = low.write(k)
+    count = out.layout.outer * out.slices
+    i = spread(low, k, count)
+    outer, slice_ = split_index(k, i, out)
+    n, y, x = decompose(k, outer, shape[:-1])
+    tables: list[tuple[Array, int, Expr]] = []
+    mixes: list[tuple[Array, Expr]] = []
+    for at, size, wanted in zip((y, x), src.shape[1:3], shape[1:3], strict=True):
+        lower, upper, weight = neighbours(attributes, size, wanted)
+        tables += [(lower, size, at), (upper, size, at)]
+        # Where both neighbours are one pixel its weights add up to 1 whatever they are.
+        mixes.append((np.where(lower == upper, np.float32(0), weight), at))
+    top, bottom, left, right = _indices(low, k, tables)
+    v, u = _weights(low, k, mixes)
+
+    def pixel(row: Expr, column: Expr) -> Expr:
+        value = src.load(position([n, row, column], src.shape[:-1]), slice_)
+        # Weights are f32, so the mixing is too, whatever the precision.
+        return k.let(k.cast(value, Scalar.F32), "pixel")
+
+    def mix(a: Expr, b: Callable[[], Expr], weight: Expr | None) -> Expr:
+        return a if weight is None else k.let(k.fma(b() - a, weight, a), "mixed")
+
+    def line(row: Expr) -> Expr:
+        return mix(pixel(row, left), lambda: pixel(row, right), u)
+
+    out.store(outer, slice_, mix(line(top), lambda: line(bottom), v))
+    launch(low, k, count)
+
+
+def _accepts_bilinear(node: Node, site: Site) -> str | None:
+    dtype = node.input(0).dtype
+    if not dtype.is_float:
+        return f"RESIZE_BILINEAR of {dtype.value}; floats run on the GPU"
+    return accepts_data(node, site)
+
+
+RULES = (
+    KernelRule("RESIZE_NEAREST_NEIGHBOR", "move", _nearest, accepts_data),
+    KernelRule("RESIZE_BILINEAR", "mix", _bilinear, _accepts_bilinear),
+)
