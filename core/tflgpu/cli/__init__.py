@@ -1,1 +1,1 @@
-"""tflgpu.cli"""
+"""The `tflgpu` command, one file a subcommand."""

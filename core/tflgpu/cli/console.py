@@ -1,0 +1,95 @@
+"""Where the commands write: results to stdout, progress and warnings to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+# Made for each use, because a test (or a pipe) may have replaced the streams since.
+
+
+def out() -> Console:
+    """The console of results."""
+    # A pipe has no width; a table that folds less is easier on `grep`.
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(width=width, markup=False, highlight=False)
+
+
+def err() -> Console:
+    """The console of everything that is not a result."""
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def fail(message: str) -> None:
+    """One red line on stderr."""
+    err().print(f"[bold red]error:[/] [red]{escape(' '.join(message.split()))}[/]")
+
+
+def warn(message: str) -> None:
+    """One yellow line on stderr."""
+    err().print(f"[yellow]warning:[/] {escape(message)}")
+
+
+def say(message: str) -> None:
+    """One line of results, printed as it is, however long."""
+    out().print(message, soft_wrap=True)
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns in ``right`` hold numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold",
+            header_style="dim",
+        )
+    return made
+
+
+def show(made: Table) -> None:
+    """Print a table; cells fold where the terminal is narrow."""
+    out().print(made)
+    out().print()
+
+
+def show_json(value: Any) -> None:
+    """Print a value for other programs, without colours or folds."""
+    print(json.dumps(value, indent=2))  # noqa: T201
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner while something takes its time; nothing where stderr is no terminal."""
+    console = err()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escape(what)):
+        yield
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Progress]:
+    """A progress bar for ``progress.track(...)``, gone when done."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+    )
+    console = err()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        yield progress

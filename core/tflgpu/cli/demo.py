@@ -1,0 +1,159 @@
+"""`tflgpu demo`: classify handwritten digits on every device there is, and check the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import attrs
+import numpy as np
+import typer
+
+from tflgpu.cli import console
+from tflgpu.cli.install import how_to_enable
+from tflgpu.cli.models import CPU, opened
+from tflgpu.demo import Digits, load_digits
+from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import Array
+from tflgpu.plugins import registry
+
+WRONG = 1
+_LEAST_ACCURACY = 0.95
+#: Of a probability, in 32-bit floats, through a softmax of sums of 256 products.
+_TOLERANCE = 1e-4
+#: A device that only emulates a GPU gets fewer digits once it has had this long.
+_SECONDS = 5.0
+
+
+@attrs.frozen
+class _Result:
+    """One device's answers.
+
+    Attributes:
+        title: Backend and device.
+        probabilities: [N,10], of the first N digits.
+        milliseconds: Median per image.
+        delegated: How many of the model's operators the device took.
+        problem: Why there are no answers.
+    """
+
+    title: tuple[str, str]
+    probabilities: Array
+    milliseconds: float = 0.0
+    delegated: str = ""
+    problem: str = ""
+
+
+def demo(
+    images: Annotated[int, typer.Option(min=1, help="Digits to classify, 360 at most.")] = 360,
+) -> None:
+    """Classify handwritten digits on every device there is and check the answers.
+
+    Exit code 0 if all that is there agrees, 1 if something is wrong.
+    """
+    digits = load_digits()
+    count = min(images, len(digits.labels))
+    reference = _classify(digits, count, (CPU, "NumPy references"), CPU, None)
+    results = [reference, *_on_devices(digits, count)]
+    table = console.table(
+        f"{count} handwritten digits, 32-bit floats",
+        "backend", "device", "on it", "digits", "accuracy", "ms per image", "max difference", "",
+        right=("digits", "accuracy", "ms per image", "max difference"),
+    )  # fmt: skip
+    verdicts = [_judge(r, reference, digits) for r in results]
+    for result, verdict in zip(results, verdicts, strict=True):
+        table.add_row(*_cells(result, reference, digits), verdict or "ok")
+    console.show(table)
+    _show_missing()
+    if any(verdicts):
+        console.fail("some answers are wrong; see the table")
+        raise typer.Exit(WRONG)
+
+
+def _on_devices(digits: Digits, count: int) -> Iterator[_Result]:
+    known = registry()
+    for name in known.backends:
+        for info in known.probe(name, refresh=True).devices:
+            title = (name, f"{info.index}: {info.name}")
+            yield _classify(digits, count, title, name, str(info.index))
+
+
+def _classify(
+    digits: Digits, count: int, title: tuple[str, str], backend: str, device: str | None
+) -> _Result:
+    """Run the digits one by one; whatever goes wrong is part of the result."""
+    answers: list[Array] = []
+    times: list[float] = []
+    try:
+        # What the table compares is arithmetic in f32; the environment must not choose another.
+        precision = None if backend == CPU else "f32"
+        with opened(digits.model, backend, device, precision) as interpreter:
+            with console.working(f"{title[0]}: preparing the model"):
+                interpreter.allocate_tensors()
+            source = int(interpreter.get_input_details()[0]["index"])
+            result = int(interpreter.get_output_details()[0]["index"])
+            report = interpreter.delegation_report()
+            delegated = f"{report.delegated_nodes} of {report.total_nodes} ops"
+            begin = time.perf_counter()
+            with console.counting(title[0]) as progress:
+                for image in progress.track(digits.images[:count], description=title[0]):
+                    start = time.perf_counter()
+                    interpreter.set_tensor(source, image)
+                    interpreter.invoke()
+                    answers.append(interpreter.get_tensor(result))
+                    times.append(time.perf_counter() - start)
+                    if time.perf_counter() - begin > _SECONDS:
+                        break
+    except TflgpuError as error:
+        return _Result(title, np.zeros((0, 10), np.float32), problem=str(error))
+    probabilities = np.concatenate(answers)
+    return _Result(title, probabilities, 1e3 * float(np.median(times)), delegated)
+
+
+def _accuracy(result: _Result, digits: Digits) -> float:
+    answers = result.probabilities.argmax(axis=1)
+    return float((answers == digits.labels[: len(answers)]).mean())
+
+
+def _gap(result: _Result, reference: _Result) -> float:
+    count = min(len(result.probabilities), len(reference.probabilities))
+    gaps = np.abs(result.probabilities[:count] - reference.probabilities[:count])
+    return float(np.where(np.isnan(gaps), np.inf, gaps).max(initial=0.0))
+
+
+def _judge(result: _Result, reference: _Result, digits: Digits) -> str:
+    """What is wrong with the answers; empty where nothing is."""
+    if result.problem:
+        return f"failed: {result.problem}"
+    if _gap(result, reference) > _TOLERANCE:
+        return f"WRONG: differs from the references by more than {_TOLERANCE:g}"
+    # A handful of digits says little about accuracy.
+    if len(result.probabilities) >= 100 and _accuracy(result, digits) < _LEAST_ACCURACY:
+        return f"WRONG: accuracy is below {100 * _LEAST_ACCURACY:g} %"
+    return ""
+
+
+def _cells(result: _Result, reference: _Result, digits: Digits) -> Sequence[str]:
+    if result.problem:
+        return (*result.title, "", "", "", "", "")
+    is_reference = result is reference
+    return (
+        *result.title,
+        "" if is_reference else result.delegated,
+        str(len(result.probabilities)),
+        f"{100 * _accuracy(result, digits):.1f} %",
+        f"{result.milliseconds:.3f}",
+        "" if is_reference else f"{_gap(result, reference):.1e}",
+    )
+
+
+def _show_missing() -> None:
+    known = registry()
+    for name, info in known.backends.items():
+        probe = known.probe(name)
+        if not probe.available:
+            console.say(f"{name} is not available: {probe.reason}")
+            console.say(f"  what enables it: {how_to_enable(known, info)}")
+    for failure in known.failures:
+        console.warn(str(failure))

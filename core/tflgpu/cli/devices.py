@@ -1,0 +1,141 @@
+"""`tflgpu devices`: what there is, what is missing, and what would be used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import attrs
+import typer
+
+from tflgpu.choose import choose
+from tflgpu.cli import console
+from tflgpu.cli.install import how_to_enable
+from tflgpu.errors import TflgpuError
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import Registry, registry
+from tflgpu.runtime.protocols import DeviceInfo
+
+
+@attrs.frozen
+class _Found:
+    """A device that was opened, or why it could not be."""
+
+    info: DeviceInfo
+    caps: DeviceCaps | None
+    problem: str = ""
+
+    @property
+    def f16(self) -> str:
+        """What it does with 16-bit floats."""
+        if self.caps is None:
+            return ""
+        if self.caps.f16_arithmetic:
+            return "arithmetic"
+        return "storage" if self.caps.f16_storage else "no"
+
+
+def devices(
+    as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
+) -> None:
+    """List backends and devices, what is missing, and what GpuDelegate() would choose."""
+    known = registry()
+    with console.working("looking for devices"):
+        found = {name: _devices(known, name) for name in known.backends}
+        device, reasons = _choice(known)
+    if as_json:
+        console.show_json(_as_json(known, found, device, reasons))
+        return
+    _show_devices(found, device)
+    _show_missing(known)
+    for failure in known.failures:
+        console.warn(str(failure))
+    chosen = f"{device.backend} device {device.index}, {device.name}" if device else "none"
+    console.say(f"GpuDelegate() would choose: {chosen}")
+    for reason in reasons:
+        console.say(f"  {reason}")
+
+
+def _devices(known: Registry, backend: str) -> list[_Found]:
+    probe = known.probe(backend, refresh=True)
+    return [_open(known, info) for info in probe.devices] if probe.available else []
+
+
+def _open(known: Registry, info: DeviceInfo) -> _Found:
+    """Whether a device works is only known once it is open."""
+    try:
+        device = known.open_device(info.backend, info.index, DelegateOptions())
+    except TflgpuError as error:
+        return _Found(info, None, str(error))
+    caps = device.caps
+    device.close()
+    return _Found(info, caps)
+
+
+def _choice(known: Registry) -> tuple[DeviceInfo | None, tuple[str, ...]]:
+    try:
+        choice = choose(known, DelegateOptions())
+    except TflgpuError as error:  # TFLGPU_BACKEND asks for one that is not there
+        return None, (str(error),)
+    return choice.device, choice.reasons
+
+
+def _show_devices(found: dict[str, list[_Found]], chosen: DeviceInfo | None) -> None:
+    table = console.table(
+        "Devices", "", "backend", "index", "name", "driver", "GPU", "f16", "state", right=("index",)
+    )
+    for devices_of_one in found.values():
+        for device in devices_of_one:
+            info = device.info
+            mark = "*" if info == chosen else ""
+            gpu = "yes" if info.is_gpu else "no"
+            state = device.problem or "ok"
+            table.add_row(
+                mark, info.backend, str(info.index), info.name, info.driver, gpu, device.f16, state
+            )
+    console.show(table)
+
+
+def _show_missing(known: Registry) -> None:
+    missing = [i for n, i in known.backends.items() if not known.probe(n).available]
+    if not missing:
+        return
+    table = console.table("Not available", "backend", "why", "what enables it")
+    for info in missing:
+        table.add_row(info.name, known.probe(info.name).reason, how_to_enable(known, info))
+    console.show(table)
+
+
+def _as_json(
+    known: Registry,
+    found: dict[str, list[_Found]],
+    chosen: DeviceInfo | None,
+    reasons: tuple[str, ...],
+) -> dict[str, Any]:
+    backends = []
+    for name, info in known.backends.items():
+        probe = known.probe(name)
+        entry: dict[str, Any] = {
+            "name": name,
+            "distribution": known.distribution(name),
+            "rank": info.rank,
+            "available": probe.available,
+            "devices": [_device_json(d) for d in found[name]],
+        }
+        if not probe.available:
+            entry |= {"reason": probe.reason, "fix": how_to_enable(known, info)}
+        backends.append(entry)
+    return {
+        "backends": backends,
+        "failed_plugins": [attrs.asdict(f) for f in known.failures],
+        "chosen": None if chosen is None else attrs.asdict(chosen),
+        "reasons": list(reasons),
+    }
+
+
+def _device_json(device: _Found) -> dict[str, Any]:
+    entry = attrs.asdict(device.info)
+    entry["caps"] = None if device.caps is None else attrs.asdict(device.caps)
+    if device.problem:
+        entry["problem"] = device.problem
+    return entry

@@ -1,0 +1,199 @@
+"""`tflgpu inspect`: what is in a model, and where each operator would run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import attrs
+import typer
+
+from tflgpu.cli import console
+from tflgpu.cli.models import Backend, Device, Model
+from tflgpu.cli.stand_in import judge
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.partition import Partitioning
+from tflgpu.plugins import registry
+from tflgpu.runtime.reference import reference_support
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.model_file import ModelFile, TensorInfo
+from tflgpu.tflite.read import read_model
+
+DEVICE, FOLDED, CPU, NOWHERE = "device", "folded", "CPU", "nowhere"
+
+
+@attrs.frozen
+class _Row:
+    """An operator of the file.
+
+    Attributes:
+        where: "device"; "folded": worked out before the model runs, or merged away; "CPU"; or
+            "nowhere", which keeps the model from running.
+        part: Which part of the device's, from 0.
+        reason: Why it is not on the device.
+    """
+
+    index: int
+    op: str
+    version: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    where: str
+    part: int | None = None
+    reason: str = ""
+
+
+def inspect(
+    model: Model,
+    backend: Backend = None,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
+) -> None:
+    """Show a model's inputs, outputs and operators, and where each would run."""
+    file = read_model(str(model))
+    graph = build_graph(file, 0, registry().ops())
+    wanted = int(device) if device is not None and device.isdigit() else device
+    if backend == "cpu":
+        backend = None
+    delegate, note = judge(backend, wanted)
+    with delegate:
+        where = _where(graph, delegate.partition(graph))
+        judged = delegate.device
+        assert judged is not None
+        on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
+    rows = _rows(file, where)
+    totals = {k: n for k in (DEVICE, FOLDED, CPU, NOWHERE) if (n := _count(rows, k))}
+    if as_json:
+        console.show_json(
+            {
+                "model": str(model),
+                "description": file.description,
+                "subgraphs": len(file.subgraphs),
+                "inputs": [_tensor_json(file, i) for i in file.main.inputs],
+                "outputs": [_tensor_json(file, i) for i in file.main.outputs],
+                "signatures": [_signature_json(s) for s in file.signatures],
+                "judged_by": on,
+                "note": note,
+                "operators": [attrs.asdict(r) for r in rows],
+                "totals": totals,
+            }
+        )
+        return
+    _show_tensors(file, model)
+    _show_rows(rows)
+    if note:
+        console.warn(note)
+    counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
+    console.say(f"{len(rows)} operators judged by {on}: {counted}")
+    if NOWHERE in totals:
+        console.say("The model cannot run: see the operators that run nowhere")
+
+
+def _where(graph: Graph, parts: Partitioning) -> Mapping[int, tuple[str, int | None, str]]:
+    """Where each operator goes, by its index in the file, for those that are left."""
+    ops = registry().ops()
+    found: dict[int, tuple[str, int | None, str]] = {}
+    for number, part in enumerate(parts.delegated):
+        for node in part.nodes:
+            found.update((origin, (DEVICE, number, "")) for origin in node.origins)
+    nowhere = {id(n): no.reason for n in _on_cpu(parts) if (no := reference_support(n, ops))}
+    reasons = {o: r.reason for r in parts.refusals for o in r.origins}
+    for node in _on_cpu(parts):
+        for origin in node.origins:
+            if id(node) in nowhere:
+                found[origin] = (NOWHERE, None, nowhere[id(node)])
+            else:
+                found[origin] = (CPU, None, reasons.get(origin, ""))
+    return found
+
+
+def _on_cpu(parts: Partitioning) -> list[Node]:
+    return [n for p in parts.parts if not p.delegated for n in p.nodes]
+
+
+def _rows(file: ModelFile, where: Mapping[int, tuple[str, int | None, str]]) -> Sequence[_Row]:
+    tensors = file.main.tensors
+
+    def shown(indices: Sequence[int]) -> tuple[str, ...]:
+        return tuple("-" if i < 0 else _brief(tensors[i]) for i in indices)
+
+    rows = []
+    for o in file.main.operators:
+        place, part, reason = where.get(o.index, (FOLDED, None, ""))
+        rows.append(
+            _Row(o.index, o.name, o.version, shown(o.inputs), shown(o.outputs), place, part, reason)
+        )
+    return rows
+
+
+def _count(rows: Sequence[_Row], where: str) -> int:
+    return sum(r.where == where for r in rows)
+
+
+def _brief(info: TensorInfo) -> str:
+    sizes = info.shape_signature if len(info.shape_signature) == len(info.shape) else info.shape
+    mark = "=" if info.is_constant else "~" if info.is_variable else ""
+    return f"{mark}{info.dtype.value}[{','.join('?' if s < 0 else str(s) for s in sizes)}]"
+
+
+def _tensor_json(file: ModelFile, index: int) -> dict[str, Any]:
+    info = file.main.tensors[index]
+    quant = info.quantization
+    return {
+        "index": index,
+        "name": info.name,
+        "dtype": info.dtype.value,
+        "shape": list(info.shape),
+        "shape_signature": list(info.shape_signature),
+        "scale": [] if quant is None else list(map(float, quant.scale)),
+        "zero_point": [] if quant is None else list(map(int, quant.zero_point)),
+    }
+
+
+def _signature_json(signature: Any) -> dict[str, Any]:
+    inputs, outputs = dict(signature.inputs), dict(signature.outputs)
+    return {"key": signature.key, "inputs": inputs, "outputs": outputs}
+
+
+def _show_tensors(file: ModelFile, model: Path) -> None:
+    table = console.table(str(model), "", "tensor", "name", "type", "quantization")
+    for kind, indices in (("input", file.main.inputs), ("output", file.main.outputs)):
+        for index in indices:
+            info, seen = file.main.tensors[index], _tensor_json(file, index)
+            scale = ""
+            if len(seen["scale"]) == 1:
+                scale = f"scale {seen['scale'][0]:.6g}, zero point {seen['zero_point'][0]}"
+            elif seen["scale"]:
+                scale = f"{len(seen['scale'])} scales"
+            table.add_row(kind, str(index), info.name, _brief(info), scale)
+    console.show(table)
+    for signature in file.signatures:
+        console.say(
+            f"signature {signature.key}: {', '.join(signature.inputs)} -> "
+            f"{', '.join(signature.outputs)}"
+        )
+    if file.description:
+        console.say(f"description: {file.description}")
+    if len(file.subgraphs) > 1:
+        console.say(f"{len(file.subgraphs)} subgraphs; the first is shown")
+
+
+def _show_rows(rows: Sequence[_Row]) -> None:
+    if len({r.part for r in rows if r.part is not None}) > 1:
+        rows = [
+            r if r.part is None else attrs.evolve(r, where=f"{DEVICE}, part {r.part}") for r in rows
+        ]
+    table = console.table(
+        "Operators (= constant, ~ variable)",
+        "#", "op", "version", "inputs", "outputs", "where", "why", right=("#", "version"),
+    )  # fmt: skip
+    for r in rows:
+        table.add_row(
+            str(r.index), r.op, str(r.version), " ".join(r.inputs), " ".join(r.outputs), r.where,
+            r.reason,
+        )  # fmt: skip
+    console.show(table)
+    counts = Counter(r.op for r in rows)
+    console.say("ops: " + ", ".join(f"{op} {n}" for op, n in counts.most_common()))

@@ -1,0 +1,42 @@
+"""The commands that bring what is missing: ones that can be pasted and work."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+
+from tflgpu.plugins import Registry, missing_driver
+from tflgpu.runtime.protocols import BackendInfo
+
+
+def packages_of(distribution: str, extra: str) -> list[str]:
+    """The requirements that an extra of an installed distribution stands for.
+
+    Naming them works wherever the distribution itself came from; ``distribution[extra]`` only
+    where a package index has it.
+    """
+    try:
+        listed = requires(distribution) or []
+    except PackageNotFoundError:
+        return []
+    found = []
+    for line in listed:
+        requirement, _, marker = line.partition(";")
+        if marker.replace("'", '"').replace(" ", "") == f'extra=="{extra}"':
+            found.append(requirement.strip())
+    return found
+
+
+def pip_install(packages: list[str]) -> str:
+    """The command that installs packages for the Python that runs this."""
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
+
+
+def how_to_enable(registry: Registry, info: BackendInfo) -> str:
+    """What makes a backend that is not available work: a command, as far as one is known."""
+    if missing_driver(info):
+        listed = packages_of(registry.distribution(info.name), info.extra) if info.extra else []
+        # A driver's import name is its package's name for want of anything better.
+        return pip_install(listed or list(info.requires))
+    return info.system_hint or f"install a driver for {info.name}"

@@ -1,0 +1,90 @@
+"""Opening a model from the command line: which backend, which device, which precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tflgpu.cli import console
+from tflgpu.delegate import GpuDelegate
+from tflgpu.errors import OptionError
+from tflgpu.interpreter import Interpreter
+
+#: What --backend takes besides the backends' names: no delegate, the NumPy references.
+CPU = "cpu"
+
+Model = Annotated[Path, typer.Argument(help="A .tflite file.", show_default=False)]
+Backend = Annotated[
+    str | None,
+    typer.Option(help="opencl, ...; cpu for the NumPy references. Default: the best there is."),
+]
+Device = Annotated[
+    str | None, typer.Option(help="Index in `tflgpu devices`, or a part of the name.")
+]
+Precision = Annotated[
+    str | None, typer.Option(help="f32, f16 or f32_f16 (16-bit storage, 32-bit sums).")
+]
+
+
+def delegate_of(backend: str | None, device: str | None, precision: str | None) -> GpuDelegate:
+    """A delegate with the options that were given.
+
+    Raises:
+        OptionError: a wrong option.
+        DeviceError: no such backend or device, or it does not open.
+    """
+    options: dict[str, Any] = {}
+    if backend is not None:
+        options["backend"] = backend
+    if device is not None:
+        options["device"] = int(device) if device.isdigit() else device
+    if precision is not None:
+        options["precision"] = precision
+    return GpuDelegate(**options)
+
+
+@contextmanager
+def opened(
+    model: Path | bytes,
+    backend: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+) -> Iterator[Interpreter]:
+    """An interpreter (not allocated yet) on a backend; both are closed at the end.
+
+    Raises:
+        OptionError: as `delegate_of`, or a device or precision for the CPU references.
+        DeviceError: as `delegate_of`.
+        ModelError: no such file, or no well-formed model.
+    """
+    if backend == CPU:
+        for name, value in (("--device", device), ("--precision", precision)):
+            if value is not None:
+                raise OptionError(f"{name} is for a GPU backend; --backend cpu has no such choice")
+        with _read(model, None) as interpreter:
+            yield interpreter
+        return
+    # The file first: a mistyped name is noticed before a device is woken up.
+    _read(model, None).close()
+    with (
+        delegate_of(backend, device, precision) as delegate,
+        _read(model, delegate) as interpreter,
+    ):
+        yield interpreter
+
+
+def _read(model: Path | bytes, delegate: GpuDelegate | None) -> Interpreter:
+    delegates = None if delegate is None else [delegate]
+    if isinstance(model, bytes):
+        return Interpreter(model_content=model, experimental_delegates=delegates)
+    return Interpreter(str(model), experimental_delegates=delegates)
+
+
+def allocate(interpreter: Interpreter) -> None:
+    """Allocate, with a sign of life: drivers may compile for seconds."""
+    with console.working("preparing the model"):
+        interpreter.allocate_tensors()

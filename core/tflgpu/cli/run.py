@@ -1,0 +1,218 @@
+"""`tflgpu run`: run a model once, time it, and compare it with others that run it too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tflgpu.cli import console
+from tflgpu.cli.inputs import Normalization, assign, load, random_input
+from tflgpu.cli.measure import difference, run_once, time_runs
+from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, allocate, opened
+from tflgpu.errors import InputError, OptionError, TflgpuError
+from tflgpu.interpreter import Interpreter
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.report import DelegationReport
+
+_TOP = 5
+_REASONS = 8
+
+
+def run(
+    model: Model,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="A .npy file or an image, once per input, in order or as NAME=FILE. "
+            "Inputs without one are random.",
+            show_default=False,
+        ),
+    ] = None,
+    backend: Backend = None,
+    device: Device = None,
+    precision: Precision = None,
+    compare: Annotated[
+        bool, typer.Option(help="Compare with the NumPy references, and LiteRT if installed.")
+    ] = False,
+    runs: Annotated[int, typer.Option(min=1, help="Runs to time, after warm-up.")] = 10,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to save the outputs in, as .npy files.")
+    ] = None,
+    mean: Annotated[float, typer.Option(help="Of pixels, subtracted.")] = 127.5,
+    std: Annotated[float, typer.Option(help="Of pixels, divided by.")] = 127.5,
+    seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
+) -> None:
+    """Run a model: outputs, time, what ran where, and (--compare) how right it is."""
+    if std == 0:
+        raise OptionError("--std is 0; pixels are divided by it")
+    with opened(model, backend, device, precision) as interpreter:
+        arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed)
+        outputs = run_once(interpreter, arrays)
+        _show_outputs(interpreter, outputs)
+        timing = time_runs(lambda: run_once(interpreter, arrays), runs)
+        console.say(
+            f"{timing.median:.3f} ms, median of {runs} runs "
+            f"({timing.fastest:.3f} to {timing.slowest:.3f}), NumPy to NumPy"
+        )
+        _show_report(interpreter.delegation_report(), on_purpose=backend == CPU)
+        names = [str(d["name"]) for d in interpreter.get_output_details()]
+    if compare:
+        _compare(model, arrays, names, outputs, skip_references=backend == CPU)
+    if output is not None:
+        _save(output, names, outputs)
+
+
+def _inputs(
+    interpreter: Interpreter, given: Sequence[str], normalization: Normalization, seed: int
+) -> dict[int, Array]:
+    """Load the files, give the inputs their shapes, fill up with random numbers, allocate."""
+    arrays: dict[int, Array] = {}
+    assigned = assign(given, interpreter.get_input_details())
+    for detail, path in assigned:
+        if path is not None:
+            index = int(detail["index"])
+            arrays[index] = load(path, detail, normalization)
+            if arrays[index].shape != tuple(detail["shape"]):
+                interpreter.resize_tensor_input(index, arrays[index].shape)
+    rng = np.random.default_rng(seed)
+    for detail in interpreter.get_input_details():
+        index = int(detail["index"])
+        if index not in arrays:
+            arrays[index] = random_input(detail, rng)
+            console.say(
+                f"input {detail['name']}: random {np.dtype(detail['dtype'])}"
+                f"{[int(s) for s in detail['shape']]}, seed {seed}"
+            )
+    allocate(interpreter)
+    return arrays
+
+
+def _show_outputs(interpreter: Interpreter, outputs: Sequence[Array]) -> None:
+    table = console.table(
+        "Outputs", "name", "type", "least", "mean", "greatest", "greatest values (at: value)"
+    )
+    for detail, array in zip(interpreter.get_output_details(), outputs, strict=True):
+        kind = f"{array.dtype}{list(array.shape)}"
+        table.add_row(str(detail["name"]), kind, *_summary(array))
+    console.show(table)
+
+
+def _summary(array: Array) -> tuple[str, str, str, str]:
+    if not array.size:
+        return "", "", "", "empty"
+    if array.dtype.kind not in "fiub":
+        return "", "", "", str(array.ravel()[:_TOP])
+    values = array.astype(np.float64).ravel()
+    finite = np.isfinite(values)
+    notes = "" if finite.all() else f"{int((~finite).sum())} not finite; "
+    if not finite.any():
+        return "", "", "", notes + "nothing else"
+    seen = values[finite]
+    order = np.argsort(-np.where(finite, values, -np.inf), kind="stable")[:_TOP]
+    top = ", ".join(f"{_position(int(i), array.shape)}: {values[i]:.5g}" for i in order)
+    return f"{seen.min():.5g}", f"{seen.mean():.5g}", f"{seen.max():.5g}", notes + top
+
+
+def _position(flat: int, shape: tuple[int, ...]) -> str:
+    """Where an element is, without the leading axes of size 1."""
+    where = list(np.unravel_index(flat, shape))
+    while len(where) > 1 and shape[len(shape) - len(where)] == 1:
+        where.pop(0)
+    return ",".join(str(int(i)) for i in where)
+
+
+def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
+    if on_purpose:
+        console.say(f"{report.total_nodes} operators ran by their NumPy references")
+        return
+    summary = str(report).splitlines()[0]
+    if report.backend:
+        summary += f", in {report.partitions} parts and {report.dispatches} dispatches"
+    console.say(summary)
+    # One line for all operators with one reason.
+    groups: dict[tuple[str, str], list[int]] = {}
+    for refusal in report.refusals:
+        groups.setdefault((refusal.op, refusal.reason), []).append(refusal.node)
+    for (op, reason), nodes in list(groups.items())[:_REASONS]:
+        console.say(f"  on the CPU: {op} ({_listed(nodes)}): {reason}")
+    if len(groups) > _REASONS:
+        console.say(f"  and {len(groups) - _REASONS} more reasons; see `tflgpu inspect`")
+    for reason in report.choice:
+        console.say(f"  {reason}")
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    shown = ", ".join(f"#{n}" for n in nodes[:4])
+    return shown if len(nodes) <= 4 else f"{shown} and {len(nodes) - 4} more"
+
+
+def _compare(
+    model: Path,
+    arrays: Mapping[int, Array],
+    names: Sequence[str],
+    outputs: Sequence[Array],
+    *,
+    skip_references: bool,
+) -> None:
+    table = console.table(
+        "Difference", "from", "output", "max abs", "relative L2", right=("max abs", "relative L2")
+    )
+    others = [("LiteRT CPU", _litert)]
+    if not skip_references:
+        others.insert(0, ("NumPy references", _references))
+    for title, answer in others:
+        with console.working(f"running {title}"):
+            theirs = answer(model, arrays)
+        if isinstance(theirs, str):
+            table.add_row(title, f"cannot be compared: {theirs}")
+            continue
+        for name, ours, other in zip(names, outputs, theirs, strict=True):
+            gap = difference(ours, other)
+            table.add_row(title, name, f"{gap.max_abs:.3g}", f"{gap.relative_l2:.3g}")
+    console.show(table)
+
+
+def _references(model: Path, arrays: Mapping[int, Array]) -> list[Array] | str:
+    """The references' outputs, or why there are none."""
+    try:
+        with opened(model, CPU) as interpreter:
+            for index, array in arrays.items():
+                interpreter.resize_tensor_input(index, array.shape)
+            interpreter.allocate_tensors()
+            return run_once(interpreter, arrays)
+    except TflgpuError as error:
+        return str(error)
+
+
+def _litert(model: Path, arrays: Mapping[int, Array]) -> list[Array] | str:
+    """LiteRT's outputs, or why there are none."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter as LiteRT
+    except ImportError:
+        return "ai-edge-litert is not installed"
+    try:
+        interpreter: Any = LiteRT(str(model))
+        for index, array in arrays.items():
+            interpreter.resize_tensor_input(index, array.shape)
+        interpreter.allocate_tensors()
+        return run_once(interpreter, arrays)
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+
+
+def _save(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, (name, array) in enumerate(zip(names, outputs, strict=True)):
+            path = folder / f"{i}_{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:80]}.npy"
+            np.save(path, array, allow_pickle=False)
+            console.say(f"saved {path}")
+    except OSError as error:
+        raise InputError(f"cannot save outputs in {folder}: {error}") from error

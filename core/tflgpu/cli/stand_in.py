@@ -1,0 +1,37 @@
+"""A device to judge models by on machines that have none of their own."""
+
+from __future__ import annotations
+
+from tflgpu.delegate import GpuDelegate
+from tflgpu.errors import DeviceError, TflgpuError
+from tflgpu.plugins import registry
+from tflgpu.runtime.protocols import NodeDevice
+
+
+def judge(backend: str | None, device: int | str | None) -> tuple[GpuDelegate, str]:
+    """A delegate that has a device, and a note on it where it is not one that would be used.
+
+    Where nothing that runs kernels is found, a device that only emulates one stands in: it has
+    the kernels that every backend has, if not the limits of any real GPU.
+
+    Raises:
+        DeviceError: the backend or device asked for is not there, or nothing can stand in.
+    """
+    delegate = GpuDelegate(backend=backend, device=device)
+    if delegate.device is not None:
+        return delegate, ""
+    delegate.close()
+    known = registry()
+    for name in known.backends:
+        for info in known.probe(name).devices:
+            try:
+                stand_in = GpuDelegate(backend=name, device=info.index)
+            except TflgpuError:
+                continue
+            if not isinstance(stand_in.device, NodeDevice):
+                return stand_in, (
+                    "There is no device here (see `tflgpu devices`): everything would run on the "
+                    f"CPU. What a GPU would take is judged by {info.name}"
+                )
+            stand_in.close()
+    raise DeviceError("there is no device here, and nothing that could stand in for one")
