@@ -325,14 +325,14 @@ class Steps:
         self._team, self._domain, self._view, self._compute = place, domain, view, compute
         k = place.k
         self._base, self._slice = domain.place(k, place.item if item is None else item)
-        self._kept: list[tuple[Expr, Expr, Expr, Expr]] = []
+        self._kept: list[tuple[Expr, Expr, Expr, Expr, Expr]] = []
         rounds = -(-place.shape.chunk // place.shape.lanes)
         if rounds <= self._KEPT:
             for i in range(rounds):
                 step = k.let(place.first + i * place.shape.lanes, "step")
                 inside = k.let(step < place.stop, "inside")
                 safe = k.let(k.min(step, place.shape.steps - 1), "safe")
-                self._kept.append((inside, *self._load(safe)))
+                self._kept.append((inside, *self._load(safe), step))
 
     def _load(self, step: Expr) -> tuple[Expr, Expr, Expr]:
         k = self._team.k
@@ -343,19 +343,23 @@ class Steps:
     def any(self) -> tuple[Expr, Expr]:
         """Slice and vector of some step of the item, of this invocation where it has one."""
         if self._kept:
-            return self._kept[0][2:]
+            return self._kept[0][2:4]
         k, place = self._team.k, self._team
         return self._load(k.let(k.min(place.first, place.shape.steps - 1), "some"))[1:]
 
     def each(self, body: StepBody) -> None:
         """Run ``body`` for every step."""
+        self.each_numbered(lambda row, slice_, value, step: body(row, slice_, value))
+
+    def each_numbered(self, body: Callable[[Expr, Expr, Expr, Expr], None]) -> None:
+        """As `each`; the body is also given the step's number within the item."""
         k, place = self._team.k, self._team
-        for inside, row, slice_, value in self._kept:
+        for inside, row, slice_, value, step in self._kept:
             with k.if_(inside):
-                body(row, slice_, value)
+                body(row, slice_, value, step)
         if not self._kept:
             with k.loop(place.first, place.stop, place.shape.lanes, name="step") as step:
-                body(*self._load(step))
+                body(*self._load(step), step)
 
 
 def horizontal(k: Builder, value: Expr, merge: Callable[[Expr, Expr], Expr]) -> Expr:

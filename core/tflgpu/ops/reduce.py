@@ -196,7 +196,8 @@ def _reduce_samples(
     ]
     if long:
         found += [
-            sample("image", (1, 23, 29, 10), _axes(1, 2)),
+            sample("image", (1, 71, 73, 6), _axes(1, 2)),
+            sample("whole_image", (1, 97, 101, 3), _axes(1, 2, 3), False),
             sample("row_of_1001", (1, 1001), _axes(1)),
         ]
     return found

@@ -1,0 +1,109 @@
+"""SOFTMAX, LOG_SOFTMAX and L2_NORMALIZATION: a team of invocations for every row of channels.
+
+All in f32. The largest element is taken off before exponentials are taken, so that none of them
+overflows and their sum is at least 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering
+from tflgpu.kernel.rule import KernelRule
+from tflgpu.kernel.tree import Expr, Name, Shared
+from tflgpu.kernel.types import F32, Scalar
+from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.kernels.activation import activate
+from tflgpu.kernels.domain import Domain, Steps, Team, horizontal, team, team_shape
+from tflgpu.ops.softmax import L2_EPSILON
+
+
+class _Row:
+    """The team at work on one row of channels."""
+
+    def __init__(self, low: Lowering) -> None:
+        shape = low.node.input(0).shape
+        self.domain = Domain.of(shape, (len(shape) - 1,))
+        self.shape = team_shape(low.caps, self.domain.items, self.domain.steps, lanes_first=True)
+        self.k: Builder = low.kernel(low.node.op.lower(), self.shape.workgroup)
+        view = low.read(self.k, 0)
+        self.out = low.write(self.k)
+        self.at: Team = team(self.k, self.shape)
+        self.steps = Steps(self.at, self.domain, view, Scalar.F32)
+        self._room: Shared | None = self.at.shared(F32)
+
+    def maximum(self, of: Callable[[Expr], Expr]) -> Expr:
+        """The largest ``of(element)`` of the row."""
+        k, domain = self.k, self.domain
+        slice_, some = self.steps.any()
+        best = k.var(domain.fill_padding(k, of(some), slice_, None), "best")
+        self.steps.each(
+            lambda row, slice_, x: k.set(
+                best, k.max(best, domain.fill_padding(k, of(x), slice_, None))
+            )
+        )
+        return self._merge(best, k.max)
+
+    def total(self, of: Callable[[Expr], Expr]) -> Expr:
+        """The sum of ``of(element)`` over the row."""
+        k, domain = self.k, self.domain
+        sums = k.var(k.f32(0.0, 4), "sums")
+        self.steps.each(
+            lambda row, slice_, x: k.add_to(sums, domain.fill_padding(k, of(x), slice_, 0))
+        )
+        return self._merge(sums, lambda a, b: a + b)
+
+    def _merge(self, lanes: Name, merge: Callable[[Expr, Expr], Expr]) -> Expr:
+        k = self.k
+        value = k.var(horizontal(k, lanes, merge), "merged")
+        self.at.combine([self._room], [value], lambda a, b: [merge(a[0], b[0])], everywhere=True)
+        return k.let(k.splat(value, 4), "of_row")
+
+    def store(self, of: Callable[[Expr], Expr]) -> None:
+        """Write ``of(element)``."""
+        k, at = self.k, self.at
+        with k.if_(at.valid):
+            self.steps.each(lambda row, slice_, x: self.out.store(row, slice_, of(x)))
+
+
+def _softmax(low: Lowering) -> None:
+    row = _Row(low)
+    k, beta = row.k, float(low.attrs.beta)
+
+    def scaled(x: Expr) -> Expr:
+        return x if beta == 1.0 else x * beta
+
+    largest = row.maximum(scaled)
+    total = row.total(lambda x: k.call("exp", scaled(x) - largest))
+    row.store(lambda x: k.call("exp", scaled(x) - largest) / total)
+    low.dispatch_groups(k, row.shape.groups)
+
+
+def _log_softmax(low: Lowering) -> None:
+    row = _Row(low)
+    k = row.k
+    largest = row.maximum(lambda x: x)
+    total = row.total(lambda x: k.call("exp", x - largest))
+    log = k.let(k.call("log", total), "log")
+    row.store(lambda x: x - largest - log)
+    low.dispatch_groups(k, row.shape.groups)
+
+
+def _l2(low: Lowering) -> None:
+    row = _Row(low)
+    k = row.k
+    # Dividing by the largest first keeps the squares in range.
+    largest = row.maximum(lambda x: k.call("abs", x))
+    scale = k.let(k.max(largest, L2_EPSILON), "scale")
+    total = row.total(lambda x: (x / scale) * (x / scale))
+    norm = k.let(k.max(k.call("sqrt", total) * scale, L2_EPSILON), "norm")
+    row.store(lambda x: activate(k, low.attrs.activation, x / norm))
+    low.dispatch_groups(k, row.shape.groups)
+
+
+RULES = (
+    KernelRule("SOFTMAX", "team", _softmax, takes(FLOATS)),
+    KernelRule("LOG_SOFTMAX", "team", _log_softmax, takes(FLOATS)),
+    KernelRule("L2_NORMALIZATION", "team", _l2, takes(FLOATS)),
+)
