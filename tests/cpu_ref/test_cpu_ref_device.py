@@ -15,11 +15,11 @@ from tflgpu.kernel.tree import Kernel
 from tflgpu.kernel.types import Scalar
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.protocols import (
-    NodeDevice,
     ArenaRef,
     ConstRef,
     Device,
     InputRef,
+    NodeDevice,
     OutputRef,
     Plan,
     PlannedDispatch,
@@ -142,6 +142,12 @@ def test_block_check_says_where(side: str) -> None:
         block.check()
 
 
+def with_nine_buffers(kernel: Kernel) -> Kernel:
+    source = kernel.buffers[0]
+    more = tuple(attrs.evolve(source, name=f"more{i}") for i in range(6))
+    return attrs.evolve(kernel, buffers=kernel.buffers + more)
+
+
 def bad_alignment(plan: Plan) -> Plan:
     return with_refs(plan, InputRef(0), ConstRef(0), ArenaRef(4, 4 * N))
 
@@ -177,12 +183,17 @@ def test_wrong_bindings_are_refused_at_load(change: Callable[[Plan], Plan], mess
         CpuRefDevice().load(change(plan_of()))
 
 
+def nine_buffers(kernel: Kernel) -> Kernel:
+    more = [attrs.evolve(kernel.buffers[0], name=f"extra{i}") for i in range(6)]
+    return attrs.evolve(kernel, buffers=(*kernel.buffers, *more))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda k: attrs.evolve(k, workgroup=(512, 1, 1)), "512 invocations in a workgroup"),
         (lambda k: attrs.evolve(k, workgroup=(1, 1, 65)), "65 invocations .* along z"),
-        (lambda k: attrs.evolve(k, buffers=k.buffers * 3), "9 buffers, of which there can be 8"),
+        (nine_buffers, "9 buffers, of which there can be 8"),
     ],
 )
 def test_limits_are_checked_with_the_source_in_the_message(

@@ -91,7 +91,7 @@ class Builder:
 
     # Values
 
-    def const(self, value: float | int | bool, type: Type) -> Expr:
+    def const(self, value: float | bool, type: Type) -> Expr:
         """A literal; a vector type has it in every lane."""
         return make.splat(make.wrap(value, type), type.width)
 
@@ -312,5 +312,10 @@ class Builder:
 
     def _fresh(self, name: str) -> str:
         count = self._idents.get(name, 0)
+        ident = f"{name}_{count}" if count else name
+        while ident in self._idents:
+            count += 1
+            ident = f"{name}_{count}"
         self._idents[name] = count + 1
-        return f"{name}_{count}" if count else name
+        self._idents.setdefault(ident, 1)
+        return ident

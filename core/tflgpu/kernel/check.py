@@ -1,8 +1,9 @@
 """The rules a kernel keeps beyond the types of its expressions.
 
-Names are defined before use and inside their block; a barrier stands where every invocation of
+Values fit what they are stored in and assigned to; names are defined before use and inside their block; a barrier stands where every invocation of
 a workgroup gets to it (outside conditions that may differ between invocations, and after no
-`Return`); a `Break` is inside a loop; sizes are in the range that every API guarantees.
+`Return`); a `Break` is inside a loop, whose bounds do not change while it runs; sizes are in the
+range that every API guarantees.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from tflgpu.kernel.tree import (
     Store,
     Var,
 )
-from tflgpu.kernel.types import BOOL, I32
-from tflgpu.kernel.walk import operands, postorder
+from tflgpu.kernel.types import BOOL, I32, Scalar
+from tflgpu.kernel.walk import operands, postorder, statements
 
 MAX_WORKGROUP = 1024
 
@@ -42,6 +43,7 @@ class _Scope:
     kernel: Kernel
     names: dict[str, bool]  # name -> is a variable
     uniform: dict[str, bool]  # name -> same value for the whole workgroup
+    memory: frozenset[str] = frozenset()  # names of buffers and shared arrays
     in_loop: bool = False
     divergent: bool = False
     may_return: bool = False
@@ -70,9 +72,18 @@ def check(kernel: Kernel) -> None:
             scope.fail(f"buffer {buffer.name} has {buffer.width} lanes; 1, 2 or 4 are allowed")
         if buffer.access not in ("read", "write", "read_write"):
             scope.fail(f"buffer {buffer.name}: unknown access {buffer.access!r}")
+        if buffer.scalar is Scalar.BOOL:
+            scope.fail(f"buffer {buffer.name} of booleans: no API has them, use i8 or i32")
     for array in kernel.shared:
         if array.count < 1:
             scope.fail(f"shared array {array.name} is empty")
+        if array.type.scalar.is_storage_only:
+            scope.fail(f"shared array {array.name} of {array.type}: use i32")
+    memory = [*(b.name for b in kernel.buffers), *(a.name for a in kernel.shared)]
+    for name in memory:
+        if memory.count(name) > 1:
+            scope.fail(f"{name} is defined twice")
+    scope.memory = frozenset(memory)
     _block(kernel.body, scope)
 
 
@@ -87,21 +98,28 @@ def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:
 def _statement(stmt: Stmt, scope: _Scope) -> None:
     _uses(stmt, scope)
     if isinstance(stmt, (Let, Var)):
-        if stmt.ident in scope.names:
-            scope.fail(f"{stmt.ident} is defined twice")
+        _is_new(stmt.ident, scope)
         scope.names[stmt.ident] = isinstance(stmt, Var)
         scope.uniform[stmt.ident] = _uniform(stmt.value, scope) and not scope.divergent
     elif isinstance(stmt, Assign):
         if not scope.names.get(stmt.target.ident, False):
             scope.fail(f"{stmt.target.ident} is assigned but is not a variable here")
+        if stmt.value.type != stmt.target.type:
+            scope.fail(f"{stmt.value.type} assigned to {stmt.target.ident}: {stmt.target.type}")
         if scope.divergent or not _uniform(stmt.value, scope):
             scope.uniform[stmt.target.ident] = False
     elif isinstance(stmt, Store):
         if stmt.buffer not in scope.kernel.buffers or stmt.buffer.access == "read":
             scope.fail(f"store to {stmt.buffer.name}, which is not a writable buffer of it")
+        want = stmt.buffer.value_type.with_width(1 if stmt.scalar else stmt.buffer.width)
+        narrows = want.scalar is Scalar.F16 and stmt.value.type == want.with_scalar(Scalar.F32)
+        if stmt.value.type != want and not narrows:
+            scope.fail(f"{stmt.value.type} stored in {stmt.buffer.name} of {want}")
     elif isinstance(stmt, SharedStore):
         if stmt.array not in scope.kernel.shared:
             scope.fail(f"store to shared array {stmt.array.name}, which is not one of it")
+        if stmt.value.type != stmt.array.type:
+            scope.fail(f"{stmt.value.type} stored in {stmt.array.name} of {stmt.array.type}")
     elif isinstance(stmt, If):
         _if(stmt, scope)
     elif isinstance(stmt, For):
@@ -132,8 +150,8 @@ def _if(stmt: If, scope: _Scope) -> None:
 def _for(stmt: For, scope: _Scope) -> None:
     if stmt.start.type != I32 or stmt.stop.type != I32 or stmt.step < 1:
         scope.fail(f"loop {stmt.index.ident}: bounds are i32 and the step is at least 1")
-    if stmt.index.ident in scope.names:
-        scope.fail(f"{stmt.index.ident} is defined twice")
+    _is_new(stmt.index.ident, scope)
+    _bound_stays(stmt, scope)
     before = (scope.in_loop, scope.divergent, scope.may_break)
     bounds_uniform = _uniform(stmt.start, scope) and _uniform(stmt.stop, scope)
     scope.names[stmt.index.ident] = False
@@ -148,6 +166,21 @@ def _for(stmt: For, scope: _Scope) -> None:
     _block(stmt.body, scope)
     del scope.names[stmt.index.ident]
     scope.in_loop, scope.divergent, scope.may_break = before
+
+
+def _is_new(ident: str, scope: _Scope) -> None:
+    if ident in scope.names or ident in scope.memory:
+        scope.fail(f"{ident} is defined twice")
+
+
+def _bound_stays(stmt: For, scope: _Scope) -> None:
+    assigned = {s.target.ident for s in statements(stmt.body) if isinstance(s, Assign)}
+    for part in postorder([stmt.stop]):
+        varies = isinstance(part, SharedLoad) or (
+            isinstance(part, Load) and part.buffer.access != "read"
+        )
+        if varies or (isinstance(part, Name) and part.ident in assigned):
+            scope.fail(f"the bound of loop {stmt.index.ident} may change while it runs: let it")
 
 
 def _uses(stmt: Stmt, scope: _Scope) -> None:

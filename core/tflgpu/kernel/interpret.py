@@ -1,30 +1,29 @@
 """The kernel language's definition: a NumPy interpreter of the tree.
 
-Every invocation of a batch of workgroups runs in lockstep: a value is an array over
-invocations, [n] or [n, lanes], and control flow is a mask. Besides computing, it refuses what
-would be undefined on a device: reads and writes out of bounds, two invocations writing one
-element, and shared memory read or overwritten without a barrier since another invocation
-touched it. A kernel that passes here has no such defect for the inputs it was given.
+The invocations of a batch of workgroups run in lockstep, each statement for exactly those that
+get to it. Besides computing, it refuses what would be undefined on a device: reads and writes
+out of bounds, two invocations writing one element, memory read or overwritten with no barrier
+since another invocation touched it, and a barrier that a part of a workgroup reaches. A kernel
+that passes here has no such defect for the inputs it was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.evaluate import binary, call, convert
+from tflgpu.kernel.evaluate import binary, call, constant, convert
+from tflgpu.kernel.frame import Frame, Index, spread
+from tflgpu.kernel.memory import BufferMemory, SharedMemory
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
     Binary,
     Break,
-    Buffer,
     Builtin,
     Call,
     Cast,
@@ -39,7 +38,6 @@ from tflgpu.kernel.tree import (
     Name,
     Return,
     Select,
-    Shared,
     SharedLoad,
     SharedStore,
     Splat,
@@ -48,11 +46,18 @@ from tflgpu.kernel.tree import (
     Unary,
     Var,
     Vec,
+    children,
 )
+from tflgpu.kernel.walk import operands, postorder
 
-Mask = npt.NDArray[np.bool_]
-_BATCH = 1 << 16  # invocations run together; bounds the memory that a big grid takes
-_NOBODY, _SEVERAL = -1, -2
+_BATCH = 1 << 14  # invocations run together: few enough that values stay in the cache
+
+#: What became of each invocation of a frame, or None while all go on.
+Fate = npt.NDArray[np.int8] | None
+_BROKE, _RETURNED = 1, 2
+
+# Names that no kernel can have, for the interpreter's own per-invocation values.
+_WHO, _GROUP = "#who", "#group"
 
 
 def interpret(
@@ -74,268 +79,273 @@ def interpret(
         raise KernelError(
             f"kernel {kernel.name}: {len(arrays)} arrays for {len(kernel.buffers)} buffers"
         )
-    memory: dict[str, Array] = {}
-    for buffer, array in zip(kernel.buffers, arrays, strict=True):
-        if array.ndim != 1 or array.dtype != buffer.scalar.numpy or array.size % buffer.width:
-            raise KernelError(
-                f"kernel {kernel.name}: buffer {buffer.name} wants flat {buffer.scalar.value} in "
-                f"multiples of {buffer.width}, got {array.dtype}{list(array.shape)}"
-            )
-        memory[buffer.name] = array
-    written = (
-        {b.name: np.zeros(a.size, np.bool_) for b, a in zip(kernel.buffers, arrays, strict=True)}
-        if races
-        else None
-    )
-    per_group = int(np.prod(kernel.workgroup))
-    total = int(np.prod(groups))
-    step = max(1, _BATCH // per_group)
-    for first in range(0, total, step):
-        ids = np.arange(first, min(first + step, total))
+    try:
+        memory = {
+            buffer.name: BufferMemory(buffer, array, races)
+            for buffer, array in zip(kernel.buffers, arrays, strict=True)
+        }
         with np.errstate(all="ignore"):
-            _Batch(kernel, groups, ids, memory, written).run()
+            _Interpreter(kernel, groups, memory, races).run()
+    except KernelError as error:
+        raise KernelError(f"kernel {kernel.name}: {error}") from None
 
 
-@attrs.define
-class _SharedState:
-    """A shared array's contents per workgroup, and who touched an element since a barrier."""
-
-    data: Array
-    writer: npt.NDArray[np.int64]
-    reader: npt.NDArray[np.int64]
+#: One step of a statement's expressions: the operation, its node, and which results it takes.
+_Step = tuple[Callable[..., Array], Expr, tuple[int, ...]]
 
 
-class _Batch:
-    """Some workgroups of one kernel, run in lockstep."""
-
+class _Interpreter:
     def __init__(
         self,
         kernel: Kernel,
         groups: tuple[int, int, int],
-        ids: npt.NDArray[np.int64],
-        memory: dict[str, Array],
-        written: dict[str, Mask] | None,
+        memory: dict[str, BufferMemory],
+        races: bool,
     ) -> None:
         self.kernel = kernel
+        self.groups = groups
         self.memory = memory
-        self.written = written
-        wx, wy, wz = kernel.workgroup
-        size = wx * wy * wz
-        self.count = len(ids) * size
-        local = np.tile(np.arange(size), len(ids))
-        group = np.repeat(ids, size)
-        self.slot = np.repeat(np.arange(len(ids)), size)  # workgroup within the batch
-        self.lane = local
-        self.ids: dict[str, list[Array]] = {
-            "local_id": [local % wx, local // wx % wy, local // (wx * wy)],
-            "group_id": [
-                group % groups[0], group // groups[0] % groups[1], group // (groups[0] * groups[1])
-            ],
+        self.races = races
+        self.shared: dict[str, SharedMemory] = {}
+        self.batch_groups = 0
+        self._steps: dict[int, tuple[list[_Step], list[int]]] = {}
+        self._constants: dict[int, Array] = {}
+        self._operations: dict[type[Expr], Callable[..., Array]] = {
+            Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
+            Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
+            Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: self._load,
+            SharedLoad: self._shared_load,
         }  # fmt: skip
-        self.ids["global_id"] = [
-            g * w + i
-            for g, w, i in zip(
-                self.ids["group_id"], kernel.workgroup, self.ids["local_id"], strict=True
-            )
-        ]
-        self.env: dict[str, Array] = {}
-        self.alive: Mask = np.ones(self.count, np.bool_)
-        self.broken: list[Mask] = []
-        self.shared: dict[str, _SharedState] = {}
-        for array in kernel.shared:
-            lanes = (array.type.width,) if array.type.width > 1 else ()
-            shape = (len(ids), array.count)
-            # Undefined contents must not look like zeros: a kernel may not rely on them.
-            fill: Any = np.nan if array.type.is_float else -(2**30)
-            self.shared[array.name] = _SharedState(
-                np.full(shape + lanes, fill, array.type.scalar.numpy),
-                np.full(shape, _NOBODY, np.int64),
-                np.full(shape, _NOBODY, np.int64),
-            )
-
-    def fail(self, message: str) -> None:
-        raise KernelError(f"kernel {self.kernel.name}: {message}")
 
     def run(self) -> None:
-        self.block(self.kernel.body, np.ones(self.count, np.bool_))
+        per_group = int(np.prod(self.kernel.workgroup))
+        total = int(np.prod(self.groups))
+        step = max(1, _BATCH // per_group)
+        for first in range(0, total, step):
+            ids = np.arange(first, min(first + step, total))
+            self.batch_groups = len(ids)
+            self.shared = {
+                array.name: SharedMemory(array, len(ids), self.races)
+                for array in self.kernel.shared
+            }
+            self._block(self.kernel.body, self._batch(ids, per_group))
+
+    def _batch(self, ids: Index, per_group: int) -> Frame:
+        """The frame of all invocations of some workgroups."""
+        frame = Frame(len(ids) * per_group)
+        wx, wy, _ = self.kernel.workgroup
+        gx, gy, _ = self.groups
+        local = np.tile(np.arange(per_group), len(ids))
+        group = np.repeat(ids, per_group)
+        frame.declare(_WHO, group * per_group + local)
+        frame.declare(_GROUP, group - ids[0])
+        local_id = [local % wx, local // wx % wy, local // (wx * wy)]
+        group_id = [group % gx, group // gx % gy, group // (gx * gy)]
+        for axis, size in enumerate(self.kernel.workgroup):
+            values = {
+                "local_id": local_id[axis],
+                "group_id": group_id[axis],
+                "global_id": group_id[axis] * size + local_id[axis],
+            }
+            for kind, value in values.items():
+                uniform = value.min() == value.max()
+                kept = value[:1] if uniform else value
+                frame.declare(f"#{kind}{axis}", kept.astype(np.int32))
+        return frame
 
     # Statements
 
-    def block(self, body: tuple[Stmt, ...], mask: Mask) -> None:
+    def _block(self, body: tuple[Stmt, ...], frame: Frame) -> Fate:
+        """Run a block for all invocations of a frame."""
+        fate: Fate = None
+        inner = frame  # the invocations that are still running
+        place: Index | None = None  # where they are in `frame`
+        parts: list[Frame] = []
         for stmt in body:
-            active = mask & self.alive
-            if self.broken:
-                active &= ~self.broken[-1]
-            if not active.any():
-                return
-            self.statement(stmt, active)
-
-    def statement(self, stmt: Stmt, mask: Mask) -> None:
-        if isinstance(stmt, (Let, Var)):
-            self.env[stmt.ident] = self.full(self.value(stmt.value, mask), stmt.value)
-        elif isinstance(stmt, Assign):
-            new = self.full(self.value(stmt.value, mask), stmt.value)
-            old = self.env[stmt.target.ident]
-            self.env[stmt.target.ident] = np.where(_wide(mask, new), new, old)
-        elif isinstance(stmt, Store):
-            self.store(stmt, mask)
-        elif isinstance(stmt, SharedStore):
-            self.shared_store(stmt, mask)
-        elif isinstance(stmt, If):
-            cond = self.full(self.value(stmt.cond, mask), stmt.cond)
-            self.block(stmt.then, mask & cond)
-            self.block(stmt.orelse, mask & ~cond)
-        elif isinstance(stmt, For):
-            self.loop(stmt, mask)
-        elif isinstance(stmt, Break):
-            self.broken[-1] |= mask
-        elif isinstance(stmt, Return):
-            self.alive &= ~mask
-        elif isinstance(stmt, Barrier):
-            self.barrier(mask)
-        else:
-            self.fail(f"unknown statement {type(stmt).__name__}")
-
-    def loop(self, stmt: For, mask: Mask) -> None:
-        index = self.full(self.value(stmt.start, mask), stmt.start)
-        self.broken.append(np.zeros(self.count, np.bool_))
-        while True:
-            stop = self.value(stmt.stop, mask)
-            active = mask & self.alive & ~self.broken[-1] & (index < stop)
-            if not active.any():
+            left = self._statement(stmt, inner)
+            if left is None:
+                continue
+            if place is None:
+                fate, place = left, np.arange(frame.count)
+            else:
+                assert fate is not None
+                fate[place] = left
+            goes_on = np.nonzero(left == 0)[0]
+            if not len(goes_on):
                 break
-            self.env[stmt.index.ident] = index
-            self.block(stmt.body, active)
-            index = index + np.int32(stmt.step)
-        self.broken.pop()
+            place = place[goes_on]
+            inner = inner.part(goes_on)
+            parts.append(inner)
+        for part in reversed(parts):
+            part.leave()
+        return fate
 
-    def barrier(self, mask: Mask) -> None:
-        arrived = np.zeros(self.slot[-1] + 1, np.int64)
-        np.add.at(arrived, self.slot[mask], 1)
-        size = self.count // len(arrived)
+    def _statement(self, stmt: Stmt, frame: Frame) -> Fate:
+        if isinstance(stmt, Break):
+            return np.full(frame.count, _BROKE, np.int8)
+        if isinstance(stmt, Return):
+            return np.full(frame.count, _RETURNED, np.int8)
+        if isinstance(stmt, Barrier):
+            self._barrier(frame)
+            return None
+        values = self._values(stmt, frame)
+        if isinstance(stmt, If):
+            return self._if(stmt, frame, values[0])
+        if isinstance(stmt, For):
+            return self._for(stmt, frame, *values)
+        if isinstance(stmt, (Let, Var)):
+            frame.declare(stmt.ident, values[0])
+        elif isinstance(stmt, Assign):
+            frame.assign(stmt.target.ident, values[1])
+        elif isinstance(stmt, Store):
+            index, value = spread(values[0], frame.count), spread(values[1], frame.count)
+            memory = self.memory[stmt.buffer.name]
+            memory.store(index, value, stmt.scalar, frame.get(_WHO))
+        elif isinstance(stmt, SharedStore):
+            index, value = spread(values[0], frame.count), spread(values[1], frame.count)
+            array = self.shared[stmt.array.name]
+            array.store(index, value, frame.full(_GROUP), frame.full(_WHO))
+        else:
+            raise KernelError(f"unknown statement {type(stmt).__name__}")
+        return None
+
+    def _if(self, stmt: If, frame: Frame, cond: Array) -> Fate:
+        if cond.all():
+            return self._block(stmt.then, frame)
+        if not cond.any():
+            return self._block(stmt.orelse, frame)
+        fate: Fate = None
+        for body, where in ((stmt.then, cond), (stmt.orelse, ~cond)):
+            if body:
+                fate = _merge(fate, frame, *self._part(body, frame, np.nonzero(where)[0]))
+        return fate
+
+    def _part(self, body: tuple[Stmt, ...], frame: Frame, where: Index) -> tuple[Index, Fate]:
+        """Run a block for some of a frame's invocations."""
+        inner = frame.part(where)
+        fate = self._block(body, inner)
+        inner.leave()
+        return where, fate
+
+    def _for(self, stmt: For, frame: Frame, start: Array, stop: Array) -> Fate:
+        if len(start) > 1 and start.min() == start.max():
+            start = start[:1]
+        if len(stop) > 1 and stop.min() == stop.max():
+            stop = stop[:1]
+        fate: Fate = None  # of the frame's invocations; those that broke out go on after it
+        place = np.arange(frame.count)
+        index, inner = start, frame
+        parts: list[Frame] = []
+        while True:
+            again = index < stop
+            left: Fate = None
+            if not again.all():
+                left = np.where(spread(again, inner.count), 0, _BROKE).astype(np.int8)
+            else:
+                inner.declare(stmt.index.ident, index)
+                left = self._block(stmt.body, inner)
+                index = index + np.int32(stmt.step)
+            if left is None:
+                continue
+            fate = _merge(fate, frame, place, left)
+            goes_on = np.nonzero(left == 0)[0]
+            if not len(goes_on):
+                break
+            place, inner = place[goes_on], inner.part(goes_on)
+            parts.append(inner)
+            index, stop = (v if len(v) == 1 else v[goes_on] for v in (index, stop))
+        for part in reversed(parts):
+            part.leave()
+        if fate is None or not (fate == _RETURNED).any():
+            return None
+        return np.where(fate == _RETURNED, fate, 0).astype(np.int8)
+
+    def _barrier(self, frame: Frame) -> None:
+        size = int(np.prod(self.kernel.workgroup))
+        arrived = np.bincount(frame.full(_GROUP), minlength=self.batch_groups)
         if ((arrived != 0) & (arrived != size)).any():
-            self.fail("a barrier was reached by a part of a workgroup")
-        for state in self.shared.values():
-            state.writer[arrived != 0] = _NOBODY
-            state.reader[arrived != 0] = _NOBODY
-
-    def store(self, stmt: Store, mask: Mask) -> None:
-        index = self.index(stmt.index, mask, stmt.buffer, stmt.scalar)[mask]
-        value = self.full(self.value(stmt.value, mask), stmt.value)[mask]
-        flat = self.memory[stmt.buffer.name]
-        width = 1 if stmt.scalar else stmt.buffer.width
-        lanes = index if width == 1 else (index[:, None] * width + np.arange(width)).ravel()
-        if self.written is not None:
-            seen = self.written[stmt.buffer.name]
-            # A read-write buffer may be rewritten by its owner; only one store at a time is
-            # checked there.
-            if stmt.buffer.access == "write" and seen[lanes].any():
-                self.fail(f"an element of {stmt.buffer.name} is written twice")
-            if len(np.unique(lanes)) != len(lanes):
-                self.fail(f"two invocations write one element of {stmt.buffer.name}")
-            seen[lanes] = True
-        flat[lanes] = value.reshape(-1).astype(flat.dtype)
-
-    def shared_store(self, stmt: SharedStore, mask: Mask) -> None:
-        slot, index = self.shared_index(stmt.array, stmt.index, mask)
-        state = self.shared[stmt.array.name]
-        if self.written is not None:
-            lane = self.lane[mask]
-            for touched in (state.writer[slot, index], state.reader[slot, index]):
-                if ((touched != _NOBODY) & (touched != lane)).any():
-                    self.fail(f"{stmt.array.name} is overwritten without a barrier")
-            key = slot * stmt.array.count + index
-            if len(np.unique(key)) != len(key):
-                self.fail(f"two invocations write one element of {stmt.array.name}")
-            state.writer[slot, index] = lane
-        state.data[slot, index] = self.full(self.value(stmt.value, mask), stmt.value)[mask]
+            raise KernelError("a barrier was reached by a part of a workgroup")
+        for array in self.shared.values():
+            array.barrier(arrived != 0)
 
     # Expressions
 
-    def value(self, expr: Expr, mask: Mask) -> Array:
-        """An expression's value: [n] or [n, lanes], or without the n where it is constant."""
-        if isinstance(expr, Const):
-            scalar = expr.type.scalar.numpy.type(expr.value)
-            return np.full((1, expr.type.width) if expr.type.width > 1 else (1,), scalar)
-        if isinstance(expr, Name):
-            return self.env[expr.ident]
-        if isinstance(expr, Builtin):
-            return self.ids[expr.kind][expr.axis].astype(np.int32)
-        if isinstance(expr, Unary):
-            x = self.value(expr.x, mask)
-            return ~x if expr.op == "not" else -x
-        if isinstance(expr, Binary):
-            return binary(expr.op, self.value(expr.a, mask), self.value(expr.b, mask))
-        if isinstance(expr, Call):
-            return call(expr.fn, [self.value(a, mask) for a in expr.args])
-        if isinstance(expr, Select):
-            cond, a, b = (self.value(e, mask) for e in (expr.cond, expr.a, expr.b))
-            return np.where(_wide(cond, a) if cond.ndim < a.ndim else cond, a, b)
-        if isinstance(expr, Cast):
-            return convert(self.value(expr.x, mask), expr.type.scalar)
-        if isinstance(expr, Vec):
-            return np.stack([self.full(self.value(p, mask), p) for p in expr.parts], axis=-1)
-        if isinstance(expr, Splat):
-            return np.repeat(self.value(expr.x, mask)[:, None], expr.type.width, axis=1)
-        if isinstance(expr, Lane):
-            return self.value(expr.x, mask)[:, expr.index]
-        if isinstance(expr, Load):
-            return self.load(expr, mask)
-        if isinstance(expr, SharedLoad):
-            return self.shared_load(expr, mask)
-        raise KernelError(f"kernel {self.kernel.name}: unknown expression {type(expr).__name__}")
+    def _values(self, stmt: Stmt, frame: Frame) -> list[Array]:
+        """A statement's operands: [n], [n, lanes], or 1 for n where all have the same."""
+        found = self._steps.get(id(stmt))
+        if found is None:
+            found = self._steps[id(stmt)] = self._compile(operands(stmt))
+        steps, roots = found
+        values: list[Array] = []
+        for operation, expr, args in steps:
+            values.append(operation(frame, expr, *[values[i] for i in args]))
+        return [values[i] for i in roots]
 
-    def full(self, value: Array, expr: Expr) -> Array:
-        """Spread a constant over all invocations."""
-        shape = (self.count, expr.type.width) if expr.type.width > 1 else (self.count,)
-        return value if value.shape == shape else np.broadcast_to(value, shape)
+    def _compile(self, roots: Sequence[Expr]) -> tuple[list[_Step], list[int]]:
+        slots: dict[int, int] = {}
+        steps: list[_Step] = []
+        for slot, expr in enumerate(postorder(roots)):
+            operation = self._operations.get(type(expr))
+            if operation is None:
+                raise KernelError(f"unknown expression {type(expr).__name__}")
+            steps.append((operation, expr, tuple(slots[id(c)] for c in children(expr))))
+            slots[id(expr)] = slot
+        return steps, [slots[id(root)] for root in roots]
 
-    def index(self, expr: Expr, mask: Mask, buffer: Buffer, scalar: bool) -> Array:
-        index = self.full(self.value(expr, mask), expr).astype(np.int64)
-        size = self.memory[buffer.name].size // (1 if scalar else buffer.width)
-        bad = mask & ((index < 0) | (index >= size))
-        if bad.any():
-            self.fail(f"{buffer.name}[{index[bad][0]}] of {size} elements")
-        return index
+    def _const(self, frame: Frame, expr: Const) -> Array:
+        found = self._constants.get(id(expr))
+        if found is None:
+            found = self._constants[id(expr)] = constant(expr.type, expr.value)
+        return found
 
-    def load(self, expr: Load, mask: Mask) -> Array:
-        index = np.where(mask, self.index(expr.index, mask, expr.buffer, expr.scalar), 0)
-        flat = self.memory[expr.buffer.name]
-        width = 1 if expr.scalar else expr.buffer.width
-        if flat.size == 0:
-            return np.zeros((self.count,) + ((width,) if width > 1 else ()), flat.dtype)
-        found = flat[index] if width == 1 else flat.reshape(-1, width)[index]
-        return found.astype(expr.type.scalar.numpy)
+    def _name(self, frame: Frame, expr: Name) -> Array:
+        return frame.get(expr.ident)
 
-    def shared_index(self, array: Shared, expr: Expr, mask: Mask) -> tuple[Array, Array]:
-        index = self.full(self.value(expr, mask), expr).astype(np.int64)[mask]
-        if ((index < 0) | (index >= array.count)).any():
-            self.fail(f"{array.name}[{index.min()}..{index.max()}] of {array.count} elements")
-        return self.slot[mask], index
+    def _builtin(self, frame: Frame, expr: Builtin) -> Array:
+        return frame.get(f"#{expr.kind}{expr.axis}")
 
-    def shared_load(self, expr: SharedLoad, mask: Mask) -> Array:
-        slot, index = self.shared_index(expr.array, expr.index, mask)
-        state = self.shared[expr.array.name]
-        if self.written is not None:
-            lane = self.lane[mask]
-            writer = state.writer[slot, index]
-            if ((writer != _NOBODY) & (writer != lane)).any():
-                self.fail(f"{expr.array.name} is read without a barrier after its write")
-            reader = state.reader[slot, index]
-            state.reader[slot, index] = np.where(
-                (reader == _NOBODY) | (reader == lane), lane, _SEVERAL
-            )
-            self._mark_several(state, slot, index, lane)
-        lanes = state.data.shape[2:]
-        out = np.zeros((self.count, *lanes), state.data.dtype)
-        out[mask] = state.data[slot, index]
-        return out
+    def _unary(self, frame: Frame, expr: Unary, x: Array) -> Array:
+        return np.asarray(np.logical_not(x) if expr.op == "not" else np.negative(x))
 
-    def _mark_several(self, state: _SharedState, slot: Array, index: Array, lane: Array) -> None:
-        """Where several invocations read one element at once, the scatter kept just one."""
-        differs = state.reader[slot, index] != lane
-        state.reader[slot[differs], index[differs]] = _SEVERAL
+    def _binary(self, frame: Frame, expr: Binary, a: Array, b: Array) -> Array:
+        return binary(expr.op, a, b)
+
+    def _call(self, frame: Frame, expr: Call, *args: Array) -> Array:
+        return call(expr.fn, args)
+
+    def _select(self, frame: Frame, expr: Select, cond: Array, a: Array, b: Array) -> Array:
+        if cond.ndim < a.ndim:
+            cond = cond[:, None]
+        return np.where(cond, a, b)
+
+    def _cast(self, frame: Frame, expr: Cast, x: Array) -> Array:
+        return convert(x, expr.type.scalar)
+
+    def _vec(self, frame: Frame, expr: Vec, *parts: Array) -> Array:
+        return np.stack(np.broadcast_arrays(*parts), axis=-1)
+
+    def _splat(self, frame: Frame, expr: Splat, x: Array) -> Array:
+        return np.broadcast_to(x[:, None], (len(x), expr.type.width))
+
+    def _lane(self, frame: Frame, expr: Lane, x: Array) -> Array:
+        return np.asarray(x[:, expr.index])
+
+    def _load(self, frame: Frame, expr: Load, index: Array) -> Array:
+        memory = self.memory[expr.buffer.name]
+        # A buffer of one lane an element has the same elements either way.
+        found = memory.load(index, expr.scalar, frame.get(_WHO))
+        return found.astype(expr.type.scalar.numpy, copy=False)
+
+    def _shared_load(self, frame: Frame, expr: SharedLoad, index: Array) -> Array:
+        array = self.shared[expr.array.name]
+        return array.load(spread(index, frame.count), frame.full(_GROUP), frame.full(_WHO))
 
 
-def _wide(mask: Array, like: Array) -> Array:
-    return mask[:, None] if like.ndim == 2 and mask.ndim == 1 else mask
+def _merge(fate: Fate, frame: Frame, where: Index, part: Fate) -> Fate:
+    """The fate of a frame, given that of some of its invocations too."""
+    if part is None:
+        return fate
+    if fate is None:
+        fate = np.zeros(frame.count, np.int8)
+    fate[where] = part
+    return fate

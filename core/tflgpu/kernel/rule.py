@@ -32,7 +32,7 @@ class Unsupported:
 
 
 #: None means yes; a string is the reason for no.
-Accepts = Callable[[Node, Site], Union[str, None]]
+Accepts = Callable[[Node, Site], str | None]
 
 
 def _always(node: Node, site: Site) -> str | None:

@@ -4,8 +4,9 @@ Every node is an immutable value whose type is known when it is made, so that a 
 reported at the author's own line. Expressions have no side effects; what they mean is defined
 by the NumPy interpreter (`tflgpu.kernel.interpret`).
 
-Integers: 32 bits, wrapping; division and remainder truncate toward zero, as in C. Floats: IEEE
-binary32 or binary16; whether a multiply and an add contract is up to the device.
+Integers: 32 bits, wrapping; division and remainder truncate toward zero, as in C; a shift is by 0
+to 31 bits, and of i32 to the right keeps the sign. Floats: IEEE binary32 or binary16; whether a
+multiply and an add contract is up to the device.
 """
 
 from __future__ import annotations
@@ -117,6 +118,8 @@ class Expr:
         return _binary("ne", self, other)
 
     def __neg__(self) -> Expr:
+        if self.type.scalar is Scalar.BOOL:
+            raise KernelError("use ~ to negate a boolean")
         return Unary(self.type, "neg", self)
 
     def __invert__(self) -> Expr:
@@ -210,7 +213,8 @@ class Select(Expr):
 
 @attrs.frozen(eq=False)
 class Cast(Expr):
-    """Lane-wise value conversion; float to integer truncates, bool gives 0 or 1."""
+    """Lane-wise value conversion; bool gives 0 or 1. Float to integer truncates, limits to the
+    integer's range, and makes 0 of a NaN. To bool: whether it is not zero."""
 
     type: Type
     x: Expr
@@ -357,7 +361,11 @@ class If(Stmt):
 
 @attrs.frozen(eq=False)
 class For(Stmt):
-    """``index`` runs from ``start`` while it is below ``stop``, by ``step`` (> 0)."""
+    """``index`` runs from ``start`` while it is below ``stop``, by ``step`` (> 0).
+
+    The bounds are values that do not change while the loop runs, so it does not matter whether
+    ``stop`` is computed once or every time round.
+    """
 
     index: Name
     start: Expr
