@@ -43,13 +43,13 @@ def assert_runs_alike(ours: Any, theirs: Any, inputs: list[np.ndarray]) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-@pytest.fixture(params=[False, True], ids=["cpu", "delegate"])
+@pytest.fixture(params=[None, 0, 1], ids=["cpu", "references", "kernels"])
 def options(request: pytest.FixtureRequest) -> Any:
-    """Options of an interpreter without a delegate, and with one that interprets the kernels."""
-    if not request.param:
+    """Options of an interpreter without a delegate, and with one for each cpu_ref device."""
+    if request.param is None:
         yield {}
         return
-    with GpuDelegate(backend="cpu_ref", guard_bands=True) as delegate:
+    with GpuDelegate(backend="cpu_ref", device=request.param, guard_bands=True) as delegate:
         yield {"experimental_delegates": [delegate]}
 
 
@@ -211,8 +211,9 @@ def test_the_report_without_a_delegate() -> None:
     assert all("no delegate" in r.reason for r in report.refusals)
 
 
-def test_the_report_with_a_delegate() -> None:
-    with GpuDelegate(backend="cpu_ref") as delegate:
+@pytest.mark.parametrize("device", [0, 1])
+def test_the_report_with_a_delegate(device: int) -> None:
+    with GpuDelegate(backend="cpu_ref", device=device) as delegate:
         interpreter = Interpreter(model_content=models.chain(), experimental_delegates=[delegate])
         interpreter.allocate_tensors()
         report = interpreter.delegation_report()

@@ -31,8 +31,7 @@ _MAX_DEPTH = 24  # a tree may share sub-expressions, and text cannot
 def dump(kernel: Kernel) -> str:
     """The whole kernel: buffers, shared arrays, statements."""
     lines = [f"kernel {kernel.name} workgroup {kernel.workgroup}"]
-    for b in kernel.buffers:
-        lines.append(f"  {b.access} {b.name}: {b.scalar.value}x{b.width}[]")
+    lines += [f"  {b.access} {b.name}: {b.scalar.value}x{b.width}[]" for b in kernel.buffers]
     lines += [f"  shared {s.name}: {s.type}[{s.count}]" for s in kernel.shared]
     lines += _block(kernel.body, 1)
     return "\n".join(lines)
