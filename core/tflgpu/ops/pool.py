@@ -58,7 +58,7 @@ def _infer_for(op: str) -> Callable[[Pool, Sequence[Operand | None]], list[Tenso
 def _fold(image: Array, window: Window, fill: float, combine: Callable[..., Array]) -> Array:
     """Combine what all taps see, for every output pixel."""
     padded = pad_image(image, window, fill)
-    total = tap_view(padded, window, 0, 0).copy()
+    total = np.array(tap_view(padded, window, 0, 0))
     for i in range(window.kernel_h):
         for j in range(window.kernel_w):
             if i or j:
@@ -72,11 +72,11 @@ def _counts(window: Window, height: int, width: int) -> Array:
     def along(count: int, stride: int, pad: int, taps: int, size: int) -> Array:
         start = np.arange(count) * stride - pad
         inside = np.minimum(start + taps, size) - np.maximum(start, 0)
-        return np.maximum(inside, 1)  # a window wholly in the padding sums to zero
+        return np.asarray(np.maximum(inside, 1))  # a window wholly in the padding sums to zero
 
     rows = along(window.out_h, window.stride_h, window.pad_top, window.kernel_h, height)
     columns = along(window.out_w, window.stride_w, window.pad_left, window.kernel_w, width)
-    return (rows[:, None] * columns[None, :])[..., None].astype(np.float32)
+    return np.asarray((rows[:, None] * columns[None, :])[..., None], np.float32)
 
 
 def _mean(image: Array, window: Window) -> Array:

@@ -1,0 +1,185 @@
+"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats.
+
+LSTM has two kernels that share nothing but the name. The full one, and the sequence op, keep
+their output and cell states in variables (operands 18 and 19) between runs. The basic one has
+five operands (input, previous output, weights, biases, previous cell state) and four results
+(output, cell state, and two intermediates), and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand
+from tflgpu.ops.lstm_cell import (
+    CELL_STATE,
+    OUTPUT_STATE,
+    Cell,
+    CellRunner,
+    Sizes,
+    check_operands,
+    sigmoid,
+)
+from tflgpu.ops.lstm_samples import basic_samples, full_samples, sequence_samples
+from tflgpu.ops.products import floats, needed, take
+from tflgpu.ops.windows import fused_activation
+
+_BASIC_NAMES = ("input", "previous output", "weights", "biases", "previous cell state")
+
+
+@attrs.frozen
+class BasicLstm:
+    """The basic kernel; its activation is always TANH and nothing is clipped."""
+
+
+@attrs.frozen
+class SequenceLstm:
+    """A cell run along time, which is the first dimension where ``time_major``, else the
+    second."""
+
+    cell: Cell
+    time_major: bool
+
+
+def _cell(fields: Fields) -> Cell:
+    return Cell(fused_activation(fields), fields.number("cell_clip"), fields.number("proj_clip"))
+
+
+def _parse_lstm(fields: Fields) -> BasicLstm | Cell:
+    kind = fields.integer("kernel_type")
+    if kind == 0:
+        return _cell(fields)
+    if kind != 1:
+        raise ModelError(f"LSTM: unknown kernel type {kind}")
+    if fields.activation() is not Activation.TANH:
+        raise ModelError(
+            f"LSTM: the basic kernel has TANH as its activation, not {fields.activation().name}"
+        )
+    if fields.number("cell_clip") != 0 or fields.number("proj_clip") != 0:
+        raise ModelError("LSTM: the basic kernel clips nothing")
+    return BasicLstm()
+
+
+def _parse_sequence(fields: Fields) -> SequenceLstm:
+    if fields.flag("diagonal_recurrent_tensors"):
+        raise UnsupportedError(
+            f"{fields.op}: recurrent weights given as diagonals are not supported"
+        )
+    return SequenceLstm(_cell(fields), fields.flag("time_major"))
+
+
+def _infer_lstm(
+    attributes: BasicLstm | Cell, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    if isinstance(attributes, BasicLstm):
+        return _infer_basic(operands)
+    source = needed("LSTM", operands[0] if operands else None, "input", 2)
+    sizes = check_operands("LSTM", operands, source.shape[0], source.shape[1])
+    return [TensorSpec((sizes.batch, sizes.outputs), source.dtype)]
+
+
+def _infer_basic(operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    given = take("LSTM", operands, _BASIC_NAMES)
+    source, hidden, weights, biases, cells = (
+        needed("LSTM", operand, what, rank)
+        for operand, what, rank in zip(given, _BASIC_NAMES, (2, 2, 2, 1, 2), strict=True)
+    )
+    batch, inputs = source.shape
+    units = hidden.shape[1]
+    wanted = {
+        "previous output": (hidden, (batch, units)),
+        "weights": (weights, (4 * units, inputs + units)),
+        "biases": (biases, (4 * units,)),
+        "previous cell state": (cells, (batch, units)),
+    }
+    for what, (operand, shape) in wanted.items():
+        if operand.shape != shape:
+            raise ModelError(
+                f"LSTM: the {what} of shape {list(operand.shape)} should be {list(shape)}"
+            )
+    shapes = ((batch, units), (batch, units), (batch, inputs + units), (batch, 4 * units))
+    return [TensorSpec(shape, source.dtype) for shape in shapes]
+
+
+def _sequence_sizes(
+    attributes: SequenceLstm, operands: Sequence[Operand | None]
+) -> tuple[Operand, Sizes]:
+    op = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+    source = needed(op, operands[0] if operands else None, "input", 3)
+    batch = source.shape[1 if attributes.time_major else 0]
+    return source, check_operands(op, operands, batch, source.shape[2])
+
+
+def _infer_sequence(
+    attributes: SequenceLstm, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    source, sizes = _sequence_sizes(attributes, operands)
+    return [TensorSpec((*source.shape[:2], sizes.outputs), source.dtype)]
+
+
+def _reference_lstm(attributes: BasicLstm | Cell, arrays: Sequence[Array | None]) -> list[Array]:
+    if isinstance(attributes, BasicLstm):
+        return _reference_basic(arrays)
+    source = floats("LSTM", arrays[0])
+    outputs, states = _run("LSTM", attributes, source[None], arrays)
+    return [outputs[0].astype(present(arrays[0]).dtype, copy=False), *states]
+
+
+def _reference_sequence(attributes: SequenceLstm, arrays: Sequence[Array | None]) -> list[Array]:
+    op = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+    source = floats(op, arrays[0])
+    steps = source if attributes.time_major else source.swapaxes(0, 1)
+    outputs, states = _run(op, attributes.cell, steps, arrays)
+    outputs = outputs if attributes.time_major else outputs.swapaxes(0, 1)
+    given = present(arrays[0])
+    return [np.ascontiguousarray(outputs).astype(given.dtype, copy=False), *states]
+
+
+def _run(
+    op: str, cell: Cell, steps: Array, arrays: Sequence[Array | None]
+) -> tuple[Array, list[Array]]:
+    """Outputs [time, batch, outputs] of inputs [time, batch, inputs], and the new states."""
+    runner = CellRunner(op, cell, arrays)
+    olds = [present(arrays[OUTPUT_STATE]), present(arrays[CELL_STATE])]
+    hidden, cells = (floats(op, old).reshape(steps.shape[1], -1) for old in olds)
+    outputs = np.empty((*steps.shape[:2], hidden.shape[1]), np.float32)
+    for time, x in enumerate(steps):
+        hidden, cells = runner.step(x, hidden, cells)
+        outputs[time] = hidden
+    states = [
+        new.reshape(old.shape).astype(old.dtype)
+        for new, old in zip((hidden, cells), olds, strict=True)
+    ]
+    return outputs, states
+
+
+def _reference_basic(arrays: Sequence[Array | None]) -> list[Array]:
+    source, hidden, weights, biases, cells = (floats("LSTM", array) for array in arrays)
+    joined = np.concatenate([source, hidden], axis=1)
+    gates = joined @ weights.T + biases
+    admit, content, forget, show = np.split(gates, 4, axis=1)
+    new = sigmoid(admit) * np.tanh(content) + sigmoid(forget) * cells
+    output = sigmoid(show) * apply_activation(Activation.TANH, new)
+    given = present(arrays[0])
+    return [a.astype(given.dtype, copy=False) for a in (output, new, joined, gates)]
+
+
+OPS = (
+    OpDef(
+        "LSTM", _parse_lstm, _infer_lstm, _reference_lstm,
+        lambda: [*basic_samples(), *full_samples()],
+        accuracy=Accuracy.ACCUMULATE, max_version=5, stateful=True,
+    ),
+    OpDef(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", _parse_sequence, _infer_sequence, _reference_sequence,
+        sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=4, stateful=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,112 @@
+"""Test cases of the LSTM ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tflgpu.ops.base import Activation, Arg, Sample
+
+
+def basic_samples() -> Sequence[Sample]:
+    """LSTM with the basic kernel."""
+    return [
+        _basic("basic", 1, 7, 4),
+        _basic("basic_odd", 3, 5, 7),
+        _basic("basic_aligned", 2, 8, 16),
+        _basic("basic_one", 1, 1, 1),
+        _basic("basic_wide", 1, 67, 36),
+    ]
+
+
+def _basic(id: str, batch: int, inputs: int, units: int) -> Sample:
+    fields = {"kernel_type": 1, "fused_activation_function": Activation.TANH.value}
+    args = (
+        Arg((batch, inputs)),
+        Arg((batch, units)),
+        Arg((4 * units, inputs + units), const=True),
+        Arg((4 * units,), const=True),
+        Arg((batch, units)),
+    )
+    return Sample(id, fields, args, version=2, accumulates=inputs + units)
+
+
+def full_samples() -> Sequence[Sample]:
+    """LSTM with the full kernel."""
+    return [
+        _full("full", 2, 5, 7),
+        _full("full_coupled", 1, 5, 6, coupled=True),
+        _full("full_peephole", 2, 3, 5, peephole=True),
+        _full("full_projection", 2, 5, 7, project=3),
+        _full("full_clipped", 3, 4, 8, project=5, cell_clip=0.4, proj_clip=0.3),
+        _full("full_norm", 2, 6, 9, norm=True),
+        _full("full_everything", 2, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
+    ]
+
+
+def sequence_samples() -> Sequence[Sample]:
+    """UNIDIRECTIONAL_SEQUENCE_LSTM."""
+    case = _sequence
+    return [
+        case("plain", 1, 5, 7, 4),
+        case("batch", 3, 4, 5, 7),
+        case("time_major", 2, 5, 3, 6, time_major=True),
+        case("one_step", 2, 1, 5, 5),
+        case("coupled", 2, 3, 4, 5, coupled=True),
+        case("peephole", 1, 4, 5, 3, peephole=True),
+        case("coupled_peephole", 2, 3, 5, 3, peephole=True, coupled=True),
+        case("projection", 2, 3, 5, 7, project=2),
+        case("clipped", 2, 5, 4, 6, cell_clip=0.3, project=5, proj_clip=0.2),
+        case("norm", 2, 3, 5, 7, norm=True),
+        case("norm_coupled", 2, 3, 5, 7, norm=True, coupled=True),
+        case("everything", 2, 3, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
+        case("relu", 1, 4, 5, 6, activation=Activation.RELU),
+        case("no_bias_of_projection", 1, 3, 4, 6, project=3, projection_bias=False),
+    ]
+
+
+def _sequence(
+    id: str, batch: int, time: int, inputs: int, cells: int, *, time_major: bool = False,
+    **options: Any,
+) -> Sample:  # fmt: skip
+    shape = (time, batch, inputs) if time_major else (batch, time, inputs)
+    return _case(id, shape, {"time_major": time_major}, batch, cells, 3, **options)
+
+
+def _full(id: str, batch: int, inputs: int, cells: int, **options: Any) -> Sample:
+    return _case(id, (batch, inputs), {"kernel_type": 0}, batch, cells, 4, **options)
+
+
+def _case(
+    id: str, shape: tuple[int, ...], fields: dict[str, Any], batch: int, cells: int, version: int,
+    *, coupled: bool = False, peephole: bool = False, norm: bool = False, project: int = 0,
+    projection_bias: bool = True, cell_clip: float = 0.0, proj_clip: float = 0.0,
+    activation: Activation = Activation.TANH,
+) -> Sample:  # fmt: skip
+    inputs, outputs = shape[-1], project or cells
+
+    def weights(*size: int, when: bool = True) -> Arg | None:
+        return Arg(size, const=True) if when else None
+
+    def gates(*size: int, when: bool = True) -> list[Arg | None]:
+        return [weights(*size, when=when and not (coupled and gate == 0)) for gate in range(4)]
+
+    args = [
+        Arg(shape),
+        *gates(cells, inputs),
+        *gates(cells, outputs),
+        weights(cells, when=peephole and not coupled),
+        weights(cells, when=peephole),
+        weights(cells, when=peephole),
+        *gates(cells),
+        weights(outputs, cells, when=project > 0),
+        weights(outputs, when=project > 0 and projection_bias),
+        Arg((batch, outputs), variable=True),
+        Arg((batch, cells), variable=True),
+        *gates(cells, when=norm),
+    ]
+    options = {
+        **fields, "fused_activation_function": activation.value, "cell_clip": cell_clip,
+        "proj_clip": proj_clip,
+    }  # fmt: skip
+    return Sample(id, options, tuple(args), version=version, accumulates=inputs + outputs)
