@@ -1,0 +1,91 @@
+"""Ops with a constant filter, seen by their channels: what passes that fold into weights share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.transpose_conv import ROLES
+from tflgpu.passes.match import f32
+
+
+@attrs.frozen
+class Filter:
+    """Where an op keeps what.
+
+    Attributes:
+        source: Operand that is filtered.
+        weights: Operand with the filter.
+        bias: Operand with a number per output channel; may be absent.
+        out: Axis of the filter along which output channels run.
+    """
+
+    source: int
+    weights: int
+    bias: int
+    out: int
+
+
+FILTERS: Mapping[str, Filter] = {
+    "CONV_2D": Filter(0, 1, 2, out=0),
+    "DEPTHWISE_CONV_2D": Filter(0, 1, 2, out=3),
+    "FULLY_CONNECTED": Filter(0, 1, 2, out=0),
+    **{op: Filter(r.source, r.filter, r.bias, out=0) for op, r in ROLES.items()},
+}
+
+
+def filter_of(node: Node | None) -> Filter | None:
+    """How a node filters, where its filter and bias are f32 constants without quantization."""
+    kind = None if node is None else FILTERS.get(node.op)
+    if node is None or kind is None:
+        return None
+    bias = node.optional_input(kind.bias)
+    ours = _is_f32_constant(node.input(kind.weights)) and (bias is None or _is_f32_constant(bias))
+    return kind if ours else None
+
+
+def _is_f32_constant(value: Value) -> bool:
+    return value.is_const and value.dtype is DType.F32 and value.quant is None
+
+
+def bias_of(node: Node, kind: Filter) -> Array:
+    """The bias in f64, zeros where it is absent."""
+    value = node.optional_input(kind.bias)
+    if value is None or value.data is None:
+        return np.zeros(node.const(kind.weights).shape[kind.out], np.float64)
+    return value.data.astype(np.float64)
+
+
+def along(axis: int, rank: int, numbers: Array) -> Array:
+    """A number per channel, shaped to broadcast along one axis of a filter."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return numbers.reshape(shape)
+
+
+def set_filter(rewriter: Rewriter, node: Node, weights: Array | None, bias: Array | None) -> bool:
+    """Give a node new weights or a new bias (None = keep).
+
+    False, and no edit, where a number would not be finite in f32.
+    """
+    kind = FILTERS[node.op]
+    with np.errstate(over="ignore"):
+        new = [
+            (index, value, f32(data))
+            for index, value, data in (
+                (kind.weights, node.optional_input(kind.weights), weights),
+                (kind.bias, node.optional_input(kind.bias), bias),
+            )
+            if data is not None
+        ]
+    if not all(np.isfinite(data).all() for _, _, data in new):
+        return False
+    for index, value, data in new:
+        name = node.outputs[0].name + "/bias" if value is None else value.name
+        rewriter.set_input(node, index, rewriter.const(data, name))
+    return True

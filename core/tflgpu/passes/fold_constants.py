@@ -1,0 +1,73 @@
+"""Operators of constants become constants.
+
+const -> RSQRT -> c            ->      const
+x (any contents) -> SHAPE -> s         const
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.base import Pass
+
+# A result may be this large, or as large as twice its operands: TILE and BROADCAST_TO are
+# cheaper to run than to keep.
+_FREE_BYTES = 1 << 16
+
+
+def run(graph: Graph) -> int:
+    """Fold until nothing is left to fold; nodes are in order, so one walk does it."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes():
+        definition = builtin_ops().get(node.op)
+        if definition is None or not _may_fold(node, definition):
+            continue
+        results = _evaluate(node, definition)
+        if results is not None:
+            rewriter.to_constant(node, results)
+            rewriter.count()
+    return rewriter.edits
+
+
+def _may_fold(node: Node, definition: OpDef) -> bool:
+    if definition.stateful or unknown_reason(node.attrs) is not None or not node.outputs:
+        return False
+    # References see stored numbers without their scales; DEQUANTIZE has a pass of its own.
+    if any(v is not None and v.quant is not None for v in (*node.inputs, *node.outputs)):
+        return False
+    if not all(v.dtype.has_numpy for v in node.outputs):
+        return False
+    if not definition.shape_only and any(v is not None and not v.is_const for v in node.inputs):
+        return False
+    read = sum(v.nbytes for v in node.inputs if v is not None and v.is_const)
+    return sum(v.nbytes for v in node.outputs) <= max(_FREE_BYTES, 2 * read)
+
+
+def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
+    try:
+        results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
+    except TflgpuError:
+        return None  # what is wrong with it is said when it runs
+    for value, result in zip(node.outputs, results, strict=True):
+        if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
+            return None
+    return [np.array(result) for result in results]
+
+
+def _contents(value: Value | None) -> Array | None:
+    if value is None:
+        return None
+    if value.data is not None:
+        return value.data
+    # Only the shape counts (`OpDef.shape_only`): broadcast from one element, so no memory.
+    return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)
+
+
+PASS = Pass("fold_constants", run)

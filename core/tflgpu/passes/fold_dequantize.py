@@ -1,0 +1,36 @@
+"""DEQUANTIZE of a constant becomes an f32 constant.
+
+    f16 const -> DEQUANTIZE -> CONV_2D          f32 const -> CONV_2D
+
+Models with 16-bit weights are stored so; 8-bit constants that are dequantized before use fold in
+the same way.
+"""
+
+from __future__ import annotations
+
+from tflgpu.ir.graph import Graph
+from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.convert import Dequantize
+from tflgpu.passes.base import Pass
+from tflgpu.passes.match import f32
+
+
+def run(graph: Graph) -> int:
+    """Fold every one there is."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("DEQUANTIZE"):
+        data = node.input(0).data
+        if data is None or not isinstance(node.attrs, Dequantize):
+            continue
+        quantization = node.attrs.quantization
+        if data.dtype.kind == "f":
+            rewriter.to_constant(node, [f32(data)])
+        elif quantization is not None:
+            rewriter.to_constant(node, [quantization.dequantize(data)])
+        else:
+            continue
+        rewriter.count()
+    return rewriter.edits
+
+
+PASS = Pass("fold_dequantize", run)

@@ -1,0 +1,47 @@
+"""Arithmetic with a constant per channel, after a convolution, moves into its weights and bias.
+
+    CONV_2D(x, w, b) -> MUL c -> y          CONV_2D(x, w * c, b * c) -> y
+    CONV_2D(x, w, b) -> ADD c -> y          CONV_2D(x, w, b + c) -> y
+
+SUB and DIV likewise, and so after DEPTHWISE_CONV_2D, transposed convolutions and
+FULLY_CONNECTED: this undoes batch normalization and unfused biases.
+"""
+
+from __future__ import annotations
+
+from tflgpu.ir.graph import Graph
+from tflgpu.ir.rewrite import Rewriter
+from tflgpu.passes.base import Pass
+from tflgpu.passes.filters import along, bias_of, filter_of, set_filter
+from tflgpu.passes.match import activation_of, affine_of, is_linear
+
+
+def run(graph: Graph) -> int:
+    """Fold every one whose operand nothing else reads."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("ADD", "SUB", "MUL", "DIV"):
+        affine = affine_of(node)
+        if affine is None or not affine.is_finite:
+            continue
+        source = node.input(affine.operand)
+        maker = rewriter.producer(source)
+        kind = filter_of(maker)
+        if maker is None or kind is None or not is_linear(maker):
+            continue
+        if rewriter.sole_use(source) is not node:
+            continue
+        old = maker.const(kind.weights)
+        scale = along(kind.out, old.ndim, affine.scale)
+        weights = None if (affine.scale == 1).all() else old * scale
+        bias = bias_of(maker, kind) * affine.scale + affine.shift
+        absent = maker.optional_input(kind.bias) is None
+        if not set_filter(rewriter, maker, weights, None if absent and not bias.any() else bias):
+            continue
+        if not is_linear(node):
+            rewriter.evolve(maker, activation=activation_of(node))
+        rewriter.absorb(maker, node)
+        rewriter.count()
+    return rewriter.edits
+
+
+PASS = Pass("fuse_after_filter", run, phase=20)

@@ -1,0 +1,195 @@
+"""The many small nodes of a normalization layer become MEAN_STDDEV_NORMALIZATION, scale, shift.
+
+Converters write a layer in one of two ways. In both m = MEAN(x), v = MEAN(SQUARED_DIFFERENCE(x, m)),
+r = RSQRT(v + epsilon), with reduced dimensions kept as 1 (`keep_dims` sees to that), and s = r * gamma:
+
+    y = ADD(MUL(x, s), SUB(beta, MUL(m, s)))         batch, instance and layer normalization
+    y = MUL(SUB(x, m), s)                            layer normalization
+
+Either becomes y = ADD(MUL(n, gamma), beta) with n = MEAN_STDDEV_NORMALIZATION(x). Gamma and beta
+may be constants, may be computed, and may be absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.rewrite import Rewriter, merged_origins
+from tflgpu.ops.axes import integers
+from tflgpu.ops.base import Activation, NoAttrs
+from tflgpu.ops.binary import Fused
+from tflgpu.ops.normalize import NAME, MeanStddev
+from tflgpu.ops.reduce import Reduce, reduced_axes
+from tflgpu.passes.base import Pass
+from tflgpu.passes.match import activation_of, is_linear, is_plain, scalar_of
+
+
+@attrs.frozen(eq=False)
+class _Deviation:
+    """``root`` is 1 / the standard deviation of ``x`` over ``axes``; ``mean`` is its mean."""
+
+    x: Value
+    mean: Value
+    axes: tuple[int, ...]
+    epsilon: float
+    nodes: tuple[Node, ...]
+
+
+@attrs.frozen(eq=False)
+class _Layer:
+    """What a chain computes: x normalized, times ``gamma``, plus ``beta``."""
+
+    deviation: _Deviation
+    gamma: Value | None
+    beta: Value | None
+    nodes: tuple[Node, ...]
+
+
+def run(graph: Graph) -> int:
+    """Fuse every chain there is."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("ADD", "MUL"):
+        if not is_plain(node):
+            continue
+        layer = next(_layers(rewriter, node), None)
+        if layer is not None:
+            _rewrite(rewriter, node, layer)
+            rewriter.count()
+    return rewriter.edits
+
+
+# Reading a chain backwards from its last node. Each step yields every way to read what is there.
+
+
+def _layers(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
+    every = _scaled_and_shifted if last.op == "ADD" else _centred
+    for layer in every(rewriter, last):
+        # Gamma and beta may be broadcast to x, not x to them.
+        if layer.deviation.x.shape == last.outputs[0].shape:
+            yield layer
+
+
+def _scaled_and_shifted(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
+    for scaled, shift in _both(last):
+        product, moved = _maker(rewriter, scaled, "MUL"), _maker(rewriter, shift, "SUB")
+        centre = None if moved is None else _maker(rewriter, moved.input(1), "MUL")
+        if product is None or moved is None or centre is None:
+            continue
+        for x, scale in _both(product):
+            for found, gamma, nodes in _scales(rewriter, scale):
+                expected = [(found.mean, scale), (scale, found.mean)]
+                same = any(centre.inputs[0] is a and centre.inputs[1] is b for a, b in expected)
+                if found.x is x and same:
+                    chain = (*found.nodes, *nodes, centre, moved, product, last)
+                    yield _Layer(found, gamma, moved.input(0), chain)
+
+
+def _centred(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
+    for centred, scale in _both(last):
+        difference = _maker(rewriter, centred, "SUB")
+        if difference is None:
+            continue
+        for found, gamma, nodes in _scales(rewriter, scale):
+            if difference.input(0) is found.x and difference.input(1) is found.mean:
+                chain = (*found.nodes, *nodes, difference, last)
+                yield _Layer(found, gamma, None, chain)
+
+
+def _scales(
+    rewriter: Rewriter, value: Value
+) -> Iterator[tuple[_Deviation, Value | None, tuple[Node, ...]]]:
+    """A deviation and gamma whose product ``value`` is."""
+    for found in _deviations(rewriter, value):
+        yield found, None, ()
+    product = _maker(rewriter, value, "MUL")
+    if product is not None:
+        for root, gamma in _both(product):
+            for found in _deviations(rewriter, root):
+                yield found, gamma, (product,)
+
+
+def _deviations(rewriter: Rewriter, value: Value) -> Iterator[_Deviation]:
+    root = _maker(rewriter, value, "RSQRT")
+    total = None if root is None else _maker(rewriter, root.input(0), "ADD")
+    if root is None or total is None:
+        return
+    for variance, constant in _both(total):
+        epsilon = scalar_of(constant)
+        average = _maker(rewriter, variance, "MEAN")
+        square = (
+            None if average is None else _maker(rewriter, average.input(0), "SQUARED_DIFFERENCE")
+        )
+        if epsilon is None or epsilon <= 0 or average is None or square is None:
+            continue
+        for x, mean in _both(square):
+            centre = _maker(rewriter, mean, "MEAN")
+            if centre is None or centre.input(0) is not x:
+                continue
+            axes = _axes(centre)
+            if axes is not None and axes == _axes(average):
+                nodes = (centre, square, average, total, root)
+                yield _Deviation(x, mean, axes, epsilon, nodes)
+
+
+def _maker(rewriter: Rewriter, value: Value, op: str) -> Node | None:
+    node = rewriter.producer(value, op)
+    return node if node is not None and is_plain(node) and is_linear(node) else None
+
+
+def _both(node: Node) -> Iterator[tuple[Value, Value]]:
+    """A node's two operands in either order."""
+    a, b = node.input(0), node.input(1)
+    yield a, b
+    yield b, a
+
+
+def _axes(node: Node) -> tuple[int, ...] | None:
+    """The axes of a MEAN that keeps them, without those of size 1 (unless all are)."""
+    data, shape = node.input(1).data, node.input(0).shape
+    if data is None or not isinstance(node.attrs, Reduce) or not node.attrs.keep_dims:
+        return None
+    axes = reduced_axes("MEAN", integers(data), len(shape))
+    return tuple(a for a in axes if shape[a] != 1) or axes or None
+
+
+# Writing the layer
+
+
+def _rewrite(rewriter: Rewriter, last: Node, layer: _Layer) -> None:
+    found, (result,) = layer.deviation, last.outputs
+    activation = activation_of(last)
+    beta = None if scalar_of(layer.beta) == 0 else layer.beta
+    steps: list[tuple[str, Value]] = []
+    if layer.gamma is not None:
+        steps.append(("MUL", layer.gamma))
+    if beta is not None:
+        steps.append(("ADD", beta))
+    normalize = MeanStddev(found.axes, found.epsilon)
+    origins = merged_origins(*layer.nodes)
+    if not steps and activation is Activation.NONE:
+        rewriter.replace([last], NAME, normalize, [found.x]).origins = origins
+        return
+    value = rewriter.value(result.shape, result.dtype, result.name + "/normalized")
+    rewriter.insert(NAME, normalize, [found.x], [value], before=last, origins=origins)
+    if not steps:
+        rewriter.replace([last], _NODES[activation], NoAttrs(), [value])
+        return
+    for op, operand in steps[:-1]:
+        scaled = rewriter.value(result.shape, result.dtype, result.name + "/scaled")
+        rewriter.insert(op, Fused(), [value, operand], [scaled], before=last, origins=last.origins)
+        value = scaled
+    op, operand = steps[-1]
+    rewriter.replace([last], op, Fused(activation), [value, operand])
+
+
+_NODES: Mapping[Activation, str] = {
+    Activation.RELU: "RELU",
+    Activation.RELU6: "RELU6",
+    Activation.RELU_N1_TO_1: "RELU_N1_TO_1",
+    Activation.TANH: "TANH",
+}
+
+PASS = Pass("fuse_normalization", run, phase=10)

@@ -1,0 +1,123 @@
+"""Means keep their reduced dimensions, as 1, until somebody needs them gone.
+
+    x -> MEAN -> RSQRT -> RESHAPE that puts the 1s back -> y
+    x -> MEAN {keep_dims} -> RSQRT -> y
+
+Normalization layers come in both forms; this leaves one, by three rewrites:
+
+    MEAN(x)                            RESHAPE(MEAN {keep_dims}(x))
+    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))            and ADD, SUB, MUL
+    MUL(x, RESHAPE(m) to [c])          MUL(x, m of [1, 1, c])       and ADD, SUB, SQUARED_DIFFERENCE
+
+RESHAPEs that then meet cancel (`remove_noops`).
+"""
+
+from __future__ import annotations
+
+from tflgpu.ir.graph import Graph, Node, Shape, Value
+from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.axes import integers
+from tflgpu.ops.reduce import Reduce, reduced_axes, reduced_shape
+from tflgpu.ops.reshape import ReshapeAttrs
+from tflgpu.passes.base import Pass
+from tflgpu.passes.match import is_plain
+
+_MOVED = ("ADD", "SUB", "MUL", "RSQRT")
+_BROADCAST = ("ADD", "SUB", "MUL", "SQUARED_DIFFERENCE")
+
+
+def run(graph: Graph) -> int:
+    """Apply the three wherever they fit."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("MEAN"):
+        _keep_dims(rewriter, node)
+    for node in rewriter.nodes(*_MOVED):
+        _move_reshape(rewriter, node)
+    for node in rewriter.nodes(*_BROADCAST):
+        _drop_leading_ones(rewriter, node)
+    return rewriter.edits
+
+
+def _keep_dims(rewriter: Rewriter, node: Node) -> None:
+    axes = node.input(1).data
+    if axes is None or not is_plain(node) or not isinstance(node.attrs, Reduce):
+        return
+    x = node.input(0)
+    # Only in a normalization layer: elsewhere the extra RESHAPE might cost a copy.
+    deviates = any(use.op == "SQUARED_DIFFERENCE" for use in rewriter.uses(x))
+    if node.attrs.keep_dims or not (deviates or rewriter.producer(x, "SQUARED_DIFFERENCE")):
+        return
+    found = reduced_axes("MEAN", integers(axes), len(x.shape))
+    kept = rewriter.value(reduced_shape(x.shape, found, keep_dims=True), x.dtype, x.name + "/mean")
+    inputs, attributes = list(node.inputs), Reduce(keep_dims=True)
+    reshape = rewriter.replace([node], "RESHAPE", ReshapeAttrs(node.outputs[0].shape), [])
+    rewriter.insert("MEAN", attributes, inputs, [kept], before=reshape, origins=reshape.origins)
+    rewriter.set_input(reshape, 0, kept)
+    rewriter.count()
+
+
+def _move_reshape(rewriter: Rewriter, node: Node) -> None:
+    """From the operands of ``node`` to its result, where all are reshaped from one shape."""
+    if not is_plain(node):
+        return
+    (result,) = node.outputs
+    sources = [_unreshaped(rewriter, v, result.shape) for v in node.inputs if v is not None]
+    shapes = {s.shape for s in sources if s is not None and not s.is_const}
+    if len(shapes) != 1 or any(s is None for s in sources):
+        return
+    (shape,) = shapes
+    operands = [_reshaped_constant(rewriter, s, shape) for s in sources if s is not None]
+    moved = rewriter.value(shape, result.dtype, result.name + "/kept")
+    op, attributes, version = node.op, node.attrs, node.version
+    reshape = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
+    rewriter.insert(
+        op, attributes, operands, [moved], before=reshape, origins=reshape.origins, version=version
+    )
+    rewriter.set_input(reshape, 0, moved)
+    rewriter.count()
+
+
+def _unreshaped(rewriter: Rewriter, value: Value, shape: Shape) -> Value | None:
+    """What ``value`` of the given shape was reshaped from, by dropping dimensions of 1; a constant
+    of that shape, or of one element, itself; else None."""
+    if value.is_const:
+        return value if value.elements == 1 or value.shape == shape else None
+    reshape = rewriter.producer(value, "RESHAPE")
+    if reshape is None or value.shape != shape:
+        return None
+    source = reshape.input(0)
+    fewer = len(source.shape) > len(shape) and _no_ones(source.shape) == _no_ones(shape)
+    return source if fewer and rewriter.producer(source, "MEAN", *_MOVED) else None
+
+
+def _no_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+def _reshaped_constant(rewriter: Rewriter, value: Value, shape: Shape) -> Value:
+    if value.data is None or value.elements == 1:
+        return value
+    return rewriter.const(value.data.reshape(shape), value.name)
+
+
+def _drop_leading_ones(rewriter: Rewriter, node: Node) -> None:
+    """Read what was reshaped, where it broadcasts in the same way."""
+    rank = len(node.outputs[0].shape)
+    for i, value in enumerate(node.inputs):
+        reshape = rewriter.producer(value, "RESHAPE")
+        if value is None or reshape is None:
+            continue
+        source = reshape.input(0)
+        fits = len(source.shape) <= rank and _padded(source.shape, rank) == _padded(
+            value.shape, rank
+        )
+        if fits and source.shape != value.shape:
+            rewriter.set_input(node, i, source)
+            rewriter.count()
+
+
+def _padded(shape: Shape, rank: int) -> Shape:
+    return (1,) * (rank - len(shape)) + shape
+
+
+PASS = Pass("keep_dims", run)

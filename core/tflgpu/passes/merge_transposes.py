@@ -1,0 +1,41 @@
+"""Two TRANSPOSEs in a row become one.
+
+x -> TRANSPOSE p -> TRANSPOSE q -> y          x -> TRANSPOSE p[q] -> y
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.rewrite import Rewriter, merged_origins
+from tflgpu.ops.axes import integers
+from tflgpu.ops.transpose import permutation
+from tflgpu.passes.base import Pass
+
+
+def run(graph: Graph) -> int:
+    """Merge every pair; the first stays where others read its result."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("TRANSPOSE"):
+        first = rewriter.producer(node.input(0), "TRANSPOSE")
+        if first is None:
+            continue
+        inner, outer = _permutation(first), _permutation(node)
+        if inner is None or outer is None:
+            continue
+        if rewriter.sole_use(first.outputs[0]) is node:
+            node.origins = merged_origins(first, node)
+        order = np.array([inner[axis] for axis in outer], np.int32)
+        rewriter.set_input(node, 0, first.input(0))
+        rewriter.set_input(node, 1, rewriter.const(order, "perm"))
+        rewriter.count()
+    return rewriter.edits
+
+
+def _permutation(node: Node) -> tuple[int, ...] | None:
+    data = node.input(1).data
+    return None if data is None else permutation(integers(data), len(node.input(0).shape))
+
+
+PASS = Pass("merge_transposes", run)
