@@ -30,6 +30,7 @@ _WORKGROUP = 256
 _COLUMNS = 16
 _MANY_ITEMS = 4096
 _FEW_STEPS = 16
+_MOST_PARTS = 128
 
 #: (size, stride) per dimension, outermost first.
 Dims = tuple[tuple[int, int], ...]
@@ -220,7 +221,7 @@ def team_shape(
     parts, chunk = 1, steps
     # Split where each lane would have much to do while most of a large device is idle.
     if cut and lanes > 1 and groups < 64 and steps >= lanes * 32:
-        wanted = min(256 // groups, steps // (lanes * 8), 64)
+        wanted = min(256 // groups, steps // (lanes * 8), _MOST_PARTS)
         chunk = -(-steps // max(1, wanted))
         chunk = -(-chunk // cut) * cut
         parts = -(-steps // chunk)

@@ -55,7 +55,10 @@ def _normalize(attributes: MeanStddev, x: Array) -> Array:
 def _samples() -> list[Sample]:
     def sample(name: str, shape: Shape, *axes: int, low: float = -2, high: float = 3) -> Sample:
         fields = {"axes": axes, "epsilon": 1e-5}
-        return Sample(name, fields, (Arg(shape, low=low, high=high),))
+        count = 1
+        for axis in reduced_axes(NAME, axes, len(shape)):
+            count *= shape[axis]
+        return Sample(name, fields, (Arg(shape, low=low, high=high),), accumulates=count)
 
     return [
         sample("instance", (1, 5, 7, 6), 1, 2),
@@ -74,5 +77,5 @@ def _samples() -> list[Sample]:
 
 OPS = (
     OpDef(NAME, _parse, _infer, reference_of(NAME, _normalize), _samples,
-          accuracy=Accuracy.TRANSCENDENTAL),
+          accuracy=Accuracy.ACCUMULATE),
 )  # fmt: skip

@@ -1,0 +1,150 @@
+"""MEAN_STDDEV_NORMALIZATION: a team of invocations for every mean and variance.
+
+The variance is the mean square of the differences from the mean, never the difference of two
+large sums. Where there are few means of many elements (instance normalization of images), a
+first dispatch makes mean and squared differences of parts, and the second one, in which every
+workgroup merges the parts for itself, normalizes the same parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering, Temp
+from tflgpu.kernel.rule import KernelRule
+from tflgpu.kernel.tree import Expr, Shared
+from tflgpu.kernel.types import F32x4, Scalar
+from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.kernels.domain import Domain, Shape2, Steps, Team, horizontal, team, team_shape
+from tflgpu.ops.normalize import NAME
+from tflgpu.ops.reduce import reduced_axes
+
+
+class _Moments:
+    """A team's sums over its share of an item, known to all its invocations."""
+
+    def __init__(self, k: Builder, shape: Shape2, domain: Domain, view: ReadView) -> None:
+        self.k, self.domain = k, domain
+        self.at: Team = team(k, shape)
+        self.steps = Steps(self.at, domain, view, Scalar.F32)
+        self._room: Shared | None = self.at.shared(F32x4)
+
+    def total(self, of: Callable[[Expr], Expr]) -> Expr:
+        """The sum of ``of(element)``; where the channels are summed too, in every lane."""
+        k, domain = self.k, self.domain
+        sums = k.var(k.f32(0.0, 4), "sums")
+
+        def add(row: Expr, slice_: Expr, x: Expr) -> None:
+            term = of(x)
+            if domain.over_channels:
+                term = domain.fill_padding(k, term, slice_, 0)
+            k.add_to(sums, term)
+
+        self.steps.each(add)
+        if domain.over_channels:
+            k.set(sums, k.splat(horizontal(k, sums, lambda a, b: a + b), 4))
+        return self.spread(sums)
+
+    def spread(self, sums: Expr) -> Expr:
+        """Sums of the invocations that share an item, added up for each of them."""
+        k = self.k
+        value = k.var(sums, "total")
+        self.at.combine([self._room], [value], lambda a, b: [a[0] + b[0]], everywhere=True)
+        return k.let(value, "sum")
+
+    def centred_square(self, mean: Expr) -> Callable[[Expr], Expr]:
+        """``(x - mean) ** 2``."""
+
+        def of(x: Expr) -> Expr:
+            gap = self.k.let(x - mean, "gap")
+            return gap * gap
+
+        return of
+
+
+def _build(low: Lowering) -> None:
+    shape = low.node.input(0).shape
+    domain = Domain.of(shape, reduced_axes(NAME, low.attrs.axes, len(shape)))
+    # Parts end with whole rows of channels, so that their elements can be counted.
+    cut = domain.slices if domain.over_channels else 1
+    plan = team_shape(
+        low.caps, domain.items, domain.steps, lanes_first=domain.over_channels, cut=cut
+    )
+    if plan.parts == 1:
+        _at_once(low, domain, plan)
+    else:
+        _in_parts(low, domain, plan)
+
+
+def _at_once(low: Lowering, domain: Domain, plan: Shape2) -> None:
+    k = low.kernel("normalize", plan.workgroup)
+    view, out = low.read(k, 0), low.write(k)
+    moments = _Moments(k, plan, domain, view)
+    mean = k.let(moments.total(lambda x: x) * (1.0 / domain.count), "mean")
+    squares = moments.total(moments.centred_square(mean))
+    scale = _scale(k, squares, domain.count, low.attrs.epsilon)
+    with k.if_(moments.at.valid):
+        moments.steps.each(lambda row, slice_, x: out.store(row, slice_, (x - mean) * scale))
+    low.dispatch_groups(k, plan.groups)
+
+
+def _scale(k: Builder, squares: Expr, count: int, epsilon: float) -> Expr:
+    return k.let(k.call("rsqrt", squares * (1.0 / count) + epsilon), "scale")
+
+
+def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
+    temp = low.temp((plan.items, plan.parts, 8), Scalar.F32)  # means, then squared differences
+    _moments_of_parts(low, domain, plan, temp)
+    k = low.kernel("normalize", plan.workgroup)
+    view, parts, out = low.read(k, 0), low.read_temp(k, temp), low.write(k)
+    moments = _Moments(k, plan, domain, view)
+    at = moments.at
+    first = k.let(at.item * plan.parts, "first_part")
+
+    def over_parts(of: Callable[[Expr, Expr], Expr]) -> Expr:
+        sums = k.var(k.f32(0.0, 4), "sums")
+        with k.loop(at.lane, plan.parts, plan.lanes, name="p") as p:
+            k.add_to(sums, of(first + p, _elements(k, domain, plan, p)))
+        return moments.spread(sums)
+
+    weighted = over_parts(lambda part, n: parts.load(part, 0) * n)
+    mean = k.let(weighted * (1.0 / domain.count), "mean")
+
+    def about_the_mean(part: Expr, n: Expr) -> Expr:
+        gap = k.let(parts.load(part, 0) - mean, "gap")
+        return parts.load(part, 1) + gap * gap * n
+
+    scale = _scale(k, over_parts(about_the_mean), domain.count, low.attrs.epsilon)
+    with k.if_(at.valid):
+        moments.steps.each(lambda row, slice_, x: out.store(row, slice_, (x - mean) * scale))
+    low.dispatch_groups(k, plan.groups)
+
+
+def _moments_of_parts(low: Lowering, domain: Domain, plan: Shape2, temp: Temp) -> None:
+    k = low.kernel("normalize_parts", plan.workgroup)
+    view, parts = low.read(k, 0), low.write_temp(k, temp)
+    moments = _Moments(k, plan, domain, view)
+    at = moments.at
+    count = k.let(_elements(k, domain, plan, at.part), "n")
+    mean = k.let(moments.total(lambda x: x) / count, "mean")
+    squares = moments.total(moments.centred_square(mean))
+    with k.if_(at.lane.eq(0) & at.valid):
+        place = k.let(at.item * plan.parts + at.part, "place")
+        parts.store(place, 0, mean)
+        parts.store(place, 1, squares)
+    low.dispatch_groups(k, plan.groups)
+
+
+def _elements(k: Builder, domain: Domain, plan: Shape2, part: Expr) -> Expr:
+    """Elements of a part of an item (in one lane where the channels are kept), as f32x4."""
+    rows = domain.slices if domain.over_channels else 1
+    each = domain.channels if domain.over_channels else 1
+    full = plan.chunk // rows * each
+    last = (plan.steps - (plan.parts - 1) * plan.chunk) // rows * each
+    chosen = k.select(part < plan.parts - 1, k.f32(full), k.f32(last))
+    return k.splat(chosen, 4)
+
+
+RULES = (KernelRule(NAME, "team", _build, takes(FLOATS)),)
