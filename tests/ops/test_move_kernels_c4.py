@@ -1,0 +1,124 @@
+"""Kernels that move data, between tensors as they lie inside a partition.
+
+There channels are padded to a multiple of four, which `test_kernels` does not see: its tensors
+all lie at a partition's edge.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Value
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.interpret import interpret
+from tflgpu.kernel.layout import Layout, LayoutKind
+from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp, storage_of
+from tflgpu.kernel.rule import Site, Unsupported
+from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.ops import (
+    argmax_pool,
+    concat,
+    gather,
+    one_hot,
+    pad,
+    reshape,
+    resize,
+    shape,
+    slice,
+    space_depth,
+    split,
+    tile,
+    transpose,
+)
+from tflgpu.ops.base import OpDef, Sample
+from tflgpu.runtime.limits import tensor_limits
+
+FAMILIES = (
+    argmax_pool, concat, gather, one_hot, pad, reshape, resize, shape, slice, space_depth, split,
+    tile, transpose,
+)  # fmt: skip
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{sample.id}")
+    for family in FAMILIES
+    for op in family.OPS
+    if op.name in KernelRegistry().ops
+    for sample in op.samples()
+]
+_GARBAGE = 77  # what a buffer holds before anything writes it
+
+
+def _layout(value: Value) -> Layout:
+    return Layout(value.shape, LayoutKind.C4, storage_of(value.dtype, Precision.F32))
+
+
+def _packed(array: Array, layout: Layout) -> Array:
+    padded = np.zeros((layout.outer, layout.slices * 4), layout.storage.numpy)
+    padded[:, : layout.channels] = array.reshape(layout.outer, layout.channels)
+    return padded.reshape(-1)
+
+
+def _run(case: Case, caps: DeviceCaps) -> list[Array] | str:
+    """The outputs as they lie in their buffers, padding included."""
+    site = Site(caps, Precision.F32)
+    refused = tensor_limits(case.node, site)
+    rule = KernelRegistry().select(case.node, site)
+    if refused is not None or isinstance(rule, Unsupported):
+        return (refused or rule).reason  # type: ignore[union-attr]
+    low = Lowering(case.node, caps, Precision.F32, _layout)
+    rule.build(low)
+    memory: dict[int, Array] = {
+        v.id: _packed(case.arrays[v.id], _layout(v)) for v in case.graph.inputs
+    }
+    for value in case.graph.outputs:
+        layout = _layout(value)
+        memory[value.id] = np.full(layout.elements, _GARBAGE, layout.storage.numpy)
+    for dispatch in low.dispatches:
+        assert len(dispatch.bindings) <= caps.max_bindings
+        assert all(n <= m for n, m in zip(dispatch.groups, caps.max_groups, strict=True))
+        arrays = []
+        for binding in dispatch.bindings:
+            assert not isinstance(binding, Temp)
+            arrays.append(binding.data if isinstance(binding, Constant) else memory[binding.id])
+        interpret(dispatch.kernel, dispatch.groups, arrays)
+    return [memory[v.id] for v in case.graph.outputs]
+
+
+def _check(case: Case, caps: DeviceCaps) -> None:
+    results = _run(case, caps)
+    if isinstance(results, str):
+        pytest.skip(f"refused: {results}")
+    tolerance: Tolerance = case.tolerance()
+    for i, (value, got) in enumerate(zip(case.graph.outputs, results, strict=True)):
+        layout = _layout(value)
+        rows = got.reshape(layout.outer, layout.slices * 4)
+        assert not rows[:, layout.channels :].any(), f"output {i}: padding lanes are not zero"
+        tensor = rows[:, : layout.channels].reshape(value.shape).astype(value.dtype.numpy)
+        tolerance.check(tensor, case.expected[i], f"output {i}")
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_padded_channels(op: OpDef, sample: Sample) -> None:
+    _check(materialize(op, sample), DeviceCaps())
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_small_device(op: OpDef, sample: Sample) -> None:
+    """Few workgroups along an axis, so that dispatches spread over two; few bindings."""
+    caps = attrs.evolve(DeviceCaps(), max_groups=(2, 65535, 1), max_bindings=5)
+    _check(materialize(op, sample), caps)
+
+
+def test_concat_of_eleven_needs_several_dispatches() -> None:
+    for name in ("many_rows", "many_channels"):
+        sample = next(s for s in concat.OPS[0].samples() if s.id == name)
+        case = materialize(concat.OPS[0], sample)
+        low = Lowering(case.node, DeviceCaps(max_bindings=8), Precision.F32, _layout)
+        rule = KernelRegistry().select(case.node, Site(low.caps, Precision.F32))
+        assert not isinstance(rule, Unsupported)
+        rule.build(low)
+        assert len(low.dispatches) == 2
