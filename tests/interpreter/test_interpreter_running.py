@@ -226,7 +226,12 @@ def test_the_report_with_a_delegate(device: int) -> None:
 # Real models
 
 
-REAL = ["mobilenet_v1_0.25_224_float", "movie_review_nl_classifier"]
+REAL = [
+    "mobilenet_v1_0.25_224_float",
+    "mobilenet_v2_1.0_224_f32",
+    "movie_review_nl_classifier",
+    "tflm_mnist_lstm_fp32",
+]
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -240,3 +245,22 @@ def test_real_models_on_the_cpu(model_path: Callable[[str], Path], name: str) ->
     for a, b in zip(feed(ours, inputs), feed(theirs, inputs), strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_real_models_state_is_kept_and_reset_as_in_litert(
+    model_path: Callable[[str], Path], options: Any
+) -> None:
+    ours, theirs = pair(model_path("tflm_mnist_lstm_fp32").read_bytes(), **options)
+    (details,) = theirs.get_input_details()
+    x = [values(*details["shape"])]
+    results = []
+    with ours:
+        for _ in range(3):
+            for _ in range(2):
+                a, b = feed(ours, x)[0], feed(theirs, x)[0]
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+                results.append(a)
+            ours.reset_all_variables()
+            theirs.reset_all_variables()
+    np.testing.assert_array_equal(results[0], results[2])
+    assert (results[0] != results[1]).any()
