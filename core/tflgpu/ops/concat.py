@@ -1,6 +1,6 @@
 """CONCATENATION and PACK: several tensors, one after another along an axis.
 
-CONCATENATION: TFLite versions 1-4; PACK: 1-4.
+CONCATENATION: TFLite versions 1-7; PACK: 1-5; later ones add element types.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def _pack_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=7,
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=5,
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """GATHER, GATHER_ND, EMBEDDING_LOOKUP: slices picked out of a tensor by index.
 
-GATHER: TFLite versions 1-7; GATHER_ND: 1-5; EMBEDDING_LOOKUP: 1-4.
+GATHER: TFLite versions 1-8; GATHER_ND: 1-6; EMBEDDING_LOOKUP: 1-5.
 """
 
 from __future__ import annotations
@@ -212,14 +212,14 @@ def _lookup_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, max_version=7,
+        accuracy=Accuracy.EXACT, max_version=8,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, max_version=5,
+        accuracy=Accuracy.EXACT, max_version=6,
     ),
     OpDef(
         "EMBEDDING_LOOKUP", no_attrs, _infer_lookup, _reference_lookup, _lookup_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=5,
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """PAD, PADV2, MIRROR_PAD: a border around a tensor.
 
-PAD, PADV2: TFLite versions 1-4; MIRROR_PAD: 1-3. PAD fills with 0; in a quantized tensor the
+PAD, PADV2: TFLite versions 1-6; MIRROR_PAD: 1-3. PAD fills with 0; in a quantized tensor the
 border is the zero point, so such a tensor is dequantized first.
 """
 
@@ -174,11 +174,11 @@ def _mirror_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=6,
     ),
     OpDef(
         "PADV2", no_attrs, _infer_pad_v2, _reference_pad_v2, _pad_v2_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=6,
     ),
     OpDef(
         "MIRROR_PAD", _parse_mirror, _infer_mirror, _reference_mirror, _mirror_samples,

@@ -1,6 +1,6 @@
 """SHAPE, RANK, FILL, RANGE: tensors made of sizes, or of one number.
 
-SHAPE, RANK: TFLite version 1; FILL: 1-4; RANGE: 1-2. Shape inference needs their operands to be
+SHAPE, RANK: TFLite version 1; FILL: 1-5; RANGE: 1-2. Shape inference needs their operands to be
 constants, so that everything after them has a size that is known before the model runs.
 """
 
@@ -160,7 +160,7 @@ OPS = (
     ),
     OpDef(
         "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=5,
     ),
     OpDef(
         "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,

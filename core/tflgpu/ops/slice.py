@@ -1,6 +1,6 @@
 """SLICE and STRIDED_SLICE: a box cut out of a tensor, with steps.
 
-SLICE: TFLite versions 1-6; STRIDED_SLICE: 1-8 (``offset`` since 8).
+SLICE: TFLite versions 1-8; STRIDED_SLICE: 1-8 (``offset`` since 8).
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _strided_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
-        accuracy=Accuracy.EXACT, max_version=6,
+        accuracy=Accuracy.EXACT, max_version=8,
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,

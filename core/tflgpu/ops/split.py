@@ -1,6 +1,6 @@
 """SPLIT, SPLIT_V, UNPACK: one tensor cut along an axis into several.
 
-SPLIT: TFLite versions 1-4; SPLIT_V: 1-2; UNPACK: 1-4.
+SPLIT: TFLite versions 1-5; SPLIT_V: 1-3; UNPACK: 1-6; later ones add element types.
 """
 
 from __future__ import annotations
@@ -172,14 +172,14 @@ def _unpack_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=5,
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
-        accuracy=Accuracy.EXACT, max_version=2,
+        accuracy=Accuracy.EXACT, max_version=3,
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=6,
     ),
 )  # fmt: skip

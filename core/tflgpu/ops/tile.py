@@ -1,6 +1,6 @@
 """TILE, BROADCAST_TO, REVERSE_V2: elements repeated or in another order, along whole axes.
 
-TILE: TFLite versions 1-3; BROADCAST_TO: 2-3; REVERSE_V2: 1-3.
+TILE: TFLite versions 1-3; BROADCAST_TO: 2-4; REVERSE_V2: 1-4.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ OPS = (
     ),
     OpDef(
         "BROADCAST_TO", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=4,
     ),
     OpDef(
         "REVERSE_V2", no_attrs, _infer_reverse, _reference_reverse, _reverse_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=4,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""TRANSPOSE: dimensions in another order. TFLite versions 1-6."""
+"""TRANSPOSE: dimensions in another order. TFLite versions 1-9."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def _samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "TRANSPOSE", no_attrs, _infer, _reference, _samples,
-        accuracy=Accuracy.EXACT, max_version=6,
+        accuracy=Accuracy.EXACT, max_version=9,
     ),
 )  # fmt: skip
