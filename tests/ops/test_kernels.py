@@ -6,10 +6,10 @@ printed from the same kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from tests.conftest import require_backend
 
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
@@ -32,7 +32,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=lambda b: str(b[0]))
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+def device(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
+) -> Iterator[Device]:
     backend, index = request.param
     require_backend(backend)
     opened = registry().open_device(backend, index, DelegateOptions())

@@ -1,0 +1,197 @@
+"""From a partition to a plan: grouping, aliases, layouts; and the numbers that come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.ops.base import Fields
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import registry
+from tflgpu.runtime.lower import LoweringInput, lower
+from tflgpu.runtime.protocols import Device, OutputRef, Plan
+
+F32 = DType.F32
+
+
+class Net:
+    """A graph under construction."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+
+    def input(self, *shape: int) -> Value:
+        value = self.graph.add_value(shape, F32)
+        self.graph.inputs.append(value)
+        return value
+
+    def op(self, name: str, inputs: list[Value], shape: tuple[int, ...], **fields: object) -> Value:
+        out = self.graph.add_value(shape, F32)
+        attributes = builtin_ops()[name].parse(Fields(name, fields))
+        self.graph.add_node(name, attributes, inputs, [out])
+        return out
+
+    def conv(self, x: Value, channels: int) -> Value:
+        rng = np.random.default_rng(x.id)
+        weights = rng.uniform(-1, 1, (channels, 1, 1, x.shape[-1])).astype(np.float32)
+        out = (*x.shape[:-1], channels)
+        filter_ = self.graph.add_const(weights)
+        return self.op("CONV_2D", [x, filter_], out, stride_h=1, stride_w=1)
+
+    def plan(self, *outputs: Value, fuse: bool = True, caps: DeviceCaps | None = None) -> Plan:
+        graph = self.graph
+        graph.outputs = list(outputs)
+        kernels = KernelRegistry()
+        site = Site(caps or DeviceCaps(), Precision.F32)
+        rules: dict[int, KernelRule] = {}
+        for node in graph:
+            rule = kernels.select(node, site)
+            assert isinstance(rule, KernelRule), rule
+            rules[id(node)] = rule
+        views = frozenset(id(n) for n in graph if builtin_ops()[n.op].is_view)
+        return lower(
+            LoweringInput(
+                graph.nodes, graph.inputs, graph.outputs, rules,
+                lambda n: kernels.elementwise(n, site), views, site, fuse,
+            ), 256,
+        )  # fmt: skip
+
+    def expected(self, *arrays: Array) -> list[Array]:
+        env = {v.id: a for v, a in zip(self.graph.inputs, arrays, strict=True)}
+        env |= {v.id: v.data for v in self.graph.values.values() if v.data is not None}
+        for node in self.graph:
+            operands = [None if v is None else env[v.id] for v in node.inputs]
+            results = builtin_ops()[node.op].reference(node.attrs, operands)
+            env |= {v.id: a for v, a in zip(node.outputs, results, strict=True)}
+        return [env[v.id] for v in self.graph.outputs]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
+    assert isinstance(opened, Device)
+    yield opened
+    opened.close()
+
+
+def _run(device: Device, net: Net, plan: Plan) -> None:
+    rng = np.random.default_rng(3)
+    arrays = [rng.uniform(-1, 1, v.shape).astype(np.float32) for v in net.graph.inputs]
+    recording = device.load(plan, guard_bands=True)
+    for target, array in zip(recording.inputs, arrays, strict=True):
+        target[...] = array
+    recording.run()
+    for got, expected in zip(recording.outputs, net.expected(*arrays), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    recording.close()
+
+
+def test_a_chain_joins_the_store_of_its_producer(device: Device) -> None:
+    net = Net()
+    x = net.input(1, 3, 5, 6)
+    y = net.conv(x, 7)
+    z = net.op(
+        "RELU", [net.op("ADD", [net.op("NEG", [y], y.shape), x_like(net, y)], y.shape)], y.shape
+    )
+    plan = net.plan(z)
+    assert [d.label for d in plan.dispatches] == ["#new CONV_2D + #new NEG + #new ADD + #new RELU"]
+    assert plan.arena_bytes == 0
+    _run(device, net, plan)
+
+
+def x_like(net: Net, value: Value) -> Value:
+    """Another input of the same shape."""
+    return net.input(*value.shape)
+
+
+def test_fused_and_unfused_agree(device: Device) -> None:
+    net = Net()
+    x = net.input(2, 3, 4, 5)
+    a, b = net.conv(x, 9), net.conv(x, 9)
+    total = net.op("TANH", [net.op("ADD", [a, b], a.shape)], a.shape)
+    fused, apart = net.plan(total), net.plan(total, fuse=False)
+    assert (len(fused.dispatches), len(apart.dispatches)) == (2, 4)
+    _run(device, net, fused)
+    _run(device, net, apart)
+
+
+def test_a_value_with_two_readers_is_not_swallowed(device: Device) -> None:
+    net = Net()
+    x = net.input(1, 2, 3, 4)
+    y = net.conv(x, 8)
+    plan = net.plan(net.op("RELU", [y], y.shape), net.op("NEG", [y], y.shape))
+    assert len(plan.dispatches) == 3
+    _run(device, net, plan)
+
+
+def test_an_output_in_the_middle_of_a_chain_is_kept(device: Device) -> None:
+    net = Net()
+    x = net.input(1, 2, 3, 4)
+    y = net.conv(x, 8)
+    plan = net.plan(y, net.op("RELU", [y], y.shape))
+    assert len(plan.dispatches) == 2
+    _run(device, net, plan)
+
+
+def test_broadcast_operands_join_but_a_growing_result_does_not(device: Device) -> None:
+    net = Net()
+    x = net.input(2, 3, 5, 6)
+    vector = net.input(6)
+    grown = net.input(4, 2, 3, 5, 6)
+    y = net.op("MUL", [net.conv(x, 6), vector], (2, 3, 5, 6))
+    z = net.op("ADD", [grown, y], (4, 2, 3, 5, 6))
+    plan = net.plan(z)
+    assert len(plan.dispatches) == 2
+    _run(device, net, plan)
+
+
+@pytest.mark.parametrize(("channels", "dispatches"), [(8, 2), (6, 3)])
+def test_a_reshape_is_free_where_the_bytes_agree(
+    device: Device, channels: int, dispatches: int
+) -> None:
+    net = Net()
+    x = net.input(1, 2, 3, 4)
+    y = net.conv(x, channels)
+    flat = net.op("RESHAPE", [y], (1, 1, 3, 2 * channels), new_shape=(1, 1, 3, 2 * channels))
+    plan = net.plan(net.conv(flat, 5))
+    assert len(plan.dispatches) == dispatches
+    _run(device, net, plan)
+
+
+def test_a_reshape_into_an_output_lands_in_the_output(device: Device) -> None:
+    net = Net()
+    x = net.input(1, 2, 3, 4)
+    y = net.conv(x, 5)
+    plan = net.plan(net.op("RESHAPE", [y], (30,), new_shape=(30,)))
+    assert len(plan.dispatches) == 1
+    assert plan.dispatches[0].refs[-1] == OutputRef(0)
+    _run(device, net, plan)
+
+
+def test_a_reshape_from_input_to_output_is_a_copy(device: Device) -> None:
+    net = Net()
+    x = net.input(2, 3)
+    plan = net.plan(net.op("RESHAPE", [x], (3, 2), new_shape=(3, 2)))
+    assert len(plan.dispatches) == 1
+    _run(device, net, plan)
+
+
+def test_chains_stop_where_a_kernel_would_bind_too_much(device: Device) -> None:
+    net = Net()
+    x = net.input(1, 2, 3, 4)
+    y = net.conv(x, 4)
+    for _ in range(12):
+        y = net.op("ADD", [y, net.input(1, 2, 3, 4)], y.shape)
+    plan = net.plan(y, caps=DeviceCaps(max_bindings=8))
+    assert len(plan.dispatches) > 1
+    assert all(len(d.kernel.buffers) <= 8 for d in plan.dispatches)
+    _run(device, net, plan)
