@@ -14,6 +14,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+#: Characters of an error message: some list every operator of a model.
+_LONGEST = 800
+
 # Made for each use, because a test (or a pipe) may have replaced the streams since.
 
 
@@ -30,8 +33,11 @@ def err() -> Console:
 
 
 def fail(message: str) -> None:
-    """One red line on stderr."""
-    err().print(f"[bold red]error:[/] [red]{escape(' '.join(message.split()))}[/]")
+    """One red line on stderr, cut where it would fill the screen."""
+    line = " ".join(message.split())
+    if len(line) > _LONGEST:
+        line = f"{line[:_LONGEST]} ... ({len(line) - _LONGEST} more characters; --debug has them)"
+    err().print(f"[bold red]error:[/] [red]{escape(line)}[/]")
 
 
 def warn(message: str) -> None:

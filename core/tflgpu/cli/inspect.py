@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from tflgpu.cli import console
+from tflgpu.cli import console, models
 from tflgpu.cli.models import Backend, Device, Model
 from tflgpu.cli.stand_in import judge
+from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.partition import Partitioning
 from tflgpu.plugins import registry
@@ -52,11 +53,11 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
     """Show a model's inputs, outputs and operators, and where each would run."""
+    if backend == models.CPU:
+        raise OptionError("inspect asks what a GPU backend takes; the CPU takes all the rest")
     file = read_model(str(model))
     graph = build_graph(file, 0, registry().ops())
     wanted = int(device) if device is not None and device.isdigit() else device
-    if backend == "cpu":
-        backend = None
     delegate, note = judge(backend, wanted)
     with delegate:
         where = _where(graph, delegate.partition(graph))

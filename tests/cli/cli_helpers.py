@@ -1,0 +1,31 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from tflgpu.hookspecs import hookimpl
+
+
+@attrs.frozen
+class Ran:
+    """What a command did."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    exception: BaseException | None
+
+
+#: The fixture ``tflgpu``: runs the command.
+Tflgpu = Callable[..., Ran]
+
+
+class Hooks:
+    """A plugin object of the given hooks, by their names without the prefix."""
+
+    def __init__(self, **hooks: Any) -> None:
+        for name, function in hooks.items():
+            setattr(self, f"tflgpu_{name}", hookimpl(function))

@@ -1,0 +1,97 @@
+"""The command as a whole: version, errors as one line, plugin commands."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from cli_helpers import Hooks, Tflgpu
+from tflgpu import plugins
+from tflgpu.cli.app import main
+from tflgpu.errors import ModelError, PluginError
+
+
+def test_the_script_is_main() -> None:
+    (script,) = entry_points(group="console_scripts", name="tflgpu")
+    assert script.load() is main
+
+
+def test_version(tflgpu: Tflgpu) -> None:
+    result = tflgpu("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"tflgpu {version('tflgpu')}\n"
+
+
+def test_without_arguments_there_is_help(tflgpu: Tflgpu) -> None:
+    ran = tflgpu()
+    output = ran.stdout + ran.stderr
+    for command in ("devices", "run", "inspect", "demo"):
+        assert command in output
+
+
+def test_an_error_is_one_line_and_exit_code_2(tflgpu: Tflgpu, tmp_path: Path) -> None:
+    result = tflgpu("run", tmp_path / "absent.tflite")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error:")
+    assert "absent.tflite" in line
+    assert "no such file" in line
+
+
+def test_debug_lets_the_error_through(tflgpu: Tflgpu, tmp_path: Path) -> None:
+    result = tflgpu("--debug", "run", tmp_path / "absent.tflite", crash=True)
+    assert isinstance(result.exception, ModelError)
+
+
+def test_long_errors_are_cut(tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
+    def command(app: Any) -> None:
+        def long() -> None:
+            raise PluginError("lengthy " * 500)
+
+        app.command()(long)
+
+    install(cpu_ref=cpu_ref, toy=Hooks(register_commands=command))
+    result = tflgpu("long")
+    assert result.exit_code == 2
+    assert len(result.stderr) < 1000
+    assert "more characters; --debug" in result.stderr
+
+
+def test_plugins_add_commands(tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
+    def command(app: typer.Typer) -> None:
+        def hello(name: str) -> None:
+            typer.echo(f"hello {name}")
+
+        app.command()(hello)
+
+    install(cpu_ref=cpu_ref, toy=Hooks(register_commands=command))
+    assert tflgpu("hello", "world").stdout == "hello world\n"
+
+
+def test_a_plugin_that_fails_at_it_is_named(tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
+    def command(app: Any) -> None:
+        raise RuntimeError("boom")
+
+    install(cpu_ref=cpu_ref, toy=Hooks(register_commands=command))
+    result = tflgpu("--version")
+    assert result.exit_code == 0
+    assert "plugin toy" in result.stderr
+    assert "boom" in result.stderr
+
+
+def test_clashing_plugins_leave_the_command_usable(
+    tflgpu: Tflgpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clash(*arguments: object) -> None:
+        raise PluginError("backend x is registered by plugin a and by plugin b")
+
+    monkeypatch.setattr(plugins, "_registry", None)
+    monkeypatch.setattr(plugins, "Registry", clash)
+    assert tflgpu("--version").exit_code == 0
+    result = tflgpu("devices")
+    assert result.exit_code == 2
+    assert "plugin a" in result.stderr

@@ -1,0 +1,147 @@
+"""`tflgpu demo`, its model, and that a device which is wrong is found out."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_helpers import Hooks, Tflgpu
+from tflgpu.cli.models import opened
+from tflgpu.demo import load_digits
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe
+from tflgpu.runtime.reference import ReferenceRecording
+
+INFO = DeviceInfo("toy", 0, "a toy")
+
+
+def test_files_are_small() -> None:
+    sizes = [len((files("tflgpu.demo") / n).read_bytes()) for n in ("digits.tflite", "digits.npz")]
+    assert sum(sizes) < 200_000
+
+
+def answers(interpreter: Any, images: Any) -> np.ndarray:
+    interpreter.allocate_tensors()
+    source = interpreter.get_input_details()[0]["index"]
+    result = interpreter.get_output_details()[0]["index"]
+    found = []
+    for image in images:
+        interpreter.set_tensor(source, image)
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(result)[0])
+    return np.array(found)
+
+
+def test_the_model_is_accurate_and_the_references_agree_with_litert() -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    digits = load_digits()
+    theirs = answers(litert.Interpreter(model_content=digits.model), digits.images)
+    accuracy = (theirs.argmax(axis=1) == digits.labels).mean()
+    assert accuracy >= 0.95
+    with opened(digits.model, "cpu") as interpreter:
+        ours = answers(interpreter, digits.images)
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+def test_every_device_agrees(tflgpu: Tflgpu) -> None:
+    result = tflgpu("demo", "--images", 20)
+    assert result.exit_code == 0
+    rows = [r.split() for r in result.stdout.splitlines() if r.endswith("ok")]
+    assert {"cpu", "cpu_ref"} <= {r[0] for r in rows}
+
+
+def test_opencl(tflgpu: Tflgpu, require_backend: Any) -> None:
+    devices = require_backend("opencl").devices
+    result = tflgpu("demo", "--images", 5)
+    rows = [r for r in result.stdout.splitlines() if r.startswith("opencl")]
+    assert len(rows) == len(devices)
+    assert all(r.rstrip().endswith("ok") for r in rows)
+
+
+class Skewed:
+    """A recording whose outputs are off by a constant."""
+
+    def __init__(self, run: NodeRun, offset: float) -> None:
+        self._right = ReferenceRecording(run)
+        self._offset = offset
+        self.inputs = self._right.inputs
+        self.outputs = self._right.outputs
+
+    def run(self) -> None:
+        self._right.run()
+        for array in self.outputs:
+            np.add(array, self._offset, out=array)
+
+    def profile(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self._right.close()
+
+
+class Toy:
+    """A device that runs nodes, rightly or not."""
+
+    info = INFO
+    caps = DeviceCaps()
+
+    def __init__(self, offset: float) -> None:
+        self._offset = offset
+
+    def supports(self, node: Node, ops: Any) -> None:
+        return None
+
+    def load_nodes(self, run: NodeRun) -> Skewed:
+        return Skewed(run, self._offset)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def toy(offset: float) -> Hooks:
+    return Hooks(
+        register_backends=lambda: [BackendInfo("toy", API_VERSION)],
+        probe=lambda backend: Probe(True, devices=(INFO,)) if backend == "toy" else None,
+        open_device=lambda backend, index, options: Toy(offset) if backend == "toy" else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "verdict"),
+    [(0, 0, "ok"), (1e-3, 1, "WRONG: differs"), (np.nan, 1, "WRONG: differs")],
+)
+def test_a_wrong_device_is_found_out(
+    tflgpu: Tflgpu, install: Any, offset: float, code: int, verdict: str
+) -> None:
+    install(toy=toy(offset))
+    result = tflgpu("demo", "--images", 3)
+    assert result.exit_code == code
+    (row,) = [r for r in result.stdout.splitlines() if r.startswith("toy")]
+    assert verdict in row
+    assert ("some answers are wrong" in result.stderr) == (code == 1)
+
+
+def test_a_device_that_fails_is_wrong(tflgpu: Tflgpu, install: Any) -> None:
+    def fail(backend: str, index: int, options: Any) -> Any:
+        raise RuntimeError("out of smoke")
+
+    broken = toy(0)
+    broken.tflgpu_open_device = Hooks(open_device=fail).tflgpu_open_device  # type: ignore[attr-defined]
+    install(toy=broken)
+    result = tflgpu("demo", "--images", 3)
+    assert result.exit_code == 1
+    assert "failed: " in result.stdout
+    assert "out of smoke" in result.stdout
+
+
+def test_missing_backends_are_named(tflgpu: Tflgpu, install: Any) -> None:
+    info = BackendInfo("gone", API_VERSION, system_hint="apt install gone-driver")
+    hooks = Hooks(register_backends=lambda: [info], probe=lambda backend: Probe(False, "no loader"))
+    install(gone=hooks)
+    result = tflgpu("demo", "--images", 1)
+    assert result.exit_code == 0
+    assert "gone is not available: no loader" in result.stdout
+    assert "apt install gone-driver" in result.stdout

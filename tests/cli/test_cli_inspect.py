@@ -1,0 +1,142 @@
+"""`tflgpu inspect`: tensors, operators, where each would go, with and without a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_helpers import Tflgpu
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+
+INTERPRETER = ("--backend", "cpu_ref", "--device", "1")
+
+
+def test_tables(tflgpu: Tflgpu, scale: Path) -> None:
+    result = tflgpu("inspect", scale, *INTERPRETER)
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["input", "0", "x", "f32[?,3]"] in lines
+    assert ["output", "2", "y/out", "f32[?,3]"] in lines
+    assert ["0", "MUL", "1", "f32[?,3]", "=f32[3]", "f32[?,3]", "device"] in lines
+    assert "signature serve: image -> scores" in result.stdout
+    assert "description: three factors" in result.stdout
+    assert (
+        "1 operators judged by cpu_ref (NumPy kernel interpreter, f32): 1 device" in result.stdout
+    )
+
+
+def test_json(tflgpu: Tflgpu, scale: Path) -> None:
+    found = json.loads(tflgpu("inspect", scale, *INTERPRETER, "--json").stdout)
+    assert found["inputs"] == [
+        {"index": 0, "name": "x", "dtype": "f32", "shape": [1, 3], "shape_signature": [-1, 3],
+         "scale": [], "zero_point": []}
+    ]  # fmt: skip
+    assert found["signatures"] == [
+        {"key": "serve", "inputs": {"image": 0}, "outputs": {"scores": 2}}
+    ]
+    (operator,) = found["operators"]
+    assert operator["op"] == "MUL"
+    assert operator["where"] == "device"
+    assert operator["part"] == 0
+    assert found["totals"] == {"device": 1}
+    assert found["note"] == ""
+
+
+def test_refused_operators_have_a_reason(tflgpu: Tflgpu, mystery: Path) -> None:
+    result = tflgpu("inspect", mystery, *INTERPRETER, "--json")
+    assert result.exit_code == 0
+    custom, relu = json.loads(result.stdout)["operators"]
+    assert custom["where"] == "nowhere"
+    assert "Mystery" in custom["reason"]
+    assert relu["where"] == "device"
+    assert "The model cannot run" in tflgpu("inspect", mystery, *INTERPRETER).stdout
+
+
+def test_what_only_the_cpu_takes(tflgpu: Tflgpu, write: Any) -> None:
+    """f64 has a reference but no kernel; the RELU after it has both."""
+    path = write(
+        "double",
+        ModelSpec(
+            [
+                TensorSpec("x", (2, 3), DType.F64),
+                TensorSpec("m", (2, 3)),
+                TensorSpec("y", (2, 3)),
+            ],
+            [OperatorSpec("CAST", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))],
+            (0,),
+            (2,),
+        ),
+    )
+    result = tflgpu("inspect", path, *INTERPRETER, "--json")
+    cast, relu = json.loads(result.stdout)["operators"]
+    assert cast["where"] == "CPU"
+    assert cast["reason"]
+    assert relu["where"] == "device"
+
+
+def test_folded_operators(tflgpu: Tflgpu, write: Any) -> None:
+    path = write(
+        "folded",
+        ModelSpec(
+            [
+                TensorSpec("x", (3,)),
+                TensorSpec("a", (3,), data=np.ones(3, np.float32)),
+                TensorSpec("b", (3,)),
+                TensorSpec("y", (3,)),
+            ],
+            [OperatorSpec("ABS", {}, (1,), (2,)), OperatorSpec("ADD", {}, (0, 2), (3,))],
+            (0,),
+            (3,),
+        ),
+    )
+    result = tflgpu("inspect", path, *INTERPRETER, "--json")
+    assert [o["where"] for o in json.loads(result.stdout)["operators"]] == ["folded", "device"]
+
+
+def test_without_a_device_it_says_so(
+    tflgpu: Tflgpu, scale: Path, install: Any, cpu_ref: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TFLGPU_BACKEND", raising=False)
+    install(cpu_ref=cpu_ref)
+    result = tflgpu("inspect", scale)
+    assert result.exit_code == 0
+    assert "There is no device here" in result.stderr
+    assert "judged by cpu_ref (NumPy kernel interpreter" in result.stdout
+    note = json.loads(tflgpu("inspect", scale, "--json").stdout)["note"]
+    assert "There is no device here" in note
+
+
+def test_without_any_backend_it_is_an_error(tflgpu: Tflgpu, scale: Path, install: Any) -> None:
+    install()
+    result = tflgpu("inspect", scale)
+    assert result.exit_code == 2
+    assert "nothing that could stand in" in result.stderr
+
+
+def test_opencl(tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
+    require_backend("opencl")
+    assert "judged by opencl" in tflgpu("inspect", scale, "--backend", "opencl").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--backend", "abacus"), "there is no backend 'abacus'"),
+        (("--backend", "cpu"), "the CPU takes all the rest"),
+        (("--backend", "cpu_ref", "--device", "9"), "has no device 9"),
+    ],
+)
+def test_mistakes(tflgpu: Tflgpu, scale: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = tflgpu("inspect", scale, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_file_that_is_not_there(tflgpu: Tflgpu, tmp_path: Path) -> None:
+    result = tflgpu("inspect", tmp_path / "absent.tflite")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr

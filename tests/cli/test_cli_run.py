@@ -1,0 +1,356 @@
+"""`tflgpu run`: inputs of every kind, outputs, comparisons, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_helpers import Tflgpu
+from tflgpu.cli.inputs import Normalization, load, random_input
+from tflgpu.cli.measure import difference
+from tflgpu.ir.dtypes import DType
+
+CPU = ("--backend", "cpu", "--runs", "1")
+
+
+def save(path: Path, array: Any) -> Path:
+    np.save(path, array)
+    return path
+
+
+def saved(folder: Path) -> np.ndarray:
+    (path,) = folder.glob("*.npy")
+    return np.load(path)
+
+
+class TestRunning:
+    def test_random_input_is_said_and_seeded(self, tflgpu: Tflgpu, scale: Path) -> None:
+        first = tflgpu("run", scale, *CPU)
+        assert first.exit_code == 0
+        assert "input x: random float32[1, 3], seed 0" in first.stdout
+        rows = [r.stdout.split("\n\n")[0] for r in (first, tflgpu("run", scale, *CPU))]
+        assert rows[0] == rows[1]
+        assert tflgpu("run", scale, *CPU, "--seed", 1).stdout.split("\n\n")[0] != rows[0]
+
+    def test_npy_in_and_out(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.array([[1, 2, 3]], np.float32))
+        result = tflgpu("run", scale, *CPU, "-i", x, "--output", tmp_path / "out")
+        assert result.exit_code == 0
+        assert "random" not in result.stdout
+        assert "2: 9, 0: 1, 1: -4" in result.stdout
+        assert (tmp_path / "out" / "0_y_out.npy").is_file()
+        np.testing.assert_array_equal(saved(tmp_path / "out"), [[1, -4, 9]])
+
+    def test_a_free_size_follows_the_file(
+        self, tflgpu: Tflgpu, scale: Path, tmp_path: Path
+    ) -> None:
+        x = save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
+        assert "float32[5, 3]" in tflgpu("run", scale, *CPU, "-i", x).stdout
+
+    def test_doubles_are_narrowed(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.array([[0.5, 0, 0]]))
+        assert tflgpu("run", scale, *CPU, "-i", x).exit_code == 0
+
+    def test_inputs_by_position_and_by_name(
+        self, tflgpu: Tflgpu, two_inputs: Path, tmp_path: Path
+    ) -> None:
+        small = save(tmp_path / "s.npy", np.full((2, 3), 1, np.float32))
+        large = save(tmp_path / "l.npy", np.full((2, 3), 10, np.float32))
+        out = tmp_path / "out"
+        tflgpu("run", two_inputs, *CPU, "-i", small, "-i", large, "--output", out)
+        assert (saved(out) == -9).all()
+        tflgpu("run", two_inputs, *CPU, "-i", f"b={small}", "-i", f"a={large}", "--output", out)
+        assert (saved(out) == 9).all()
+
+    def test_timing_and_report(self, tflgpu: Tflgpu, scale: Path) -> None:
+        output = tflgpu("run", scale, "--backend", "cpu_ref", "--device", 1, "--runs", 4).stdout
+        assert "median of 4 runs" in output
+        assert "1 of 1 operators run on cpu_ref (NumPy kernel interpreter, f32)" in output
+
+    def test_without_any_device_it_runs_on_the_cpu(
+        self, tflgpu: Tflgpu, scale: Path, install: Any, cpu_ref: object
+    ) -> None:
+        install(cpu_ref=cpu_ref)
+        result = tflgpu("run", scale, "--runs", 1)
+        assert result.exit_code == 0
+        assert "0 of 1 operators run on the CPU" in result.stdout
+        assert "no device can run kernels" in result.stdout
+
+    def test_precision_is_used(self, tflgpu: Tflgpu, scale: Path) -> None:
+        options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")
+        assert "interpreter, f32_f16)" in tflgpu("run", scale, "--runs", 1, *options).stdout
+
+    def test_opencl(self, tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
+        require_backend("opencl")
+        result = tflgpu("run", scale, "--backend", "opencl", "--compare", "--runs", 2)
+        assert result.exit_code == 0
+        assert "1 of 1 operators run on opencl" in result.stdout
+        row = next(r for r in result.stdout.splitlines() if r.startswith("NumPy references"))
+        assert row.split()[-2:] == ["0", "0"]
+
+
+class TestCompare:
+    def test_with_both(self, tflgpu: Tflgpu, scale: Path) -> None:
+        pytest.importorskip("ai_edge_litert")
+        output = tflgpu("run", scale, "--backend", "cpu_ref", "--compare", "--runs", 1).stdout
+        rows = [r.split() for r in output.splitlines() if "y/out" in r][-2:]
+        assert [r[0] for r in rows] == ["NumPy", "LiteRT"]
+        assert all(r[-2:] == ["0", "0"] for r in rows)
+
+    def test_without_litert(
+        self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+        result = tflgpu("run", scale, *CPU, "--compare")
+        assert result.exit_code == 0
+        assert "ai-edge-litert is not installed" in result.stdout
+
+    def test_differences_are_seen(
+        self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "tflgpu.cli.run._litert", lambda model, arrays: [np.full((1, 3), 100, np.float32)]
+        )
+        output = tflgpu("run", scale, *CPU, "--compare").stdout
+        row = next(r for r in output.splitlines() if r.startswith("LiteRT CPU")).split()
+        assert float(row[-2]) > 90
+
+    @pytest.mark.parametrize(
+        ("ours", "theirs", "max_abs", "relative"),
+        [
+            ([1, 2], [1, 2], 0, 0),
+            ([3, 4], [0, 0], 4, np.inf),
+            ([0, 0], [0, 0], 0, 0),
+            ([3, 0], [3, 4], 4, 0.8),
+            ([np.nan, 1], [np.nan, 1], 0, 0),
+            ([np.nan, 1], [0, 1], np.inf, np.inf),
+            ([np.inf, 1], [np.inf, 1], 0, 0),
+            ([np.inf, 1], [2, 1], np.inf, np.inf),
+            ([], [], 0, 0),
+        ],
+    )
+    def test_difference(
+        self, ours: list[float], theirs: list[float], max_abs: float, relative: float
+    ) -> None:
+        gap = difference(np.array(ours, np.float32), np.array(theirs, np.float32))
+        assert gap.max_abs == max_abs
+        assert gap.relative_l2 == pytest.approx(relative)
+
+    def test_unsigned_numbers_do_not_wrap(self) -> None:
+        gap = difference(np.array([0], np.uint8), np.array([255], np.uint8))
+        assert gap.max_abs == 255
+
+    def test_another_shape_is_infinitely_far(self) -> None:
+        assert difference(np.zeros((2, 3)), np.zeros((3, 2))).max_abs == np.inf
+
+
+class TestImages:
+    @pytest.fixture
+    def picture(self, tmp_path: Path) -> Path:
+        image = pytest.importorskip("PIL.Image")
+        path = tmp_path / "picture.png"
+        pixels = np.zeros((8, 12, 3), np.uint8)
+        pixels[:, :, 0] = 255
+        image.fromarray(pixels).save(path)
+        return path
+
+    def run(self, tflgpu: Tflgpu, model: Path, *arguments: object) -> np.ndarray:
+        out = model.parent / "out"
+        assert tflgpu("run", model, *CPU, "--output", out, *arguments).exit_code == 0
+        return saved(out)
+
+    def test_floats_are_normalised_to_one(
+        self, tflgpu: Tflgpu, image_model: Callable[..., Path], picture: Path
+    ) -> None:
+        out = self.run(tflgpu, image_model(), "-i", picture)
+        assert out.shape == (1, 4, 6, 3)
+        assert (out[..., 0] == 1).all()
+        assert (out[..., 1:] == -1).all()
+
+    def test_mean_and_std(
+        self, tflgpu: Tflgpu, image_model: Callable[..., Path], picture: Path
+    ) -> None:
+        out = self.run(tflgpu, image_model(), "-i", picture, "--mean", 0, "--std", 255)
+        assert (out[..., 0] == 1).all()
+        assert (out[..., 1:] == 0).all()
+
+    @pytest.mark.parametrize(("dtype", "least"), [(DType.U8, 0), (DType.I8, -128)])
+    def test_bytes_stay_bytes(
+        self,
+        tflgpu: Tflgpu,
+        image_model: Callable[..., Path],
+        picture: Path,
+        dtype: DType,
+        least: int,
+    ) -> None:
+        out = self.run(tflgpu, image_model(dtype), "-i", picture)
+        assert out.dtype == dtype.numpy
+        assert (out[..., 0] == least + 255).all()
+        assert (out[..., 1:] == least).all()
+
+    def test_one_channel_is_grey(
+        self, tflgpu: Tflgpu, image_model: Callable[..., Path], picture: Path
+    ) -> None:
+        out = self.run(tflgpu, image_model(DType.U8, (1, 4, 6, 1)), "-i", picture)
+        assert (out == 76).all()  # ITU-R 601: 0.299 of red
+
+    def test_shapes_that_are_no_image(self, tflgpu: Tflgpu, scale: Path, picture: Path) -> None:
+        result = tflgpu("run", scale, *CPU, "-i", picture)
+        assert result.exit_code == 2
+        assert "takes no image" in result.stderr
+
+    def test_types_that_are_no_image(
+        self, tflgpu: Tflgpu, image_model: Callable[..., Path], picture: Path
+    ) -> None:
+        result = tflgpu("run", image_model(DType.I32), *CPU, "-i", picture)
+        assert result.exit_code == 2
+        assert "int32, which takes no image" in result.stderr
+
+    def test_without_pillow(
+        self,
+        tflgpu: Tflgpu,
+        image_model: Callable[..., Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "PIL", None)
+        path = tmp_path / "picture.png"
+        path.write_bytes(b"not looked at")
+        result = tflgpu("run", image_model(), *CPU, "-i", path)
+        assert result.exit_code == 2
+        assert "takes Pillow; run: " in result.stderr
+        assert "pip install" in result.stderr
+        assert "pillow" in result.stderr
+
+    def test_std_of_zero(self, tflgpu: Tflgpu, image_model: Callable[..., Path]) -> None:
+        result = tflgpu("run", image_model(), *CPU, "--std", 0)
+        assert result.exit_code == 2
+        assert "--std" in result.stderr
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--backend", "abacus"), "there is no backend 'abacus'"),
+            (("--backend", "cpu_ref", "--device", 7), "has no device 7"),
+            (("--backend", "cpu_ref", "--device", "quantum"), "has no device 'quantum'"),
+            (("--backend", "cpu_ref", "--precision", "f8"), "Precision is one of"),
+            (("--backend", "cpu", "--device", 0), "--device is for a GPU backend"),
+            (("--backend", "cpu", "--precision", "f16"), "--precision is for a GPU backend"),
+            ((*CPU, "-i", "absent.npy"), "there is no file absent.npy"),
+        ],
+    )
+    def test_options(
+        self, tflgpu: Tflgpu, scale: Path, arguments: tuple[object, ...], message: str
+    ) -> None:
+        result = tflgpu("run", scale, *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
+
+    def test_runs_below_one(self, tflgpu: Tflgpu, scale: Path) -> None:
+        assert tflgpu("run", scale, "--runs", 0).exit_code == 2
+
+    def test_a_file_that_is_no_model(self, tflgpu: Tflgpu, tmp_path: Path) -> None:
+        path = tmp_path / "text.tflite"
+        path.write_text("hello, I am not a model at all")
+        result = tflgpu("run", path)
+        assert result.exit_code == 2
+        assert str(path) in result.stderr
+
+    @pytest.mark.parametrize("content", [b"", b"junk", b"\x93NUMPY\x01\x00"])
+    def test_a_file_that_is_no_array(
+        self, tflgpu: Tflgpu, scale: Path, tmp_path: Path, content: bytes
+    ) -> None:
+        path = tmp_path / "bad.npy"
+        path.write_bytes(content)
+        result = tflgpu("run", scale, *CPU, "-i", path)
+        assert result.exit_code == 2
+        assert "bad.npy is not a .npy file that can be read" in result.stderr
+
+    def test_pickles_are_not_loaded(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        path = tmp_path / "pickle.npy"
+        np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+        assert tflgpu("run", scale, *CPU, "-i", path).exit_code == 2
+
+    def test_a_file_that_is_no_image(
+        self, tflgpu: Tflgpu, image_model: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        pytest.importorskip("PIL")
+        path = tmp_path / "notes.txt"
+        path.write_text("no picture")
+        result = tflgpu("run", image_model(), *CPU, "-i", path)
+        assert result.exit_code == 2
+        assert "neither a .npy file nor a readable image" in result.stderr
+
+    def test_wrong_shape(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.zeros((1, 4), np.float32))
+        result = tflgpu("run", scale, *CPU, "-i", x)
+        assert result.exit_code == 2
+        assert "has shape [1, 4], but input x has [-1, 3]" in result.stderr
+
+    def test_wrong_type(self, tflgpu: Tflgpu, image_model: Any, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.zeros((1, 4, 6, 3), np.float32))
+        result = tflgpu("run", image_model(DType.U8), *CPU, "-i", x)
+        assert result.exit_code == 2
+        assert "holds float32, but input image is uint8" in result.stderr
+
+    def test_too_many_inputs(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+        result = tflgpu("run", scale, *CPU, "-i", x, "-i", x)
+        assert result.exit_code == 2
+        assert "2 inputs were given" in result.stderr
+
+    def test_two_files_for_one_input(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+        result = tflgpu("run", scale, *CPU, "-i", x, "-i", f"x={x}")
+        assert result.exit_code == 2
+        assert "two files for one input" in result.stderr
+
+    def test_a_model_that_nothing_can_run(self, tflgpu: Tflgpu, mystery: Path) -> None:
+        result = tflgpu("run", mystery, *CPU)
+        assert result.exit_code == 2
+        assert "Mystery" in result.stderr
+
+    def test_a_folder_that_cannot_be_made(
+        self, tflgpu: Tflgpu, scale: Path, tmp_path: Path
+    ) -> None:
+        blocked = tmp_path / "file"
+        blocked.write_text("")
+        result = tflgpu("run", scale, *CPU, "--output", blocked / "out")
+        assert result.exit_code == 2
+        assert "cannot save outputs" in result.stderr
+
+
+def detail(dtype: Any, shape: tuple[int, ...] = (4, 50)) -> dict[str, Any]:
+    return {"name": "x", "index": 0, "shape": shape, "shape_signature": shape, "dtype": dtype}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [
+        (np.float32, -1, 1),
+        (np.float16, -1, 1),
+        (np.int8, -128, 127),
+        (np.uint8, 0, 255),
+        (np.int64, 0, 1),
+        (np.bool_, 0, 1),
+    ],
+)
+def test_random_inputs(dtype: Any, least: float, most: float) -> None:
+    array = random_input(detail(dtype), np.random.default_rng(1))
+    assert array.dtype == dtype
+    assert array.shape == (4, 50)
+    assert least <= array.min() < array.max() <= most
+
+
+def test_npy_is_loaded_as_it_is(tmp_path: Path) -> None:
+    path = save(tmp_path / "x.npy", np.asfortranarray(np.arange(6, dtype=np.int32).reshape(2, 3)))
+    array = load(path, detail(np.int32, (2, 3)), Normalization())
+    assert array.flags.c_contiguous
+    np.testing.assert_array_equal(array, [[0, 1, 2], [3, 4, 5]])
