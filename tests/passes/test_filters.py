@@ -1,0 +1,306 @@
+"""Arithmetic before and after convolutions, padding and activations: what moves into a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.passes.harness import RELU, Maker, check, names, only
+from tflgpu.ir.graph import Value
+from tflgpu.ops.base import Activation
+from tflgpu.ops.windows import Pads
+from tflgpu.passes import (
+    fuse_activation,
+    fuse_after_filter,
+    fuse_before_filter,
+    merge_padding,
+)
+
+Filter = Callable[[Maker, Value], Value]
+
+
+def fully_connected(g: Maker, x: Value, **fields: Any) -> Value:
+    return g.op("FULLY_CONNECTED", x, g.random(6, 4), g.random(6), keep_num_dims=True, **fields)
+
+
+def transpose_conv(g: Maker, x: Value, **fields: Any) -> Value:
+    weights = g.random(6, 3, 3, 4)
+    return g.op("TRANSPOSE_CONV", g.ints(1, 10, 14, 6), weights, x, stride_h=2, stride_w=2,
+                padding=0, **fields)  # fmt: skip
+
+
+FILTERS: dict[str, Filter] = {
+    "conv": lambda g, x: g.conv(x, 6),
+    "conv_without_bias": lambda g, x: g.conv(x, 6, bias=False),
+    "grouped": lambda g, x: g.conv(x, 6, groups=2),
+    "strided_valid": lambda g, x: g.conv(x, 6, stride_h=2, stride_w=2, padding=1),
+    "depthwise": lambda g, x: g.depthwise(x),
+    "multiplier": lambda g, x: g.depthwise(x, 3, padding=1),
+    "fully_connected": fully_connected,
+    "transpose_conv": transpose_conv,
+}
+
+# One runtime operand and constants of every shape that is a number per channel.
+AFFINES: dict[str, Callable[[Maker, Value], Value]] = {
+    "add": lambda g, x: g.op("ADD", x, g.random(x.shape[-1])),
+    "add_left": lambda g, x: g.op("ADD", g.random(1, 1, 1, x.shape[-1]), x),
+    "add_scalar": lambda g, x: g.op("ADD", x, g.random()),
+    "sub": lambda g, x: g.op("SUB", x, g.random(1, x.shape[-1])),
+    "sub_from": lambda g, x: g.op("SUB", g.random(x.shape[-1]), x),
+    "mul": lambda g, x: g.op("MUL", x, g.random(x.shape[-1])),
+    "mul_one": lambda g, x: g.op("MUL", g.random(1), x),
+    "div": lambda g, x: g.op("DIV", x, g.random(x.shape[-1])),
+}
+SCALES = ("mul", "mul_one", "div")
+
+
+@pytest.mark.parametrize("affine", AFFINES)
+@pytest.mark.parametrize("name", FILTERS)
+def test_after_a_filter(name: str, affine: str) -> None:
+    g = Maker()
+    y = AFFINES[affine](g, FILTERS[name](g, g.input(1, 5, 7, 4)))
+    after = check(g.done(y), fuse_after_filter.PASS)
+    assert len(after.nodes) == 1
+    assert after.nodes[0].origins == (0, 1)
+
+
+def test_a_chain_after_a_filter_folds_whole_with_its_activation() -> None:
+    g = Maker()
+    y = g.op("MUL", g.conv(g.input(1, 5, 7, 3), 6), g.random(6))
+    y = g.op("RELU", g.op("SUB", y, g.random(6), **RELU))
+    after = check(g.done(y), [fuse_after_filter.PASS, fuse_activation.PASS])
+    assert names(after) == ["CONV_2D", "RELU"]
+    assert after.nodes[0].attrs.activation is Activation.RELU
+
+
+def test_the_weights_of_others_are_not_touched() -> None:
+    g = Maker()
+    x, weights, bias = g.input(1, 5, 7, 3), g.random(4, 3, 3, 3), g.random(4)
+    fields = {"stride_h": 1, "stride_w": 1, "padding": 0}
+    first = g.op("CONV_2D", x, weights, bias, **fields)
+    second = g.op("CONV_2D", x, weights, bias, **fields)
+    graph = g.done(first, g.op("MUL", second, g.random(4)))
+    after = check(graph, fuse_after_filter.PASS)
+    kept, scaled = after.nodes
+    assert kept.const(1) is weights.data
+    assert not np.array_equal(scaled.const(1), kept.const(1))
+
+
+NOT_AFTER: dict[str, Callable[[Maker, Value], Value]] = {
+    "activation": lambda g, x: g.op("MUL", g.conv(x, 6, **RELU), g.random(6)),
+    "two_readers": lambda g, x: (
+        lambda y: g.op("ADD", g.op("MUL", y, g.random(6)), y)
+    )(g.conv(x, 6)),
+    "per_pixel": lambda g, x: g.op("ADD", g.conv(x, 6), g.random(1, 5, 7, 6)),
+    "per_column": lambda g, x: g.op("ADD", g.conv(x, 6), g.random(7, 1)),
+    "broadcasts": lambda g, x: g.op("MUL", g.conv(x, 1), g.random(6)),
+    "runtime": lambda g, x: (lambda y: g.op("MUL", y, g.op("ABS", y)))(g.conv(x, 6)),
+    "infinite": lambda g, x: g.op("DIV", g.conv(x, 6), g.const([0, 1, 1, 1, 1, 1])),
+    "nan": lambda g, x: g.op("ADD", g.conv(x, 6), g.const([np.nan] * 6)),
+    "div_by": lambda g, x: g.op("DIV", g.random(6), g.conv(g.op("EXP", x), 6)),
+    "overflow": lambda g, x: g.op("MUL", g.conv(x, 6, bias=False), g.const([3.4e38] * 6)),
+    "computed_filter": lambda g, x: g.op(
+        "MUL",
+        g.op("CONV_2D", x, g.input(6, 3, 3, 4), None, stride_h=1, stride_w=1, padding=0),
+        g.random(6),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_AFTER)
+def test_not_after_a_filter(name: str) -> None:
+    g = Maker()
+    graph = g.done(NOT_AFTER[name](g, g.input(1, 5, 7, 4)))
+    after = graph.copy()
+    assert fuse_after_filter.run(after) == 0
+    assert names(after) == names(graph)
+
+
+def test_not_an_output_of_the_graph() -> None:
+    g = Maker()
+    y = g.conv(g.input(1, 5, 7, 4), 6)
+    graph = g.done(y, g.op("MUL", y, g.random(6)))
+    assert names(check(graph, fuse_after_filter.PASS)) == ["CONV_2D", "MUL"]
+
+
+@pytest.mark.parametrize("affine", SCALES)
+@pytest.mark.parametrize("name", [n for n in FILTERS if n != "transpose_conv"])
+def test_a_scale_before_a_filter(name: str, affine: str) -> None:
+    g = Maker()
+    y = FILTERS[name](g, AFFINES[affine](g, g.input(1, 5, 7, 4)))
+    after = check(g.done(y), fuse_before_filter.PASS)
+    assert len(after.nodes) == 1
+    assert after.nodes[0].origins == (0, 1)
+
+
+@pytest.mark.parametrize("affine", [a for a in AFFINES if a not in SCALES])
+@pytest.mark.parametrize("name", ["strided_valid", "multiplier", "fully_connected"])
+def test_a_shift_before_a_filter_that_sees_no_padding(name: str, affine: str) -> None:
+    g = Maker()
+    y = FILTERS[name](g, AFFINES[affine](g, g.input(1, 5, 7, 4)))
+    assert len(check(g.done(y), fuse_before_filter.PASS).nodes) == 1
+
+
+@pytest.mark.parametrize("name", ["conv", "grouped", "depthwise"])
+def test_a_shift_before_a_filter_that_sees_padding_stays(name: str) -> None:
+    g = Maker()
+    graph = g.done(FILTERS[name](g, AFFINES["add"](g, g.input(1, 5, 7, 4))))
+    assert len(check(graph, fuse_before_filter.PASS).nodes) == 2
+
+
+def test_same_padding_that_adds_nothing_is_no_padding() -> None:
+    g = Maker()
+    graph = g.done(g.conv(AFFINES["add"](g, g.input(1, 5, 7, 4)), 6, kernel=1))
+    assert names(check(graph, fuse_before_filter.PASS)) == ["CONV_2D"]
+
+
+def test_a_grouped_filter_without_padding_takes_a_shift() -> None:
+    g = Maker()
+    graph = g.done(g.conv(AFFINES["sub_from"](g, g.input(1, 5, 7, 6)), 9, groups=3, padding=1))
+    assert names(check(graph, fuse_before_filter.PASS)) == ["CONV_2D"]
+
+
+def test_rows_of_several_pixels_before_fully_connected() -> None:
+    g = Maker()
+    scaled = g.op("ADD", g.op("MUL", g.input(2, 3, 5, 4), g.random(4)), g.random(4))
+    graph = g.done(g.op("FULLY_CONNECTED", scaled, g.random(6, 20), None))
+    assert names(check(graph, fuse_before_filter.PASS)) == ["FULLY_CONNECTED"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, x: g.conv(g.op("MUL", x, g.random(4), **RELU), 6),
+        lambda g, x: (lambda y: g.op("ADD", g.conv(y, 4), y))(g.op("MUL", x, g.random(4))),
+        lambda g, x: g.conv(g.op("MUL", x, g.random(7, 1)), 6),
+        lambda g, x: transpose_conv(g, g.op("MUL", x, g.random(4))),
+        lambda g, x: g.op(
+            "CONV_2D", g.random(1, 5, 7, 4), g.op("MUL", g.input(6, 3, 3, 4), g.random(4)), None,
+            stride_h=1, stride_w=1, padding=0,
+        ),
+    ],
+    ids=["activation", "two_readers", "per_column", "transpose_conv", "filter"],
+)  # fmt: skip
+def test_not_before_a_filter(make: Callable[[Maker, Value], Value]) -> None:
+    g = Maker()
+    graph = g.done(make(g, g.input(1, 5, 7, 4)))
+    assert names(check(graph, fuse_before_filter.PASS)) == names(graph)
+
+
+BORDER = [[0, 0], [1, 2], [3, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [0, 1], ids=["same", "valid"])
+@pytest.mark.parametrize("size", [5, 6, 7, 8])
+def test_padding_moves_into_a_convolution(
+    size: int, padding: int, stride: int, dilation: int
+) -> None:
+    for filtered in ("conv", "depthwise"):
+        g = Maker()
+        x = g.op("PAD", g.input(1, size, size + 1, 3), g.ints(*BORDER))
+        fields = {
+            "padding": padding, "stride_h": stride, "stride_w": stride,
+            "dilation_h_factor": dilation, "dilation_w_factor": dilation,
+        }  # fmt: skip
+        y = g.conv(x, 4, **fields) if filtered == "conv" else g.depthwise(x, **fields)
+        after = check(g.done(y), merge_padding.PASS)
+        (node,) = after.nodes
+        assert node.attrs.pads is not None
+        assert node.origins == (0, 1)
+
+
+def test_paddings_in_a_row_add_up() -> None:
+    g = Maker()
+    x = g.op("PADV2", g.input(1, 5, 6, 3), g.ints(*BORDER), g.const([0.0]))
+    y = g.conv(g.op("PAD", x, g.ints(*BORDER)), 4, padding=1)
+    after = check(g.done(y), merge_padding.PASS)
+    assert names(after) == ["CONV_2D"]
+    assert after.nodes[0].attrs.pads == Pads(2, 4, 6, 0)
+
+
+def test_padding_with_two_readers_moves_into_both() -> None:
+    g = Maker()
+    x = g.op("PAD", g.input(1, 5, 6, 4), g.ints(*BORDER))
+    after = check(g.done(g.conv(x, 4), g.depthwise(x)), merge_padding.PASS)
+    assert names(after) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, x: g.conv(g.op("PADV2", x, g.ints(*BORDER), g.const([1.0])), 4),
+        lambda g, x: g.conv(g.op("MIRROR_PAD", x, g.ints(*BORDER), mode=1), 4),
+        lambda g, x: g.conv(g.op("PAD", x, g.ints([0, 0], [0, 0], [0, 0], [1, 0])), 4),
+        lambda g, x: g.conv(g.op("PAD", x, g.ints([1, 0], [0, 0], [0, 0], [0, 0])), 4),
+        *[
+            lambda g, x, op=op: g.op(
+                op, g.op("PAD", x, g.ints(*BORDER)), stride_h=1, stride_w=1, padding=1,
+                filter_height=3, filter_width=3,
+            )
+            for op in ("MAX_POOL_2D", "AVERAGE_POOL_2D")
+        ],
+    ],
+    ids=["ones", "mirror", "channels", "batch", "max_pool", "average_pool"],
+)  # fmt: skip
+def test_padding_stays(make: Callable[[Maker, Value], Value]) -> None:
+    g = Maker()
+    graph = g.done(make(g, g.input(1, 5, 6, 3)))
+    assert names(check(graph, merge_padding.PASS)) == names(graph)
+
+
+MAKERS: dict[str, Callable[[Maker, Value], Value]] = {
+    **{k: v for k, v in FILTERS.items() if k in ("conv", "depthwise", "transpose_conv")},
+    "fully_connected": fully_connected,
+    "add": lambda g, x: g.op("ADD", x, g.random(4)),
+    "sub": lambda g, x: g.op("SUB", x, g.random(4)),
+    "mul": lambda g, x: g.op("MUL", x, g.random(4)),
+    "div": lambda g, x: g.op("DIV", x, g.random(4)),
+    "pool": lambda g, x: g.op(
+        "MAX_POOL_2D", x, stride_h=1, stride_w=1, padding=0, filter_height=2, filter_width=2
+    ),
+}
+ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1", "TANH")
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_an_activation_moves_into_its_maker(name: str, activation: str) -> None:
+    g = Maker()
+    y = g.op(activation, MAKERS[name](g, g.input(1, 5, 7, 4)))
+    after = check(g.done(y), fuse_activation.PASS)
+    (node,) = after.nodes
+    assert node.attrs.activation.name == activation
+    assert node.origins == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, x: g.op("TANH", g.op("ADD", x, g.random(4), **RELU)),
+        lambda g, x: (lambda y: g.op("MUL", g.op("RELU", y), y))(g.op("ADD", x, g.random(4))),
+        lambda g, x: g.op("RELU", g.op("ABS", x)),
+        lambda g, x: g.op("RELU_0_TO_1", g.op("ADD", x, g.random(4))),
+    ],
+    ids=["activated", "two_readers", "no_activation", "no_fused_form"],
+)
+def test_an_activation_stays(make: Callable[[Maker, Value], Value]) -> None:
+    g = Maker()
+    graph = g.done(make(g, g.input(1, 5, 7, 4)))
+    assert names(check(graph, fuse_activation.PASS)) == names(graph)
+
+
+def test_batch_normalization_folds_away_in_one_go() -> None:
+    from tflgpu.passes.registry import default_passes
+
+    g = Maker()
+    x = g.op("MUL", g.op("SUB", g.input(1, 5, 7, 3), g.const(0.5)), g.const(2.0))
+    x = g.conv(x, 6, padding=1, bias=False)
+    x = g.op("RELU6", g.op("ADD", g.op("MUL", x, g.random(6)), g.random(6)))
+    after = check(g.done(g.depthwise(x)), default_passes())
+    assert names(after) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
+    assert only(after, "CONV_2D").origins == (0, 1, 2, 3, 4, 5)

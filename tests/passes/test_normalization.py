@@ -1,0 +1,201 @@
+"""Normalization layers in the forms that converters write, and chains that only look like one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.passes.harness import RELU, Maker, check, names, only
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.ops.base import Activation
+from tflgpu.ops.normalize import NAME, MeanStddev
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes import fuse_normalization, keep_dims, remove_noops
+from tflgpu.passes.base import run_passes
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+PASSES = [remove_noops.PASS, keep_dims.PASS, fuse_normalization.PASS]
+# Mean and variance come in f32 from the chain and in f64 from the fused op.
+RTOL = 2e-5
+
+
+def moments(
+    g: Maker, x: Value, axes: tuple[int, ...], keep: bool = True
+) -> tuple[Value, Value, Callable[[Value], Value]]:
+    """Mean, 1 / deviation, and what makes either fit x again."""
+    kept = [1 if a in axes else d for a, d in enumerate(x.shape)]
+
+    def fit(value: Value) -> Value:
+        return value if keep else g.op("RESHAPE", value, g.ints(*kept))
+
+    mean = g.op("MEAN", x, g.ints(*axes), keep_dims=keep)
+    square = g.op("SQUARED_DIFFERENCE", x, fit(mean))
+    variance = g.op("MEAN", square, g.ints(*axes), keep_dims=keep)
+    return mean, g.op("RSQRT", g.op("ADD", variance, g.const(1e-3))), fit
+
+
+def batch_form(
+    g: Maker, x: Value, axes: tuple[int, ...], gamma: Value | None, beta: Value,
+    *, keep: bool = True, **fields: Any,
+) -> Value:  # fmt: skip
+    """y = x * s + (beta - mean * s)"""
+    mean, root, fit = moments(g, x, axes, keep)
+    scale = root if gamma is None else g.op("MUL", root, gamma)
+    moved = g.op("SUB", beta, g.op("MUL", scale, mean))
+    return g.op("ADD", g.op("MUL", x, fit(scale)), fit(moved), **fields)
+
+
+def centred_form(g: Maker, x: Value, axes: tuple[int, ...], keep: bool = True) -> Value:
+    """y = (x - mean) * root"""
+    mean, root, fit = moments(g, x, axes, keep)
+    return g.op("MUL", g.op("SUB", x, fit(mean)), fit(root))
+
+
+def fused(graph: Graph) -> Graph:
+    return check(graph, PASSES, RTOL)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_instance_normalization(keep: bool) -> None:
+    g = Maker()
+    x = g.input(1, 5, 7, 6)
+    shape = (1, 1, 1, 6) if keep else (1, 6)
+    y = batch_form(g, x, (1, 2), g.random(*shape), g.random(*shape), keep=keep)
+    after = fused(g.done(y))
+    assert names(after) == [NAME, "MUL", "ADD"]
+    node = only(after, NAME)
+    assert node.attrs == MeanStddev((1, 2), pytest.approx(1e-3))
+    assert node.input(0) is after.inputs[0]
+
+
+def test_scale_and_shift_may_be_computed() -> None:
+    g = Maker()
+    x, style = g.input(1, 5, 7, 6), g.input(1, 1, 1, 6)
+    y = batch_form(g, x, (1, 2), g.op("EXP", style), g.op("ABS", style), **RELU)
+    after = fused(g.done(y))
+    assert names(after) == ["EXP", "ABS", NAME, "MUL", "ADD"]
+    assert only(after, "ADD").attrs.activation is Activation.RELU
+
+
+def test_layer_normalization_with_parameters_along_the_normalized_axis() -> None:
+    g = Maker()
+    y = batch_form(g, g.input(2, 5, 37), (2,), g.random(37), g.random(37))
+    assert names(fused(g.done(y))) == [NAME, "MUL", "ADD"]
+
+
+def test_layer_normalization_over_a_dimension_of_one_too() -> None:
+    """As PyTorch's converter writes it: without gamma, beta 0, axes [0, 2]."""
+    g = Maker()
+    after = fused(g.done(batch_form(g, g.input(1, 35, 8), (0, 2), None, g.const(0), keep=False)))
+    assert names(after) == [NAME]
+    assert after.nodes[0].attrs.axes == (2,)
+    assert after.nodes[0].origins == tuple(range(12))
+
+
+def test_an_activation_after_no_scale_and_shift_is_a_node() -> None:
+    g = Maker()
+    y = batch_form(g, g.input(2, 5, 7), (2,), None, g.const(0), **RELU)
+    assert names(fused(g.done(y))) == [NAME, "RELU"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_centred_form(keep: bool) -> None:
+    g = Maker()
+    y = centred_form(g, g.input(2, 5, 13), (2,), keep)
+    y = g.op("ADD", g.op("MUL", y, g.random(13)), g.random(13))
+    assert names(fused(g.done(y))) == [NAME, "MUL", "ADD"]
+
+
+def test_statistics_that_others_read_stay_for_them() -> None:
+    g = Maker()
+    x = g.input(1, 5, 7, 6)
+    mean, root, _ = moments(g, x, (1, 2))
+    y = g.op("MUL", g.op("SUB", x, mean), root)
+    after = fused(g.done(y, mean))
+    assert names(after) == ["MEAN", NAME]
+
+
+def other_mean(g: Maker, x: Value) -> Value:
+    _, root, _ = moments(g, x, (1, 2))
+    return g.op("MUL", g.op("SUB", x, g.op("MEAN", x, g.ints(1), keep_dims=True)), root)
+
+
+def other_tensor(g: Maker, x: Value) -> Value:
+    mean, root, _ = moments(g, x, (1, 2))
+    return g.op("MUL", g.op("SUB", g.op("ABS", x), mean), root)
+
+
+def other_axes(g: Maker, x: Value) -> Value:
+    mean = g.op("MEAN", x, g.ints(1, 2), keep_dims=True)
+    square = g.op("SQUARED_DIFFERENCE", x, mean)
+    variance = g.op("MEAN", square, g.ints(1), keep_dims=True)
+    root = g.op("RSQRT", g.op("ADD", variance, g.const(1e-3)))
+    return g.op("MUL", g.op("SUB", x, mean), root)
+
+
+def mean_before_difference(g: Maker, x: Value) -> Value:
+    mean, root, _ = moments(g, x, (1, 2))
+    return g.op("MUL", g.op("SUB", mean, x), root)
+
+
+def two_scales(g: Maker, x: Value) -> Value:
+    mean, root, _ = moments(g, x, (1, 2))
+    moved = g.op("SUB", g.const(0), g.op("MUL", root, mean))
+    return g.op("ADD", g.op("MUL", x, g.op("MUL", root, g.random(6))), moved)
+
+
+def several_epsilons(g: Maker, x: Value) -> Value:
+    mean = g.op("MEAN", x, g.ints(1, 2), keep_dims=True)
+    variance = g.op("MEAN", g.op("SQUARED_DIFFERENCE", x, mean), g.ints(1, 2), keep_dims=True)
+    root = g.op("RSQRT", g.op("ADD", variance, g.random(6)))
+    return g.op("MUL", g.op("SUB", x, mean), root)
+
+
+def broadcast_by_gamma(g: Maker, x: Value) -> Value:
+    return batch_form(g, x, (1, 2), g.random(3, 1, 1, 6), g.const(0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        other_mean,
+        other_tensor,
+        other_axes,
+        mean_before_difference,
+        two_scales,
+        several_epsilons,
+        broadcast_by_gamma,
+    ],
+)
+def test_look_alikes_stay(make: Callable[[Maker, Value], Value]) -> None:
+    g = Maker()
+    graph = g.done(make(g, g.input(1, 5, 7, 6)))
+    assert NAME not in names(fused(graph))
+
+
+def test_means_elsewhere_do_not_change() -> None:
+    g = Maker()
+    graph = g.done(g.op("RSQRT", g.op("MEAN", g.op("ABS", g.input(2, 5, 7)), g.ints(2))))
+    assert names(check(graph, PASSES)) == names(graph)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "gone"),
+    [
+        ("style_transfer_f16_384", 13, ("RSQRT", "SQUARED_DIFFERENCE", "MEAN")),
+        ("litert_torchaudio_conformer", 5, ("RSQRT", "SQUARED_DIFFERENCE", "MEAN")),
+    ],
+)
+def test_every_layer_of_real_models_is_found(
+    model_path: Callable[[str], Path], model: str, layers: int, gone: tuple[str, ...]
+) -> None:
+    from tflgpu.passes.registry import default_passes
+
+    graph = build_graph(read_model(model_path(model)), 0, builtin_ops())
+    run_passes(graph, default_passes())
+    assert names(graph).count(NAME) == layers
+    assert not set(gone) & set(names(graph))

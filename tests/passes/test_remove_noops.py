@@ -1,0 +1,174 @@
+"""Nodes that hand on an operand's elements, and others that look as if they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.passes.harness import RELU, Maker, check, names
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Value
+from tflgpu.passes.remove_noops import PASS
+
+Make = Callable[[Maker, Value], Value]
+
+SHAPE = (1, 3, 5, 4)
+ZEROS = [[0, 0]] * 4
+
+
+def resize(op: str, **fields: Any) -> Make:
+    return lambda g, x: g.op(op, x, g.ints(3, 5), **fields)
+
+
+GONE: dict[str, Make] = {
+    "reshape": lambda g, x: g.op("RESHAPE", x, g.ints(*SHAPE)),
+    "squeeze": lambda g, x: g.op("SQUEEZE", g.op("EXPAND_DIMS", x, g.ints(0)), squeeze_dims=[0]),
+    "slice": lambda g, x: g.op("SLICE", x, g.ints(0, 0, 0, 0), g.ints(1, -1, 5, 4)),
+    "strided": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, 0, 0, 0), g.ints(1, 3, 5, 4), g.ints(1, 1, 1, 1)
+    ),
+    "strided_masks": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, 1, 2, 3), g.ints(0, 0, 0, 0), g.ints(-1, 1, 1, 1),
+        begin_mask=15, end_mask=15,
+    ),
+    "transpose": lambda g, x: g.op("TRANSPOSE", x, g.ints(0, 1, 2, 3)),
+    "pad": lambda g, x: g.op("PAD", x, g.ints(*ZEROS)),
+    "pad_v2": lambda g, x: g.op("PADV2", x, g.ints(*ZEROS), g.const([3.0])),
+    "mirror_pad": lambda g, x: g.op("MIRROR_PAD", x, g.ints(*ZEROS), mode=0),
+    "tile": lambda g, x: g.op("TILE", x, g.ints(1, 1, 1, 1)),
+    "concat": lambda g, x: g.op("CONCATENATION", x, axis=3),
+    "split": lambda g, x: g.op("SPLIT", g.ints(3), x, num_splits=1),
+    "add_n": lambda g, x: g.op("ADD_N", x),
+    "cast": lambda g, x: g.op("CAST", x, out_data_type=DType.F32.tflite),
+    "add": lambda g, x: g.op("ADD", x, g.const([0, 0, 0, 0])),
+    "add_left": lambda g, x: g.op("ADD", g.const(0), x),
+    "sub": lambda g, x: g.op("SUB", x, g.const(0)),
+    "mul": lambda g, x: g.op("MUL", x, g.const([1])),
+    "div": lambda g, x: g.op("DIV", x, g.const(1)),
+    "bilinear": resize("RESIZE_BILINEAR"),
+    "bilinear_half": resize("RESIZE_BILINEAR", half_pixel_centers=True),
+    "bilinear_align": resize("RESIZE_BILINEAR", align_corners=True),
+    "nearest": resize("RESIZE_NEAREST_NEIGHBOR"),
+    "nearest_half": resize("RESIZE_NEAREST_NEIGHBOR", half_pixel_centers=True),
+    "nearest_align": resize("RESIZE_NEAREST_NEIGHBOR", align_corners=True),
+}  # fmt: skip
+
+STAYS: dict[str, Make] = {
+    "slice": lambda g, x: g.op("SLICE", x, g.ints(0, 0, 0, 1), g.ints(1, 3, 5, 3)),
+    "backwards": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, -1, 0, 0), g.ints(1, -9, 5, 4), g.ints(1, -1, 1, 1)
+    ),
+    "transpose": lambda g, x: g.op("TRANSPOSE", x, g.ints(0, 2, 1, 3)),
+    "pad": lambda g, x: g.op("PAD", x, g.ints([0, 0], [1, 0], [0, 0], [0, 0])),
+    "tile": lambda g, x: g.op("TILE", x, g.ints(1, 2, 1, 1)),
+    "concat": lambda g, x: g.op("CONCATENATION", x, x, axis=1),
+    "add_n": lambda g, x: g.op("ADD_N", x, x),
+    "cast": lambda g, x: g.op("CAST", x, out_data_type=DType.I32.tflite),
+    "add": lambda g, x: g.op("ADD", x, g.const([0, 0, 0, 1e-9])),
+    "add_relu": lambda g, x: g.op("ADD", x, g.const(0), **RELU),
+    "add_broadcasts": lambda g, x: g.op("ADD", x, g.const(np.zeros((2, 3, 5, 4)))),
+    "sub_from": lambda g, x: g.op("SUB", g.const(0), x),
+    "div_by": lambda g, x: g.op("DIV", g.const(1), g.op("EXP", x)),
+    "bilinear": lambda g, x: g.op("RESIZE_BILINEAR", x, g.ints(3, 6)),
+    "mean": lambda g, x: g.op("MEAN", x, g.ints(1), keep_dims=True),
+}  # fmt: skip
+
+RESHAPED: dict[str, Make] = {
+    "squeeze": lambda g, x: g.op("SQUEEZE", x, squeeze_dims=[0]),
+    "expand": lambda g, x: g.op("EXPAND_DIMS", x, g.ints(2)),
+    "transpose": lambda g, x: g.op("TRANSPOSE", x, g.ints(1, 0, 2, 3)),
+    "shrink": lambda g, x: g.op(
+        "STRIDED_SLICE", x, g.ints(0, 0, 0, 0), g.ints(1, 3, 5, 4), g.ints(1, 1, 1, 1),
+        shrink_axis_mask=1,
+    ),
+    "pack": lambda g, x: g.op("PACK", x, axis=1, values_count=1),
+    "unpack": lambda g, x: g.op("UNPACK", x, axis=0, num=1),
+    "mean": lambda g, x: g.op("MEAN", x, g.ints(0), keep_dims=False),
+    "two": lambda g, x: g.op("RESHAPE", g.op("SQUEEZE", x, squeeze_dims=[]), g.ints(4, 15)),
+    "three": lambda g, x: g.op(
+        "RESHAPE", g.op("RESHAPE", g.op("EXPAND_DIMS", x, g.ints(0)), g.ints(2, -1)), g.ints(4, -1)
+    ),
+}  # fmt: skip
+
+
+def around(make: Make, *, relu_after: bool = True) -> Maker:
+    """RELU -> what is made -> RELU, so that nothing is an input or an output of the graph."""
+    g = Maker()
+    y = make(g, g.op("RELU", g.input(*SHAPE)))
+    if not y.dtype.is_float:
+        y = g.op("CAST", y, out_data_type=DType.F32.tflite)
+    g.done(g.op("ABS", y) if relu_after else y)
+    return g
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_gone(name: str) -> None:
+    assert names(check(around(GONE[name]).graph, PASS, rtol=0)) == ["RELU", "ABS"]
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_gone_in_front_of_an_output(name: str) -> None:
+    after = check(around(GONE[name], relu_after=False).graph, PASS, rtol=0)
+    assert names(after) == ["RELU"]
+    assert after.nodes[0].outputs == after.outputs
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_stays(name: str) -> None:
+    graph = around(STAYS[name]).graph
+    assert names(check(graph, PASS, rtol=0)) == names(graph)
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_becomes_one_reshape(name: str) -> None:
+    after = check(around(RESHAPED[name]).graph, PASS, rtol=0)
+    assert names(after) == ["RELU", "RESHAPE", "ABS"]
+
+
+def test_origins_go_to_what_is_left() -> None:
+    after = check(around(GONE["pad"]).graph, PASS)
+    assert [n.origins for n in after.nodes] == [(0, 1), (2,)]
+    after = check(around(RESHAPED["three"]).graph, PASS)
+    assert [n.origins for n in after.nodes] == [(0,), (1, 2, 3), (4,)]
+
+
+def test_between_an_input_and_an_output_a_copy_stays() -> None:
+    g = Maker()
+    x = g.input(2, 3)
+    graph = g.done(g.op("PAD", x, g.ints([0, 0], [0, 0])))
+    after = check(graph, PASS)
+    assert len(after.nodes) == 1
+    assert after.outputs[0] is not after.inputs[0]
+
+
+def test_two_outputs_of_the_same_contents_stay_two() -> None:
+    g = Maker()
+    y = g.op("RELU", g.input(2, 3))
+    z = g.op("SLICE", y, g.ints(0, 0), g.ints(2, 3))
+    after = check(g.done(y, z), PASS)
+    assert len({v.id for v in after.outputs}) == 2
+
+
+def test_a_view_that_others_read_stays_for_them() -> None:
+    g = Maker()
+    first = g.op("RESHAPE", g.op("RELU", g.input(2, 6)), g.ints(3, 4))
+    second = g.op("RESHAPE", first, g.ints(4, 3))
+    graph = g.done(g.op("ABS", first), g.op("ABS", second))
+    after = check(graph, PASS, rtol=0)
+    relu = after.nodes[0].outputs[0]
+    assert [n.input(0) for n in after.nodes if n.op == "RESHAPE"] == [relu, relu]
+
+
+def test_whole_numbers_with_a_scale_are_left_alone() -> None:
+    from tflgpu.ir.quant import Quantization
+
+    g = Maker()
+    x = g.input(2, 3, dtype=DType.I8)
+    x.quant = Quantization((0.5,), (0,))
+    y = g.op("RESHAPE", x, g.ints(2, 3))
+    y.quant = Quantization((0.25,), (0,))
+    z = g.op("RESHAPE", y, g.ints(3, 2))
+    assert names(check(g.done(z), PASS)) == ["RESHAPE", "RESHAPE"]
