@@ -7,13 +7,15 @@ from typing import Any
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import ElementwiseExpr
-from tflgpu.kernel.rule import ElementwiseRule, Site
+from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Temp, guard
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS, NUMBERS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.ops.base import Activation
+
+_WORKGROUP = 64
 
 Pair = Callable[[Builder, Expr, Expr], Expr]
 
@@ -124,13 +126,45 @@ def _add_n(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     return k.cast(total, kind)
 
 
+def _fits_one_kernel(node: Node, site: Site) -> bool:
+    return len(node.inputs) < site.caps.max_bindings
+
+
 def _accepts_add_n(node: Node, site: Site) -> str | None:
-    if len(node.inputs) >= site.caps.max_bindings:
-        return (
-            f"ADD_N of {len(node.inputs)} operands: the device binds "
-            f"{site.caps.max_bindings} buffers a kernel"
-        )
+    if not _fits_one_kernel(node, site):
+        return f"ADD_N: {len(node.inputs)} operands are too many for one kernel"
     return takes(NUMBERS)(node, site)
+
+
+def _accepts_add_n_in_turns(node: Node, site: Site) -> str | None:
+    if _fits_one_kernel(node, site):
+        return "ADD_N: one kernel is enough"
+    return takes(FLOATS)(node, site)
+
+
+def _add_n_in_turns(low: Lowering) -> None:
+    """As many operands a dispatch as it can bind; the sum goes on in an f32 temporary."""
+    operands = list(range(len(low.node.inputs)))
+    out_layout = low.layout(low.node.outputs[0])
+    count = out_layout.outer * out_layout.slices
+    total: Temp | None = None
+    while operands:
+        room = low.caps.max_bindings - (1 if total is None else 2)
+        turn, operands = operands[:room], operands[room:]
+        k = low.kernel("add_n", (_WORKGROUP, 1, 1))
+        views = [] if total is None else [low.read_temp(k, total)]
+        views += [low.read(k, i) for i in turn]
+        if operands:
+            total = low.temp(out_layout.shape, Scalar.F32)
+            out = low.write_temp(k, total, "sum")
+        else:
+            out = low.write(k)
+        i = k.let(k.global_id(0), "i")
+        guard(k, i < count)
+        outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
+        terms = [k.cast(view.load(outer, slice_), Scalar.F32) for view in views]
+        out.store(outer, slice_, _add_n(k, None, terms))
+        low.dispatch(k, (count, 1, 1))
 
 
 RULES = (
@@ -146,4 +180,5 @@ RULES = (
     ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), takes(NUMBERS)),
     ElementwiseRule("ATAN2", _pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
     ElementwiseRule("ADD_N", _add_n, _accepts_add_n),
+    KernelRule("ADD_N", "in_turns", _add_n_in_turns, _accepts_add_n_in_turns),
 )
