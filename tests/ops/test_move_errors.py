@@ -124,10 +124,11 @@ def test_malformed_operands_are_named(
     assert name in str(caught.value)
 
 
-def test_concatenation_has_no_fused_activation() -> None:
-    fields = Fields("CONCATENATION", {"axis": 0, "fused_activation_function": 1})
-    with pytest.raises(ModelError, match="fused activation RELU"):
-        builtin_ops()["CONCATENATION"].parse(fields)
+def test_concatenation_of_integers_has_no_activation() -> None:
+    op = builtin_ops()["CONCATENATION"]
+    attributes = op.parse(Fields(op.name, {"axis": 0, "fused_activation_function": 1}))
+    with pytest.raises(ModelError, match="fused activation RELU of i32"):
+        op.infer(attributes, [x(3, dtype=DType.I32)])
 
 
 def test_an_index_outside_is_an_input_error() -> None:

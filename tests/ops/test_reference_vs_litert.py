@@ -22,6 +22,8 @@ NOT_IN_LITERT = {
     ("CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
     ("DEPTHWISE_CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
     ("FULLY_CONNECTED", "tanh"): "LiteRT's kernel refuses a fused TANH",
+    ("CONCATENATION", "relu"): "LiteRT's kernel refuses a fused activation",
+    ("CONCATENATION", "relu6_rows"): "LiteRT's kernel refuses a fused activation",
 }
 #: Fields that stand for what a file says of an operator's tensors.
 TENSOR_FIELDS = frozenset({"input_quantization", "output_quantization", "output_dtype"})

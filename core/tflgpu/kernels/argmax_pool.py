@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import F32, Scalar
 from tflgpu.kernel.view import decompose
+from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, launch, movable, position, split_index, spread
-from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, limits_of, pooled_side
+from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, pooled_side
 
 
 def _pool(low: Lowering) -> None:
@@ -43,13 +41,7 @@ def _pool(low: Lowering) -> None:
                 here = k.f32(dy * attributes.filter[1] + dx, 4)
                 k.set(place, k.select(better, here, place))
                 k.set(best, k.select(better, value, best))
-    found: Expr = best
-    low_limit, high_limit = limits_of(attributes.activation)
-    if math.isfinite(low_limit):
-        found = k.max(found, low_limit)
-    if math.isfinite(high_limit):
-        found = k.min(found, high_limit)
-    out.store(outer, slice_, found)
+    out.store(outer, slice_, activate(k, attributes.activation, best))
     places.store(outer, slice_, place + PLACE_BIAS)
     launch(low, k, count)
 

@@ -18,8 +18,10 @@ from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Const, Expr
 from tflgpu.kernel.types import Type
 from tflgpu.kernel.view import ReadView, decompose
+from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, channel_of, launch, movable, position, spread
 from tflgpu.ops.axes import elements, normal_axis
+from tflgpu.ops.base import Activation
 from tflgpu.ops.concat import ConcatAttrs, PackAttrs
 
 #: Four channels can come from four operands, and the result needs a binding too.
@@ -57,6 +59,7 @@ class _Join:
         lane: (view, position in the result, channel counted from the part's start) -> one
             channel. For an axis that is the channels.
         keeps_channels: Whether channels of an operand stay neighbours in the result.
+        activation: Applied to the result.
     """
 
     axis: int
@@ -64,6 +67,7 @@ class _Join:
     row: Callable[[ReadView, Sequence[Expr], Expr], Expr]
     lane: Callable[[ReadView, Expr, Expr], Expr]
     keeps_channels: bool
+    activation: Activation = Activation.NONE
 
 
 def _stretches(parts: Sequence[_Part], unit: int, limit: int) -> Iterator[_Stretch]:
@@ -121,7 +125,7 @@ def _write_rows(low: Lowering, join: _Join, stretch: _Stretch) -> None:
 
     value = _choose(k, row, parts, views[0].vector_type, load)
     outer = k.let(k.i32(0) + position(index, shape[:-1]), "outer")
-    out.store(outer, slice_, value)
+    out.store(outer, slice_, activate(k, join.activation, value))
     launch(low, k, count)
 
 
@@ -150,7 +154,7 @@ def _write_channels(low: Lowering, join: _Join, stretch: _Stretch) -> None:
 
             lanes.append(_choose(k, channel, parts, kind.with_width(1), load))
         value = k.vec(lanes)
-    out.store(outer, slice_, value)
+    out.store(outer, slice_, activate(k, join.activation, value))
     launch(low, k, count)
 
 
@@ -165,7 +169,17 @@ def _concat(low: Lowering) -> None:
     def row(view: ReadView, index: Sequence[Expr], slice_: Expr) -> Expr:
         return view.load(position(index, view.shape[:-1]), slice_)
 
-    _write(low, _Join(axis, tuple(parts), row, ReadView.load_lane, keeps_channels=True))
+    _write(
+        low,
+        _Join(
+            axis,
+            tuple(parts),
+            row,
+            ReadView.load_lane,
+            keeps_channels=True,
+            activation=attributes.activation,
+        ),
+    )
 
 
 def _pack(low: Lowering) -> None:

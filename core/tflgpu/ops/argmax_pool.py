@@ -18,6 +18,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 
@@ -100,15 +101,6 @@ def _infer_pool(
     return [TensorSpec((n, *sides, c), x.dtype)] * 2
 
 
-def limits_of(activation: Activation) -> tuple[float, float]:
-    """The range that an activation of the RELU family clamps to."""
-    return {
-        Activation.RELU: (0.0, np.inf),
-        Activation.RELU_N1_TO_1: (-1.0, 1.0),
-        Activation.RELU6: (0.0, 6.0),
-    }.get(activation, (-np.inf, np.inf))
-
-
 def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     (rows, top), (columns, left) = (
@@ -129,9 +121,7 @@ def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None])
             better = here > best
             best = np.where(better, here, best)
             place = np.where(better, x.dtype.type(dy * filter_x + dx), place)
-    low, top_limit = limits_of(attributes.activation)
-    found = np.clip(best, x.dtype.type(low), x.dtype.type(top_limit))
-    return [found, place + x.dtype.type(PLACE_BIAS)]
+    return [apply_activation(attributes.activation, best), place + x.dtype.type(PLACE_BIAS)]
 
 
 def _infer_unpool(

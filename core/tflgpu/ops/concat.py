@@ -1,6 +1,7 @@
 """CONCATENATION and PACK: several tensors, one after another along an axis.
 
-CONCATENATION: TFLite versions 1-7; PACK: 1-5; later ones add element types.
+CONCATENATION: TFLite versions 1-7; PACK: 1-5; later ones add element types. LiteRT's CPU kernel
+refuses a fused activation; GPU delegates apply it, and so does this definition.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 
@@ -21,23 +23,25 @@ _ANY_NUMBER = 1 << 30
 
 @attrs.frozen
 class ConcatAttrs:
-    """The axis, negative = from the back. No activation: LiteRT defines only NONE here."""
+    """The axis, negative = from the back, and what is applied to the result."""
 
     axis: int
+    activation: Activation = Activation.NONE
 
 
 def _parse_concat(fields: Fields) -> ConcatAttrs:
-    if fields.activation() is not Activation.NONE:
-        raise ModelError(
-            f"CONCATENATION: fused activation {fields.activation().name}; TFLite defines only NONE"
-        )
-    return ConcatAttrs(fields.integer("axis"))
+    return ConcatAttrs(fields.integer("axis"), computable_activation(fields))
 
 
 def _infer_concat(attributes: ConcatAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     args = take_operands("CONCATENATION", operands, 1, _ANY_NUMBER)
     first = args[0]
     axis = normal_axis("CONCATENATION", attributes.axis, first.rank)
+    if attributes.activation is not Activation.NONE and not first.dtype.is_float:
+        raise ModelError(
+            f"CONCATENATION: fused activation {attributes.activation.name} of "
+            f"{first.dtype.value} operands"
+        )
     for i, arg in enumerate(args):
         if arg.dtype is not first.dtype:
             raise ModelError(
@@ -56,7 +60,8 @@ def _infer_concat(attributes: ConcatAttrs, operands: Sequence[Operand | None]) -
 
 
 def _reference_concat(attributes: ConcatAttrs, arrays: Sequence[Array | None]) -> list[Array]:
-    return [np.concatenate([present(a) for a in arrays], attributes.axis)]
+    joined = np.concatenate([present(a) for a in arrays], attributes.axis)
+    return [apply_activation(attributes.activation, joined)]
 
 
 @attrs.frozen
@@ -90,6 +95,10 @@ def _concat_samples() -> Sequence[Sample]:
     def sample(id: str, axis: int, *shapes: tuple[int, ...], dtype: DType = DType.F32) -> Sample:
         return Sample(id, {"axis": axis}, tuple(Arg(s, dtype, -9, 9) for s in shapes))
 
+    def activated(id: str, fused: Activation, axis: int, *shapes: tuple[int, ...]) -> Sample:
+        plain = sample(id, axis, *shapes)
+        return attrs.evolve(plain, fields={"axis": axis, "fused_activation_function": fused.value})
+
     return [
         sample("channels_odd", 3, (2, 3, 5, 3), (2, 3, 5, 6)),
         sample("channels_aligned", -1, (1, 3, 5, 8), (1, 3, 5, 4), (1, 3, 5, 7)),
@@ -106,6 +115,8 @@ def _concat_samples() -> Sequence[Sample]:
         sample("i32", 1, (3, 5), (3, 2), dtype=DType.I32),
         sample("bool", 0, (3, 5), (1, 5), dtype=DType.BOOL),
         Sample("const", {"axis": 2}, (Arg((2, 5, 3)), Arg((2, 5, 2), const=True))),
+        activated("relu", Activation.RELU, 1, (3, 5), (3, 2)),
+        activated("relu6_rows", Activation.RELU6, 0, (3, 5), (2, 5)),
     ]
 
 
