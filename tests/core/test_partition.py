@@ -188,7 +188,7 @@ def least_changes(graph: Graph) -> int:
         if len(done) == len(graph.nodes):
             best = parts
             return
-    XX | {graph.nodes[i].outputs[0] for i in done}
+        have = set(graph.inputs) | {graph.nodes[i].outputs[0] for i in done}
         for i, node in enumerate(graph.nodes):
             if i not in done and all(v in have for v in node.inputs):
                 device = node.op == "G"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.verify import verify
@@ -49,9 +48,7 @@ class Maker:
             attributes, [None if v is None else Operand(v.spec, v.data) for v in inputs]
         )
         outputs = [self.graph.add_value(s.shape, s.dtype) for s in specs]
-        self.graph.add_node(
-            name, attributes, inputs, outputs, origins=(len(self.graph.nodes),)
-        )
+        self.graph.add_node(name, attributes, inputs, outputs, origins=(len(self.graph.nodes),))
         return outputs
 
     def conv(
@@ -76,11 +73,16 @@ class Maker:
 def evaluate(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """A graph's outputs, by the references."""
     known: dict[int, Array] = {v.id: a for v, a in zip(graph.inputs, inputs, strict=True)}
-    known.update({v.id: v.data for v in graph.values.values() if v.data is not None})
+    for v in graph.values.values():
+        if v.data is not None:
+            known[v.id] = v.data
+        elif v.is_variable:
+            known[v.id] = np.zeros(v.shape, v.dtype.numpy)
     for node in graph.nodes:
         arrays = [None if v is None else known[v.id] for v in node.inputs]
         results = builtin_ops()[node.op].reference(node.attrs, arrays)
-        for value, result in zip(node.outputs, results, strict=True):
+        variables = [v for v in node.inputs if v is not None and v.is_variable]
+        for value, result in zip([*node.outputs, *variables], results, strict=True):
             assert result.shape == value.shape, f"{node.label}: {result.shape}, not {value.shape}"
             assert result.dtype == value.dtype.numpy, f"{node.label}: {result.dtype}"
             known[value.id] = result
@@ -93,7 +95,7 @@ def draw(graph: Graph, seed: int = 1) -> list[Array]:
     return [
         rng.standard_normal(v.shape).astype(v.dtype.numpy)
         if v.dtype.is_float
-        else rng.integers(-9, 9, v.shape).astype(v.dtype.numpy)
+        else rng.integers(0, 9, v.shape).astype(v.dtype.numpy)
         for v in graph.inputs
     ]
 
@@ -133,5 +135,3 @@ def only(graph: Graph, op: str) -> Node:
     """The one node of an op."""
     (found,) = [n for n in graph.nodes if n.op == op]
     return found
-
-

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from tests.passes.harness import Maker, check, names
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.passes import fold_constants, fold_dequantize
+
+from tests.passes.harness import Maker, check, names
 
 
 def test_a_chain_of_constants_folds_whole() -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.passes.harness import RELU, Maker, check, names, only
 from tflgpu.ir.graph import Value
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Pads
@@ -18,6 +16,8 @@ from tflgpu.passes import (
     fuse_before_filter,
     merge_padding,
 )
+
+from tests.passes.harness import RELU, Maker, check, names, only
 
 Filter = Callable[[Maker, Value], Value]
 
@@ -89,15 +89,20 @@ def test_the_weights_of_others_are_not_touched() -> None:
     assert not np.array_equal(scaled.const(1), kept.const(1))
 
 
+def with_itself(g: Maker, op: str, y: Value, make: Callable[[Value], Value]) -> Value:
+    """An op of a value and of what is made of it, so that the value has two readers."""
+    return g.op(op, make(y), y)
+
+
 NOT_AFTER: dict[str, Callable[[Maker, Value], Value]] = {
     "activation": lambda g, x: g.op("MUL", g.conv(x, 6, **RELU), g.random(6)),
-    "two_readers": lambda g, x: (
-        lambda y: g.op("ADD", g.op("MUL", y, g.random(6)), y)
-    )(g.conv(x, 6)),
+    "two_readers": lambda g, x: with_itself(
+        g, "ADD", g.conv(x, 6), lambda y: g.op("MUL", y, g.random(6))
+    ),
     "per_pixel": lambda g, x: g.op("ADD", g.conv(x, 6), g.random(1, 5, 7, 6)),
     "per_column": lambda g, x: g.op("ADD", g.conv(x, 6), g.random(7, 1)),
     "broadcasts": lambda g, x: g.op("MUL", g.conv(x, 1), g.random(6)),
-    "runtime": lambda g, x: (lambda y: g.op("MUL", y, g.op("ABS", y)))(g.conv(x, 6)),
+    "runtime": lambda g, x: with_itself(g, "MUL", g.conv(x, 6), lambda y: g.op("ABS", y)),
     "infinite": lambda g, x: g.op("DIV", g.conv(x, 6), g.const([0, 1, 1, 1, 1, 1])),
     "nan": lambda g, x: g.op("ADD", g.conv(x, 6), g.const([np.nan] * 6)),
     "div_by": lambda g, x: g.op("DIV", g.random(6), g.conv(g.op("EXP", x), 6)),
@@ -174,7 +179,9 @@ def test_rows_of_several_pixels_before_fully_connected() -> None:
     "make",
     [
         lambda g, x: g.conv(g.op("MUL", x, g.random(4), **RELU), 6),
-        lambda g, x: (lambda y: g.op("ADD", g.conv(y, 4), y))(g.op("MUL", x, g.random(4))),
+        lambda g, x: with_itself(
+            g, "ADD", g.op("MUL", x, g.random(4)), lambda y: g.conv(y, 4)
+        ),
         lambda g, x: g.conv(g.op("MUL", x, g.random(7, 1)), 6),
         lambda g, x: transpose_conv(g, g.op("MUL", x, g.random(4))),
         lambda g, x: g.op(
@@ -282,7 +289,7 @@ def test_an_activation_moves_into_its_maker(name: str, activation: str) -> None:
     "make",
     [
         lambda g, x: g.op("TANH", g.op("ADD", x, g.random(4), **RELU)),
-        lambda g, x: (lambda y: g.op("MUL", g.op("RELU", y), y))(g.op("ADD", x, g.random(4))),
+        lambda g, x: with_itself(g, "MUL", g.op("ADD", x, g.random(4)), lambda y: g.op("RELU", y)),
         lambda g, x: g.op("RELU", g.op("ABS", x)),
         lambda g, x: g.op("RELU_0_TO_1", g.op("ADD", x, g.random(4))),
     ],

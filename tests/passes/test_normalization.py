@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.passes.harness import RELU, Maker, check, names, only
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import Activation
 from tflgpu.ops.normalize import NAME, MeanStddev
@@ -17,6 +15,8 @@ from tflgpu.passes import fuse_normalization, keep_dims, remove_noops
 from tflgpu.passes.base import run_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+
+from tests.passes.harness import RELU, Maker, check, names, only
 
 PASSES = [remove_noops.PASS, keep_dims.PASS, fuse_normalization.PASS]
 # Mean and variance come in f32 from the chain and in f64 from the fused op.

