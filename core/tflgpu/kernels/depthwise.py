@@ -1,0 +1,174 @@
+"""DEPTHWISE_CONV_2D: one invocation makes four channels of a few neighbouring pixels.
+
+Neighbours share most of what their windows see, and all weights, so both are read once. Which
+columns can lie outside the image is known while the kernel is written: the others are read
+without a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.rule import KernelRule
+from tflgpu.kernel.tree import Expr, Name
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.kernels.activation import activate
+from tflgpu.kernels.operands import pixels_per_invocation, read_bias
+from tflgpu.ops.windows import Window, conv_window
+
+_WORKGROUP = 64
+# Windows of more taps are walked by loops in the kernel.
+_MAX_UNROLLED = 49
+
+
+def read_channels(src: ReadView, multiplier: int) -> Callable[[Expr, Expr], Expr]:
+    """A function (position, output slice) -> the f32 input channels that feed the slice."""
+    k, last = src.k, src.channels - 1
+
+    def same(at: Expr, slice_: Expr) -> Expr:
+        return src.load(at, slice_)
+
+    def only_one(at: Expr, slice_: Expr) -> Expr:
+        return k.splat(src.load_lane(at, 0), 4)
+
+    def one_of_four(at: Expr, slice_: Expr) -> Expr:
+        return k.splat(src.load_lane(at, slice_ // (multiplier // 4)), 4)
+
+    def two(at: Expr, slice_: Expr) -> Expr:
+        four = k.let(src.load(at, slice_ // 2), "four")
+        low, high = (
+            [four.lane(i), four.lane(i), four.lane(i + 1), four.lane(i + 1)] for i in (0, 2)
+        )
+        return k.select((slice_ % 2).eq(0), k.vec(low), k.vec(high))
+
+    def any_four(at: Expr, slice_: Expr) -> Expr:
+        channels = [k.min((slice_ * 4 + lane) // multiplier, last) for lane in range(4)]
+        return k.vec([src.load_lane(at, channel) for channel in channels])
+
+    read = any_four
+    if multiplier == 1:
+        read = same
+    elif last == 0:
+        read = only_one
+    elif multiplier % 4 == 0:
+        read = one_of_four
+    elif multiplier == 2:
+        read = two
+    return lambda at, slice_: k.cast(read(at, slice_), Scalar.F32)
+
+
+class _Rows:
+    """The sums of one invocation, fed one row of the window at a time."""
+
+    def __init__(
+        self, k: Builder, window: Window, width: int, blocks: int, x0: Expr, slice_: Expr,
+        read: Callable[[Expr, Expr], Expr], weights: ReadView, sums: list[Name],
+    ) -> None:  # fmt: skip
+        self.k, self.window, self.width, self.blocks = k, window, width, blocks
+        self.x0, self.slice, self.read, self.weights, self.sums = x0, slice_, read, weights, sums
+
+    def add(self, row: Expr, tap_row: Expr) -> None:
+        """Add what row ``tap_row`` of the filter makes of the image row that starts at
+        position ``row``."""
+        k, window = self.k, self.window
+        weights = [
+            k.let(self._weight(tap_row * window.kernel_w + j), "w") for j in range(window.kernel_w)
+        ]
+        pixels = range(len(self.sums))
+        columns = sorted(
+            {p * window.stride_w + j * window.dilation_w
+             for p in pixels for j in range(window.kernel_w)}
+        )  # fmt: skip
+        for column in columns:
+            value = k.let(self._pixel(row, column), "x")
+            for p in pixels:
+                tap, rest = divmod(column - p * window.stride_w, window.dilation_w)
+                if rest == 0 and 0 <= tap < window.kernel_w:
+                    k.fma_to(self.sums[p], value, weights[tap])
+
+    def add_looped(self, row: Expr, tap_row: Expr) -> None:
+        """The same with a loop over the taps, for one pixel."""
+        k, window = self.k, self.window
+        (total,) = self.sums
+        with k.loop(0, window.kernel_w, name="j") as j:
+            x = k.let(self.x0 + j * window.dilation_w, "ix")
+            with k.if_((x >= 0) & (x < self.width)):
+                value = k.let(self.read(k.let(row + x, "at"), self.slice), "x")
+                k.fma_to(total, value, self._weight(tap_row * window.kernel_w + j))
+
+    def _weight(self, tap: Expr) -> Expr:
+        return self.k.cast(self.weights.load(tap, self.slice), Scalar.F32)
+
+    def _pixel(self, row: Expr, column: int) -> Expr:
+        k, window = self.k, self.window
+        x = k.let(self.x0 + column, "ix")
+        first = column - window.pad_left
+        last = first + (self.blocks - 1) * len(self.sums) * window.stride_w
+        if first >= 0 and last < self.width:
+            return self.read(k.let(row + x, "at"), self.slice)
+        inside = (x >= 0) & (x < self.width)
+        at = k.let(row + k.clamp(x, 0, self.width - 1), "at")
+        return k.select(inside, self.read(at, self.slice), k.f32(0.0, 4))
+
+
+def build_depthwise(low: Lowering) -> None:
+    """The kernel, for any filter, constant or not."""
+    node = low.node
+    window = conv_window(node)
+    batch, height, width, channels = node.input(0).shape
+    outs = node.input(1).shape[3]
+    slices = -(-outs // 4)
+    unrolled = window.kernel_h * window.kernel_w <= _MAX_UNROLLED
+    rows = batch * window.out_h
+    pixels = (
+        pixels_per_invocation(low.caps, rows * window.out_w * slices, window.out_w)
+        if unrolled
+        else 1
+    )
+    blocks = -(-window.out_w // pixels)
+
+    k = low.kernel("depthwise", (_WORKGROUP, 1, 1))
+    src, weights = low.read(k, 0), low.read(k, 1)
+    bias = read_bias(low, k, 2, outs)
+    out = low.write(k)
+    i = k.let(k.global_id(0), "i")
+    row = k.let(k.global_id(1), "row")
+    guard(k, i < blocks * slices)
+    slice_ = k.let(i % slices, "slice")
+    first = k.let(i // slices * pixels, "first")
+    y0 = k.let(row % window.out_h * window.stride_h - window.pad_top, "y0")
+    image = k.let(row // window.out_h * height, "image")
+    offset = k.let(bias(slice_), "b")
+    sums = [k.var(offset, "acc") for _ in range(pixels)]
+    x0 = k.let(first * window.stride_w - window.pad_left, "x0")
+    work = _Rows(
+        k, window, width, blocks, x0, slice_, read_channels(src, outs // channels), weights, sums
+    )
+
+    def add_row(tap_row: Expr, add: Callable[[Expr, Expr], None]) -> None:
+        y = k.let(y0 + tap_row * window.dilation_h, "iy")
+        with k.if_((y >= 0) & (y < height)):
+            add(k.let((image + y) * width, "line"), tap_row)
+
+    if unrolled:
+        for tap_row in range(window.kernel_h):
+            add_row(k.i32(tap_row), work.add)
+    else:
+        with k.loop(0, window.kernel_h, name="tap") as tap:
+            add_row(tap, work.add_looped)
+    for p, total in enumerate(sums):
+        x = k.let(first + p, "x")
+        result = activate(k, low.attrs.activation, total)
+        if window.out_w % pixels:
+            with k.if_(x < window.out_w):
+                out.store(k.let(row * window.out_w + x, "to"), slice_, result)
+        else:
+            out.store(k.let(row * window.out_w + x, "to"), slice_, result)
+    low.dispatch(k, (blocks * slices, rows, 1))
+
+
+RULES = (KernelRule("DEPTHWISE_CONV_2D", "rows", build_depthwise, takes(FLOATS)),)

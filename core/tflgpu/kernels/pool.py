@@ -1,0 +1,169 @@
+"""AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D.
+
+A small window is one invocation's work; a large one (global pooling) is shared by a team that
+adds up through shared memory. Positions are clamped to the part of the window that lies in the
+image: a maximum does not mind seeing a pixel twice, a sum leaves such pixels out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.rule import KernelRule
+from tflgpu.kernel.tree import Expr, Name
+from tflgpu.kernel.types import F32x4, Scalar
+from tflgpu.kernel.view import ReadView, WriteView
+from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.kernels.activation import activate
+from tflgpu.ops.pool import pool_window
+from tflgpu.ops.windows import Window
+
+_WORKGROUP = 64
+# Windows of more pixels are shared by a team of at most so many invocations.
+_ALONE, _TEAM = 16, 16
+
+
+@attrs.frozen
+class _Kind:
+    """What a pooling op makes of its pixels: ``merge`` of ``of(pixel)``, then ``finish``."""
+
+    of: Callable[[Expr], Expr]
+    merge: Callable[[Builder, Expr, Expr], Expr]
+    finish: Callable[[Builder, Expr, Expr], Expr]
+    is_sum: bool
+
+
+def _divide(k: Builder, total: Expr, count: Expr) -> Expr:
+    return total / k.splat(count, 4)
+
+
+_KINDS = {
+    "MAX_POOL_2D": _Kind(lambda x: x, lambda k, a, b: k.max(a, b), lambda k, x, n: x, False),
+    "AVERAGE_POOL_2D": _Kind(lambda x: x, lambda k, a, b: a + b, _divide, True),
+    "L2_POOL_2D": _Kind(
+        lambda x: x * x, lambda k, a, b: a + b,
+        lambda k, total, count: k.call("sqrt", _divide(k, total, count)), True,
+    ),
+}  # fmt: skip
+
+
+class _Place:
+    """One output pixel and slice: where its window begins and which part is in the image."""
+
+    def __init__(self, k: Builder, window: Window, image: tuple[int, ...], pixel: Expr) -> None:
+        self.k, self.window = k, window
+        _, self.height, self.width, _ = image
+        x = k.let(pixel % window.out_w, "x")
+        rest = k.let(pixel // window.out_w, "rest")
+        y = k.let(rest % window.out_h, "y")
+        self.base = k.let(rest // window.out_h * (self.height * self.width), "image")
+        self.y0 = k.let(y * window.stride_h - window.pad_top, "y0")
+        self.x0 = k.let(x * window.stride_w - window.pad_left, "x0")
+        self.top, self.bottom = self._clip(self.y0, window.kernel_h, self.height)
+        self.left, self.right = self._clip(self.x0, window.kernel_w, self.width)
+
+    def _clip(self, start: Expr, taps: int, size: int) -> tuple[Expr, Expr]:
+        k = self.k
+        return k.let(k.max(start, 0), "lo"), k.let(k.min(start + taps, size), "hi")
+
+    def count(self) -> Expr:
+        """Pixels of the window that are in the image, f32."""
+        return self.k.cast((self.bottom - self.top) * (self.right - self.left), Scalar.F32)
+
+    def read(self, src: ReadView, slice_: Expr, i: Expr, j: Expr) -> tuple[Expr, Expr]:
+        """Tap (i, j), or one nearby that is in the image, in f32; and whether it is the tap."""
+        k = self.k
+        y, x = k.let(self.y0 + i, "iy"), k.let(self.x0 + j, "ix")
+        inside = (y >= self.top) & (y < self.bottom) & (x >= self.left) & (x < self.right)
+        row = k.clamp(y, self.top, self.bottom - 1)
+        at = self.base + row * self.width + k.clamp(x, self.left, self.right - 1)
+        return k.cast(src.load(k.let(at, "at"), slice_), Scalar.F32), inside
+
+
+def _add_tap(k: Builder, kind: _Kind, total: Name, tap: tuple[Expr, Expr]) -> None:
+    value, inside = tap
+    mine = kind.of(k.let(value, "v"))
+    if kind.is_sum:
+        mine = k.select(inside, mine, k.f32(0.0, 4))
+    k.set(total, kind.merge(k, total, mine))
+
+
+def _first(k: Builder, kind: _Kind, place: _Place, src: ReadView, slice_: Expr) -> Name:
+    """A total to start from: zero, or any pixel of the window for a maximum."""
+    if kind.is_sum:
+        return k.var(k.f32(0.0, 4), "total")
+    return k.var(place.read(src, slice_, k.i32(0), k.i32(0))[0], "best")
+
+
+def build_pool(low: Lowering) -> None:
+    """The kernel that suits the window."""
+    window = pool_window(low.node)
+    if window.kernel_h * window.kernel_w <= _ALONE:
+        _build_alone(low, window)
+    else:
+        _build_team(low, window)
+
+
+def _store(
+    low: Lowering, k: Builder, out: WriteView, place: _Place, pixel: Expr, slice_: Expr,
+    total: Expr,
+) -> None:  # fmt: skip
+    value = _KINDS[low.node.op].finish(k, total, place.count())
+    out.store(pixel, slice_, activate(k, low.attrs.activation, k.let(value, "pooled")))
+
+
+def _build_alone(low: Lowering, window: Window) -> None:
+    kind = _KINDS[low.node.op]
+    k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
+    src, out = low.read(k, 0), low.write(k)
+    i = k.let(k.global_id(0), "i")
+    count = out.layout.outer * out.slices
+    guard(k, i < count)
+    slice_, pixel = k.let(i % out.slices, "slice"), k.let(i // out.slices, "pixel")
+    place = _Place(k, window, src.shape, pixel)
+    total = _first(k, kind, place, src, slice_)
+    for tap_y in range(window.kernel_h):
+        for tap_x in range(window.kernel_w):
+            _add_tap(k, kind, total, place.read(src, slice_, k.i32(tap_y), k.i32(tap_x)))
+    _store(low, k, out, place, pixel, slice_, total)
+    low.dispatch(k, (count, 1, 1))
+
+
+def _build_team(low: Lowering, window: Window) -> None:
+    kind = _KINDS[low.node.op]
+    taps = window.kernel_h * window.kernel_w
+    lanes = max(1, min(_WORKGROUP, low.caps.max_workgroup) // _TEAM)
+    k = low.kernel(f"{low.node.op.lower()}_team", (lanes, _TEAM, 1))
+    src, out = low.read(k, 0), low.write(k)
+    lane, share = k.let(k.local_id(0), "lane"), k.let(k.local_id(1), "share")
+    i = k.let(k.group_id(0) * lanes + lane, "i")
+    count = out.layout.outer * out.slices
+    # Excess invocations repeat the last place: they must reach the barriers too.
+    safe = k.let(k.min(i, count - 1), "safe")
+    slice_, pixel = k.let(safe % out.slices, "slice"), k.let(safe // out.slices, "pixel")
+    place = _Place(k, window, src.shape, pixel)
+    total = _first(k, kind, place, src, slice_)
+    with k.loop(share, taps, _TEAM, name="tap") as tap:
+        i_tap, j_tap = tap // window.kernel_w, tap % window.kernel_w
+        _add_tap(k, kind, total, place.read(src, slice_, i_tap, j_tap))
+    room = k.shared("room", F32x4, lanes * _TEAM)
+    mine = k.let(share * lanes + lane, "mine")
+    k.store_shared(room, mine, total)
+    half = _TEAM // 2
+    while half:
+        k.barrier()
+        with k.if_(share < half):
+            k.set(total, kind.merge(k, total, k.load_shared(room, mine + half * lanes)))
+            if half > 1:
+                k.store_shared(room, mine, total)
+        half //= 2
+    with k.if_(share.eq(0) & (i < count)):
+        _store(low, k, out, place, pixel, slice_, total)
+    low.dispatch_groups(k, (-(-count // lanes), 1, 1))
+
+
+RULES = tuple(KernelRule(op, "windows", build_pool, takes(FLOATS)) for op in _KINDS)
