@@ -65,6 +65,7 @@ STAYS: dict[str, Make] = {
     "pad": lambda g, x: g.op("PAD", x, g.ints([0, 0], [1, 0], [0, 0], [0, 0])),
     "tile": lambda g, x: g.op("TILE", x, g.ints(1, 2, 1, 1)),
     "concat": lambda g, x: g.op("CONCATENATION", x, x, axis=1),
+    "concat_relu6": lambda g, x: g.op("CONCATENATION", x, axis=1, fused_activation_function=3),
     "add_n": lambda g, x: g.op("ADD_N", x, x),
     "cast": lambda g, x: g.op("CAST", x, out_data_type=DType.I32.tflite),
     "add": lambda g, x: g.op("ADD", x, g.const([0, 0, 0, 1e-9])),

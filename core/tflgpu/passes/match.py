@@ -14,7 +14,8 @@ from tflgpu.ops.base import Activation
 #: Ops that apply `attrs.activation` to their result.
 ACTIVATED = frozenset(
     {"ADD", "SUB", "MUL", "DIV", "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV",
-     "Convolution2DTransposeBias", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D"}
+     "Convolution2DTransposeBias", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D",
+     "CONCATENATION"}
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def _second(node: Node) -> int | None:
 
 
 def _only(node: Node) -> int | None:
-    return 0 if len(node.inputs) == 1 else None
+    return 0 if len(node.inputs) == 1 and is_linear(node) else None
 
 
 def _strided(node: Node) -> int | None:
