@@ -6,9 +6,10 @@ front end (operators, `Builder`, rewriting) obeys the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import numpy as np
 
 from tflgpu.errors import KernelError
+from tflgpu.kernel.evaluate import constant, convert
 from tflgpu.kernel.tree import (
     ARITHMETIC,
     BITWISE,
@@ -48,6 +49,9 @@ def wrap(value: Operand, like: Type) -> Expr:
         if isinstance(value, float) or not hasattr(value, "__index__"):
             raise KernelError(f"{value!r} is not a whole number")
         number = int(value)
+        info = np.iinfo(like.scalar.numpy)
+        if not info.min <= number <= info.max:
+            raise KernelError(f"{number} does not fit {like.scalar.value}")
     return Const(like.with_width(1), number)
 
 
@@ -77,10 +81,9 @@ def cast(value: Expr, scalar: Scalar) -> Expr:
     if scalar.is_storage_only:
         raise KernelError(f"{scalar.value} is a storage type; values are i32")
     if isinstance(value, Const):
-        convert: Callable[[Number], Number] = (
-            float if scalar.is_float else bool if scalar is Scalar.BOOL else int
-        )
-        return Const(value.type.with_scalar(scalar), convert(value.value))
+        with np.errstate(all="ignore"):
+            lane = convert(constant(value.type.with_width(1), value.value), scalar)
+        return Const(value.type.with_scalar(scalar), lane[0].item())
     return Cast(value.type.with_scalar(scalar), value)
 
 
