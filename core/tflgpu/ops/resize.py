@@ -47,11 +47,9 @@ def positions(attributes: ResizeAttrs, size: int, wanted: int) -> Array:
     """Where each of the ``wanted`` output pixels falls among ``size`` source pixels (f32)."""
     scale = scale_of(attributes, size, wanted)
     at = np.arange(wanted, dtype=_F32)
-    if attributes.half_pixel_centers:
-        at = (at + _F32(0.5)) * scale - _F32(0.5)
-    else:
-        at = at * scale
-    return np.asarray(at, _F32)
+    # A shift of 0 changes no bit, so one formula serves both.
+    shift = _F32(0.5 if attributes.half_pixel_centers else 0.0)
+    return np.asarray((at + shift) * scale - shift, _F32)
 
 
 def nearest(attributes: ResizeAttrs, size: int, wanted: int) -> Array:

@@ -69,7 +69,7 @@ def _reference_fill(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
 
 def _range_size(start: Array, limit: Array, delta: Array) -> int:
     first, last, step = (v.reshape(-1)[0] for v in (start, limit, delta))
-    if step == 0 or (last < first) != (step < 0) and last != first:
+    if step == 0 or (last != first and (last < first) != (step < 0)):
         raise ModelError(f"RANGE: from {first} to {last} by {step} never ends")
     if start.dtype.kind == "f":
         # In the operands' own precision, as TFLite does: 3.5 / 0.7 is exactly 5 in f32.
