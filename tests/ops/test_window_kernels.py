@@ -1,0 +1,123 @@
+"""Kernels of windows and products between tensors as they lie inside a partition, where
+channels are padded to a multiple of four, and for devices that make them choose differently."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tflgpu.conformance.samples import Case, materialize
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Value
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.interpret import interpret
+from tflgpu.kernel.layout import Layout, LayoutKind
+from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp, storage_of
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.ops import batch_matmul, depthwise, lstm, pool, transpose_conv
+from tflgpu.ops.base import OpDef, Sample
+
+#: A CPU, a GPU so small that invocations take several pixels each, and one so large that they
+#: take one each.
+DEVICES = {
+    "cpu": DeviceCaps(),
+    "small_gpu": DeviceCaps(is_gpu=True, compute_units=1, max_workgroup=64),
+    "large_gpu": DeviceCaps(is_gpu=True, compute_units=132),
+}
+CASES = [
+    pytest.param(op, sample, id=f"{op.name}-{sample.id}")
+    for family in (batch_matmul, depthwise, lstm, pool, transpose_conv)
+    for op in family.OPS
+    if op.name in KernelRegistry().ops
+    for sample in op.samples()
+]
+_GARBAGE = 77.0  # what a buffer holds before anything writes it
+
+
+def lowered(case: Case, caps: DeviceCaps, precision: Precision) -> Lowering | None:
+    """The node's kernels for tensors in C4, None where no rule takes it."""
+    rule = KernelRegistry().select(case.node, Site(caps, precision))
+    if not isinstance(rule, KernelRule):
+        return None
+
+    def layout(value: Value) -> Layout:
+        return Layout(value.shape, LayoutKind.C4, storage_of(value.dtype, precision))
+
+    low = Lowering(case.node, caps, precision, layout)
+    rule.build(low)
+    return low
+
+
+def run(case: Case, low: Lowering) -> list[Array]:
+    """The outputs as they lie in their buffers: [outer, padded channels]."""
+    memory: dict[object, Array] = {}
+    for value in case.graph.inputs:
+        layout = low.layout(value)
+        padded = np.zeros((layout.outer, layout.slices * 4), layout.storage.numpy)
+        padded[:, : layout.channels] = case.arrays[value.id].reshape(layout.outer, -1)
+        memory[value.id] = padded.reshape(-1)
+    for value in case.graph.outputs:
+        layout = low.layout(value)
+        memory[value.id] = np.full(layout.elements, _GARBAGE, layout.storage.numpy)
+    for dispatch in low.dispatches:
+        arrays = []
+        for binding in dispatch.bindings:
+            if isinstance(binding, Constant):
+                arrays.append(binding.data)
+            elif isinstance(binding, Temp):
+                empty = np.full(binding.layout.elements, _GARBAGE, binding.layout.storage.numpy)
+                arrays.append(memory.setdefault(("temp", binding.id), empty))
+            else:
+                arrays.append(memory[binding.id])
+        interpret(dispatch.kernel, dispatch.groups, arrays)
+    return [
+        memory[v.id].reshape(low.layout(v).outer, low.layout(v).slices * 4)
+        for v in case.graph.outputs
+    ]
+
+
+@pytest.mark.parametrize("precision", [Precision.F32, Precision.F16], ids=lambda p: str(p.value))
+@pytest.mark.parametrize("caps", DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_kernel_in_c4_agrees_with_the_reference(
+    op: OpDef, sample: Sample, caps: DeviceCaps, precision: Precision
+) -> None:
+    half = precision is Precision.F16
+    case = materialize(op, sample, half=half)
+    low = lowered(case, caps, precision)
+    if low is None:
+        assert case.variables, "only ops with state may be refused"
+        return
+    for got, want in zip(run(case, low), case.expected, strict=True):
+        channels = want.shape[-1]
+        result = got[:, :channels].astype(np.float32).reshape(want.shape)
+        case.tolerance(half=half).check(result, want)
+        assert not got[:, channels:].any(), "padding lanes must be zero"
+
+
+def kernels(op: OpDef, sample_id: str, device: str) -> list[str]:
+    sample = next(s for s in op.samples() if s.id == sample_id)
+    low = lowered(materialize(op, sample), DEVICES[device], Precision.F32)
+    assert low is not None
+    return [d.kernel.name for d in low.dispatches]
+
+
+def test_the_device_and_the_sizes_choose_the_kernel() -> None:
+    (matmul,) = batch_matmul.OPS
+    assert kernels(matmul, "larger", "cpu") == ["batch_matmul"]
+    assert kernels(matmul, "larger", "large_gpu") == ["batch_matmul_tiled"]
+    assert kernels(matmul, "row", "large_gpu") == ["batch_matmul"]
+    average = pool.OPS[0]
+    assert kernels(average, "global", "large_gpu") == ["average_pool_2d_team"]
+    assert kernels(average, "halves", "large_gpu") == ["average_pool_2d"]
+
+
+def test_a_small_device_makes_fewer_invocations_do_more() -> None:
+    (op,) = depthwise.OPS
+    sample = next(s for s in op.samples() if s.id == "wide")
+    groups = {}
+    for device in ("cpu", "large_gpu"):
+        low = lowered(materialize(op, sample), DEVICES[device], Precision.F32)
+        assert low is not None
+        groups[device] = low.dispatches[0].groups[0]
+    assert groups["cpu"] < groups["large_gpu"]
