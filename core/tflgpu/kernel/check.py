@@ -49,6 +49,12 @@ class _Scope:
     may_return: bool = False
     may_break: bool = False
 
+    @property
+    def partial(self) -> bool:
+        """Whether some invocations may not get here while others do. (Those that returned do
+        not count: what is left of the workgroup still agrees.)"""
+        return self.divergent or self.may_break
+
     def fail(self, message: str) -> None:
         raise KernelError(f"kernel {self.kernel.name}: {message}")
 
@@ -100,13 +106,13 @@ def _statement(stmt: Stmt, scope: _Scope) -> None:
     if isinstance(stmt, (Let, Var)):
         _is_new(stmt.ident, scope)
         scope.names[stmt.ident] = isinstance(stmt, Var)
-        scope.uniform[stmt.ident] = _uniform(stmt.value, scope) and not scope.divergent
+        scope.uniform[stmt.ident] = _uniform(stmt.value, scope) and not scope.partial
     elif isinstance(stmt, Assign):
         if not scope.names.get(stmt.target.ident, False):
             scope.fail(f"{stmt.target.ident} is assigned but is not a variable here")
         if stmt.value.type != stmt.target.type:
             scope.fail(f"{stmt.value.type} assigned to {stmt.target.ident}: {stmt.target.type}")
-        if scope.divergent or not _uniform(stmt.value, scope):
+        if scope.partial or not _uniform(stmt.value, scope):
             scope.uniform[stmt.target.ident] = False
     elif isinstance(stmt, Store):
         if stmt.buffer not in scope.kernel.buffers or stmt.buffer.access == "read":
