@@ -20,7 +20,9 @@ class Pass:
     Attributes:
         name: Verb first ("merge_padding").
         run: Edits the graph in place; returns how many edits it made, 0 at the fixpoint.
-        phase: Passes of a lower phase reach their fixpoint before those of a higher one run.
+        phase: Passes of a lower phase reach their fixpoint before those of a higher one run. The
+            shipped ones: 0 tidies up, 10 recognizes layers, 20 folds into filters what 10 left,
+            30 fuses activations.
     """
 
     name: str

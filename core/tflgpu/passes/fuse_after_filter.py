@@ -44,4 +44,4 @@ def run(graph: Graph) -> int:
     return rewriter.edits
 
 
-PASS = Pass("fuse_after_filter", run, phase=20)
+PASS = Pass("fuse_after_filter", run)

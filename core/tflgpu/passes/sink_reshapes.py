@@ -1,0 +1,62 @@
+"""A RESHAPE between a convolution and its bias moves behind the bias.
+
+    CONV_2D -> RESHAPE -> ADD c          CONV_2D -> ADD c -> RESHAPE
+
+The arithmetic can then fold into the filter (`fuse_after_filter`). Channels must stay the last
+dimension.
+"""
+
+from __future__ import annotations
+
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.reshape import ReshapeAttrs
+from tflgpu.passes.base import Pass
+from tflgpu.passes.filters import filter_of
+from tflgpu.passes.match import affine_of, is_linear
+
+
+def run(graph: Graph) -> int:
+    """Move every one that nothing else reads."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("ADD", "SUB", "MUL", "DIV"):
+        affine = affine_of(node)
+        reshape = None if affine is None else rewriter.producer(node.input(affine.operand))
+        if affine is None or reshape is None or not _movable(rewriter, reshape, node):
+            continue
+        source, (result,) = reshape.input(0), node.outputs
+        constant = node.input(1 - affine.operand)
+        operands = [_as_channels(rewriter, constant), source]
+        if affine.operand == 0:
+            operands.reverse()
+        value = rewriter.value(source.shape, result.dtype, result.name + "/source")
+        op, attributes, origins, version = node.op, node.attrs, node.origins, node.version
+        after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
+        after.origins = reshape.origins
+        rewriter.insert(
+            op, attributes, operands, [value], before=after, origins=origins, version=version
+        )
+        rewriter.set_input(after, 0, value)
+        rewriter.remove(reshape)
+        rewriter.count()
+    return rewriter.edits
+
+
+def _movable(rewriter: Rewriter, reshape: Node, node: Node) -> bool:
+    if reshape.op != "RESHAPE" or rewriter.sole_use(reshape.outputs[0]) is not node:
+        return False
+    source = reshape.input(0)
+    maker = rewriter.producer(source)
+    if filter_of(maker) is None or maker is None or not is_linear(maker):
+        return False
+    channels_last = source.shape[-1:] == reshape.outputs[0].shape[-1:]
+    return channels_last and rewriter.sole_use(source) is reshape
+
+
+def _as_channels(rewriter: Rewriter, constant: Value) -> Value:
+    """A number per channel, as a vector that broadcasts against any rank."""
+    assert constant.data is not None
+    return rewriter.const(constant.data.reshape(-1), constant.name)
+
+
+PASS = Pass("sink_reshapes", run)

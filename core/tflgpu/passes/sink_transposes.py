@@ -1,0 +1,253 @@
+"""TRANSPOSEs move behind elementwise nodes, to where they meet others and cancel.
+
+    x -> TRANSPOSE p -> LOGISTIC -> RESHAPE to add a 1 -> TRANSPOSE q -> y
+    x -> LOGISTIC -> RESHAPE -> TRANSPOSE p and q -> y
+
+Converters from channels-first frameworks put one on either side of each convolution. A region of
+elementwise nodes (and SLICEs) is computed in the order of its source whenever that leaves fewer
+TRANSPOSEs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph, Node, Shape, Value
+from tflgpu.ir.rewrite import Rewriter, merged_origins
+from tflgpu.ops.axes import integers
+from tflgpu.ops.base import NoAttrs
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.reshape import ReshapeAttrs
+from tflgpu.ops.transpose import permutation
+from tflgpu.passes.base import Pass
+from tflgpu.passes.match import is_plain
+
+Perm = tuple[int, ...]
+
+
+def run(graph: Graph) -> int:
+    """Move every TRANSPOSE that it pays to move."""
+    rewriter = Rewriter(graph)
+    for node in rewriter.nodes("TRANSPOSE"):
+        _merge_through_reshape(rewriter, node)
+    for node in rewriter.nodes("TRANSPOSE"):
+        perm = permutation_of(node)
+        region = None if perm is None else _region(rewriter, node, perm)
+        if region is not None and region.pays(rewriter):
+            _move(rewriter, region)
+    return rewriter.edits
+
+
+def permutation_of(node: Node) -> Perm | None:
+    """The permutation of a TRANSPOSE, where it is constant."""
+    data = node.input(1).data
+    return None if data is None else permutation(integers(data), len(node.input(0).shape))
+
+
+# TRANSPOSE -> RESHAPE that only adds or drops dimensions of 1 -> TRANSPOSE
+
+
+def _reshaped_source(rewriter: Rewriter, value: Value) -> Node | None:
+    """The TRANSPOSE behind a RESHAPE that makes ``value`` and only adds or drops 1s."""
+    reshape = rewriter.producer(value, "RESHAPE")
+    if reshape is None or _sizes(value.shape) != _sizes(reshape.input(0).shape):
+        return None
+    first = rewriter.producer(reshape.input(0), "TRANSPOSE")
+    return first if first is not None and permutation_of(first) is not None else None
+
+
+def _merge_through_reshape(rewriter: Rewriter, last: Node) -> None:
+    first = _reshaped_source(rewriter, last.input(0))
+    outer = permutation_of(last)
+    inner = None if first is None else permutation_of(first)
+    if first is None or inner is None or outer is None:
+        return
+    x, middle = first.input(0), last.input(0)
+    kept = [axis for axis in range(len(x.shape)) if x.shape[axis] != 1]
+    # Dimensions of 1 in front, so that channels stay channels.
+    ones = len(middle.shape) - len(kept)
+    flat = (1,) * ones + tuple(x.shape[axis] for axis in kept)
+    moved = [axis for axis in inner if axis in kept]
+    place: dict[int, int] = {}  # from a dimension of `middle` to one of `flat`
+    for axis, size in enumerate(middle.shape):
+        found = len(place) if size == 1 else None
+        place[axis] = ones + kept.index(moved.pop(0)) if found is None else -1
+    free = iter(range(ones))
+    order = [next(free) if place[axis] < 0 else place[axis] for axis in outer]
+    reshape = rewriter.producer(middle)
+    chain = [first, reshape] if reshape is not None else [first]
+    only = rewriter.sole_use(middle) is last and rewriter.sole_use(first.outputs[0]) is reshape
+    origins = merged_origins(*chain, last) if only else last.origins
+    source = rewriter.value(flat, x.dtype, middle.name + "/source")
+    source.quant = x.quant
+    rewriter.insert("RESHAPE", ReshapeAttrs(flat), [x], [source], before=last, origins=origins)
+    rewriter.set_input(last, 0, source)
+    rewriter.set_input(last, 1, rewriter.const(np.array(order, np.int32), "perm"))
+    last.origins = origins
+    rewriter.count()
+
+
+def _sizes(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+# TRANSPOSE -> region of elementwise nodes
+
+
+@attrs.define(eq=False)
+class _Region:
+    """Nodes that can work on untransposed operands.
+
+    ``entries`` are the TRANSPOSEs whose results they read, all of one permutation.
+    """
+
+    perm: Perm
+    entries: dict[int, Node]
+    nodes: list[Node]
+
+    def exits(self, rewriter: Rewriter) -> list[Value]:
+        """Values made inside that are read outside."""
+        inside = {id(n) for n in self.nodes}
+        made = [v for n in self.nodes for v in n.outputs]
+        return [
+            v
+            for v in made
+            if rewriter.is_output(v) or any(id(n) not in inside for n in rewriter.uses(v))
+        ]
+
+    def pays(self, rewriter: Rewriter) -> bool:
+        """Whether fewer TRANSPOSEs are left afterwards."""
+        inside = {id(n) for n in self.nodes}
+        gone = sum(
+            not rewriter.is_output(e.outputs[0])
+            and all(id(n) in inside for n in rewriter.uses(e.outputs[0]))
+            for e in self.entries.values()
+        )
+        added = sum(not _meets_transpose(rewriter, v, inside) for v in self.exits(rewriter))
+        return bool(self.nodes) and added < gone
+
+
+def _meets_transpose(rewriter: Rewriter, value: Value, inside: set[int]) -> bool:
+    """Whether all outside readers of a value would swallow a TRANSPOSE in front of them."""
+    if rewriter.is_output(value):
+        return False
+    for reader in rewriter.uses(value):
+        if id(reader) in inside:
+            continue
+        if reader.op == "RESHAPE" and _sizes(reader.outputs[0].shape) == _sizes(value.shape):
+            uses = rewriter.uses(reader.outputs[0])
+            fits = bool(uses) and not rewriter.is_output(reader.outputs[0])
+            if not fits or any(n.op != "TRANSPOSE" for n in uses):
+                return False
+        elif reader.op != "TRANSPOSE":
+            return False
+    return True
+
+
+def _region(rewriter: Rewriter, entry: Node, perm: Perm) -> _Region:
+    region = _Region(perm, {id(entry): entry}, [])
+    transposed = {id(entry.outputs[0])}
+    for node in rewriter.nodes():
+        if not any(v is not None and id(v) in transposed for v in node.inputs):
+            continue
+        others = _other_entries(rewriter, node, transposed, perm)
+        if others is not None:
+            region.nodes.append(node)
+            region.entries.update((id(n), n) for n in others)
+            transposed.update(id(n.outputs[0]) for n in others)
+            transposed.add(id(node.outputs[0]))
+    return region
+
+
+def _other_entries(
+    rewriter: Rewriter, node: Node, transposed: set[int], perm: Perm
+) -> list[Node] | None:
+    """Further TRANSPOSEs that must be in a region for ``node`` to be in it; None where it cannot
+    be."""
+    definition = builtin_ops().get(node.op)
+    if node.op == "SLICE":
+        return [] if node.input(1).is_const and node.input(2).is_const else None
+    if definition is None or not definition.elementwise or len(node.outputs) != 1:
+        return None
+    if not is_plain(node):
+        return None
+    others = []
+    for value in node.inputs:
+        if value is None or value.is_const or id(value) in transposed:
+            continue
+        other = rewriter.producer(value, "TRANSPOSE")
+        if other is None or permutation_of(other) != perm:
+            return None
+        others.append(other)
+    shape = node.outputs[0].shape
+    runtime = [v for v in node.inputs if v is not None and not v.is_const]
+    return others if all(v.shape == shape for v in runtime) else None
+
+
+def _move(rewriter: Rewriter, region: _Region) -> None:
+    perm = region.perm
+    back = tuple(int(i) for i in np.argsort(perm))
+    plain: dict[int, Value] = {id(n.outputs[0]): n.input(0) for n in region.entries.values()}
+    exits = {id(v) for v in region.exits(rewriter)}
+    order = rewriter.const(np.array(perm, np.int32), "perm")
+    for node in region.nodes:
+        (result,) = node.outputs
+        shape = tuple(result.shape[axis] for axis in back)
+        value = rewriter.value(shape, result.dtype, result.name + "/untransposed")
+        inputs = _untransposed(rewriter, node, plain, back)
+        origins = merged_origins(node, *_sources(region, node))
+        op, attributes, version = node.op, node.attrs, node.version
+        if id(result) in exits:
+            last = rewriter.replace([node], "TRANSPOSE", NoAttrs(), [])
+            rewriter.insert(
+                op, attributes, inputs, [value], before=last, origins=origins, version=version
+            )
+            rewriter.set_input(last, 0, value)
+            rewriter.set_input(last, 1, order)
+        else:
+            rewriter.insert(
+                op, attributes, inputs, [value], before=node, origins=origins, version=version
+            )
+            rewriter.remove(node)
+        plain[id(result)] = value
+    rewriter.count()
+
+
+def _sources(region: _Region, node: Node) -> list[Node]:
+    made_by = {id(e.outputs[0]): e for e in region.entries.values()}
+    return [made_by[id(v)] for v in node.inputs if v is not None and id(v) in made_by]
+
+
+def _untransposed(
+    rewriter: Rewriter, node: Node, plain: Mapping[int, Value], back: Perm
+) -> list[Value | None]:
+    if node.op == "SLICE":
+        begin, size = (
+            rewriter.const(np.array([integers(node.const(i))[a] for a in back], np.int32))
+            for i in (1, 2)
+        )
+        return [plain[id(node.input(0))], begin, size]
+    return [
+        None
+        if v is None
+        else plain[id(v)]
+        if id(v) in plain
+        else _untransposed_constant(rewriter, v, back)
+        for v in node.inputs
+    ]
+
+
+def _untransposed_constant(rewriter: Rewriter, value: Value, back: Perm) -> Value:
+    """A constant that broadcasts against untransposed operands as it did against transposed."""
+    assert value.data is not None
+    if value.elements == 1 or value.dtype is DType.STRING:
+        return value
+    shape = (1,) * (len(back) - len(value.shape)) + value.shape
+    return rewriter.const(np.array(value.data.reshape(shape).transpose(back)), value.name)
+
+
+PASS = Pass("sink_transposes", run)
