@@ -23,8 +23,8 @@ _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def tanh(k: Builder, x: Expr) -> Expr:
-    """The hyperbolic tangent of f16 or f32 lanes; within the limits ``exp(2x)`` is finite, beyond them the result
-    rounds to 1."""
+    """The hyperbolic tangent of f16 or f32 lanes; within the limits ``exp(2x)`` is finite, beyond
+    them the result rounds to 1."""
     limit = 5.0 if x.type.scalar is Scalar.F16 else 10.0
     return k.call("tanh", k.clamp(x, -limit, limit))
 
