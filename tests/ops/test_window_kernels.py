@@ -21,7 +21,9 @@ from tflgpu.ops.base import OpDef, Sample
 #: take one each.
 DEVICES = {
     "cpu": DeviceCaps(),
-    "small_gpu": DeviceCaps(is_gpu=True, compute_units=1, max_workgroup=64),
+    "small_gpu": DeviceCaps(
+        is_gpu=True, compute_units=1, max_workgroup=64, max_groups=(8, 65535, 65535)
+    ),
     "large_gpu": DeviceCaps(is_gpu=True, compute_units=132),
 }
 CASES = [

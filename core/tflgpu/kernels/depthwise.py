@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernel.tree import Expr, Name
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.moves import launch, spread
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.ops.windows import Window, conv_window
 
@@ -135,11 +136,11 @@ def build_depthwise(low: Lowering) -> None:
     src, weights = low.read(k, 0), low.read(k, 1)
     bias = read_bias(low, k, 2, outs)
     out = low.write(k)
-    i = k.let(k.global_id(0), "i")
-    row = k.let(k.global_id(1), "row")
-    guard(k, i < blocks * slices)
+    i = spread(low, k, blocks * slices * rows)
     slice_ = k.let(i % slices, "slice")
-    first = k.let(i // slices * pixels, "first")
+    block = k.let(i // slices, "block")
+    row = k.let(block // blocks, "row")
+    first = k.let(block % blocks * pixels, "first")
     y0 = k.let(row % window.out_h * window.stride_h - window.pad_top, "y0")
     image = k.let(row // window.out_h * height, "image")
     offset = k.let(bias(slice_), "b")
@@ -168,7 +169,7 @@ def build_depthwise(low: Lowering) -> None:
                 out.store(k.let(row * window.out_w + x, "to"), slice_, result)
         else:
             out.store(k.let(row * window.out_w + x, "to"), slice_, result)
-    low.dispatch(k, (blocks * slices, rows, 1))
+    launch(low, k, blocks * slices * rows)
 
 
 RULES = (KernelRule("DEPTHWISE_CONV_2D", "rows", build_depthwise, takes(FLOATS)),)

@@ -1,7 +1,7 @@
 """AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D.
 
-A small window is one invocation's work; a large one (global pooling) is shared by a team that
-adds up through shared memory. Positions are clamped to the part of the window that lies in the
+A window is one invocation's work, except where there are few large ones (global pooling) and a
+GPU to fill: those are shared by teams that add up through shared memory. Positions are clamped to the part of the window that lies in the
 image: a maximum does not mind seeing a pixel twice, a sum leaves such pixels out.
 """
 
@@ -12,19 +12,21 @@ from collections.abc import Callable
 import attrs
 
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernel.tree import Expr, Name
 from tflgpu.kernel.types import F32x4, Scalar
 from tflgpu.kernel.view import ReadView, WriteView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.moves import launch, spread
 from tflgpu.ops.pool import pool_window
 from tflgpu.ops.windows import Window
 
 _WORKGROUP = 64
-# Windows of more pixels are shared by a team of at most so many invocations.
-_ALONE, _TEAM = 16, 16
+# Larger windows are walked by loops in the kernel, or shared by a team of so many invocations
+# where there are not more results than this.
+_UNROLLED, _TEAM, _FEW = 16, 16, 1 << 14
 
 
 @attrs.frozen
@@ -101,11 +103,12 @@ def _first(k: Builder, kind: _Kind, place: _Place, src: ReadView, slice_: Expr) 
 
 def build_pool(low: Lowering) -> None:
     """The kernel that suits the window."""
-    window = pool_window(low.node)
-    if window.kernel_h * window.kernel_w <= _ALONE:
-        _build_alone(low, window)
-    else:
+    window, layout = pool_window(low.node), low.layout(low.result)
+    large = window.kernel_h * window.kernel_w > _UNROLLED
+    if large and low.caps.is_gpu and layout.outer * layout.slices <= _FEW:
         _build_team(low, window)
+    else:
+        _build_alone(low, window, unroll=not large)
 
 
 def _store(
@@ -116,21 +119,25 @@ def _store(
     out.store(pixel, slice_, activate(k, low.attrs.activation, k.let(value, "pooled")))
 
 
-def _build_alone(low: Lowering, window: Window) -> None:
+def _build_alone(low: Lowering, window: Window, *, unroll: bool) -> None:
     kind = _KINDS[low.node.op]
     k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
     src, out = low.read(k, 0), low.write(k)
-    i = k.let(k.global_id(0), "i")
     count = out.layout.outer * out.slices
-    guard(k, i < count)
+    i = spread(low, k, count)
     slice_, pixel = k.let(i % out.slices, "slice"), k.let(i // out.slices, "pixel")
     place = _Place(k, window, src.shape, pixel)
     total = _first(k, kind, place, src, slice_)
-    for tap_y in range(window.kernel_h):
-        for tap_x in range(window.kernel_w):
-            _add_tap(k, kind, total, place.read(src, slice_, k.i32(tap_y), k.i32(tap_x)))
+    if unroll:
+        for tap_y in range(window.kernel_h):
+            for tap_x in range(window.kernel_w):
+                _add_tap(k, kind, total, place.read(src, slice_, k.i32(tap_y), k.i32(tap_x)))
+    else:
+        rows, columns = window.kernel_h, window.kernel_w
+        with k.loop(0, rows, name="i") as i_tap, k.loop(0, columns, name="j") as j_tap:
+            _add_tap(k, kind, total, place.read(src, slice_, i_tap, j_tap))
     _store(low, k, out, place, pixel, slice_, total)
-    low.dispatch(k, (count, 1, 1))
+    launch(low, k, count)
 
 
 def _build_team(low: Lowering, window: Window) -> None:

@@ -15,13 +15,14 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Expr, Name
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
+from tflgpu.kernels.moves import launch, spread
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.ops.transpose_conv import ROLES, scatter_of
 
@@ -88,9 +89,10 @@ def build_transpose_conv(low: Lowering) -> None:
 
     k = low.kernel("transpose_conv", (_WORKGROUP, 1, 1))
     src = low.read(k, roles.source)
-    i, row = k.let(k.global_id(0), "i"), k.let(k.global_id(1), "row")
-    guard(k, i < lines * slices)
+    i = spread(low, k, lines * slices * rows)
     slice_ = k.let(i % slices, "slice")
+    place_of = k.let(i // slices, "place")
+    line, row = k.let(place_of % lines, "line"), k.let(place_of // lines, "row")
     multiply = (
         _multiply_runtime(low, k, roles.filter, filters.shape, slice_)
         if filters.data is None
@@ -98,7 +100,6 @@ def build_transpose_conv(low: Lowering) -> None:
     )
     bias = read_bias(low, k, roles.bias, outs)
     out = low.write(k)
-    line = k.let(i // slices, "line")
     x0 = k.let(line // stride_w * span + line % stride_w, "x")
     start_y = k.let(row % out_h + place.pad_top, "py")
     image = k.let(row // out_h * height, "image")
@@ -134,7 +135,7 @@ def build_transpose_conv(low: Lowering) -> None:
             out.store(
                 k.let(row * out_w + x, "pixel"), slice_, activate(k, attributes.activation, total)
             )
-    low.dispatch(k, (lines * slices, rows, 1))
+    launch(low, k, lines * slices * rows)
 
 
 def _accepts(node: Node, site: Site) -> str | None:
