@@ -14,6 +14,7 @@ from cl_runner import ClRunner
 from kernel_cases import GROUPS, build_table, result_of, table, table_arrays, ulps
 from kernel_programs import PROGRAMS, Program
 from tflgpu.kernel import Builder, Kernel, interpret
+from tflgpu.kernel.make import binary
 from tflgpu.kernel.types import I32, Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect
 
@@ -238,8 +239,6 @@ def test_precedence_survives_printing(opencl: ClRunner) -> None:
         elif op == "shl":
             pool.append((a << (b & 7)) >> 2)
         else:
-            from tflgpu.kernel.make import binary
-
             pool.append(binary(op, a, b))
     for at, expr in enumerate(pool):
         k.store(out, at, expr)
@@ -251,13 +250,16 @@ def test_precedence_survives_printing(opencl: ClRunner) -> None:
 
 
 def test_shared_array_of_every_type(opencl: ClRunner) -> None:
-    for kind in (Type(Scalar.F32, 3), Type(Scalar.I32, 4), Type(Scalar.U32, 2), I32):
+    kinds = [Type(Scalar.F32, 3), Type(Scalar.I32, 4), Type(Scalar.U32, 2), I32]
+    if opencl.f16_arithmetic:
+        kinds += [Type(Scalar.F16, width) for width in (1, 2, 3, 4)]
+    for kind in kinds:
         k = Builder("exchange", (4, 1, 1))
         dst = k.buffer("dst", kind.scalar, 1, "write")
         tile = k.shared("tile", kind, 4)
         lane = k.let(k.local_id(0))
         base = k.cast(lane * 10, kind.scalar)
-        value = base if kind.width == 1 else k.vec([base + i for i in range(kind.width)])
+        value = k.vec([base + i for i in range(kind.width)])
         k.store_shared(tile, lane, value)
         k.barrier()
         other = k.let(k.load_shared(tile, (lane + 1) % 4))

@@ -2,8 +2,7 @@
 
 `half` is a storage type in every OpenCL, read and written through `vloada_half` and
 `vstorea_half`. With ``f16_arithmetic`` it is a value type too, but only the language's own
-operators are used on it: drivers exist that compute with `half` and lack its functions, so those
-go through float, and conversions are spelled lane by lane.
+operators are used on it, and its functions go through float (see `tflgpu_opencl.prelude`).
 
 A vector of booleans is a vector of ints, 0 or -1 a lane, as OpenCL's own comparisons give.
 """
@@ -29,6 +28,7 @@ from tflgpu.kernel.tree import (
     Load,
     Select,
     Shared,
+    SharedLoad,
     Splat,
     Store,
     Unary,
@@ -36,6 +36,7 @@ from tflgpu.kernel.tree import (
 )
 from tflgpu.kernel.types import Scalar, Type
 
+from tflgpu_opencl.prelude import prelude
 from tflgpu_opencl.words import is_reserved
 
 _TYPES = {
@@ -45,6 +46,8 @@ _TYPES = {
 _FUNCTIONS = {"round": "rint", "abs": "fabs"}
 _BUILTINS = {"global_id": "get_global_id", "local_id": "get_local_id", "group_id": "get_group_id"}
 _ALL_TRUE = "-1"
+#: The least number that rounds to infinity.
+_OVERFLOW = {Scalar.F16: 65520.0, Scalar.F32: float.fromhex("0x1.ffffffp127")}
 
 
 @attrs.frozen
@@ -101,7 +104,7 @@ class _OpenCLPrinter(Printer):
     def float_literal(self, value: float, scalar: Scalar) -> Code:
         if math.isnan(value):
             code = Code("NAN")
-        elif math.isinf(value) or math.isinf(scalar.numpy.type(value)):
+        elif math.isinf(value) or abs(value) >= _OVERFLOW[scalar]:
             code = Code("INFINITY") if value > 0 else Code("-INFINITY", UNARY)
         else:
             text = shortest(value, scalar) + "f"
@@ -114,11 +117,7 @@ class _OpenCLPrinter(Printer):
     # Structure
 
     def prelude(self) -> list[str]:
-        lines = []
-        if self._uses_half and self.dialect.f16_arithmetic:
-            lines.append("#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
-        lines += [_HELPERS[name] for name in sorted(self.helpers)]
-        return [*lines, ""] if lines else []
+        return prelude(self.helpers, self._uses_half and self.dialect.f16_arithmetic)
 
     def open_kernel(self) -> list[str]:
         x, y, z = self.kernel.workgroup
@@ -313,14 +312,29 @@ class _OpenCLPrinter(Printer):
 
     def load(self, expr: Load, index: Code) -> Code:
         buffer = expr.buffer
-        if buffer.scalar is Scalar.F16 and not self.dialect.f16_arithmetic:
-            return self._load_half(expr, index)
+        if buffer.scalar is Scalar.F16:
+            if not self.dialect.f16_arithmetic:
+                return self._load_half(expr, index)
+            if expr.type.width == 4:
+                return self._helper("load_half4", Code(self.names[buffer.name]), index)
+            wide = expr.type.with_scalar(Scalar.F32)
+            return self._convert(wide, expr.type, self._load_half(expr, index))
         code = Code(f"{self._base(buffer, expr.scalar)}[{index.text}]")
         if not buffer.scalar.is_storage_only:
             return code
         if expr.type.width == 1:
             return Code(f"(int){code.text}", UNARY)
         return Code(f"convert_int{expr.type.width}({code.text})")
+
+    def shared_load(self, expr: SharedLoad, index: Code) -> Code:
+        if expr.type.scalar is not Scalar.F16:
+            return super().shared_load(expr, index)
+        array, width = Code(self.names[expr.array.name]), expr.type.width
+        if width == 4:
+            return self._helper("load_local_half4", array, index)
+        fn = "vload_half" if width == 1 else f"vloada_half{width}"
+        loaded = Code(f"{fn}({index.text}, (__local const half*){array.text})")
+        return self._convert(expr.type.with_scalar(Scalar.F32), expr.type, loaded)
 
     def store(self, stmt: Store, index: Code, value: Code) -> str:
         buffer = stmt.buffer
@@ -372,25 +386,3 @@ class _OpenCLPrinter(Printer):
             f"{what} in f16, which this device only loads and stores; compute in f32 "
             "(precision F32 or F32_F16)"
         )
-
-
-def _half_helpers() -> dict[str, str]:
-    """Functions for vectors of half, by the language's operators only."""
-    found = {}
-    for width in (1, 2, 3, 4):
-        suffix = str(width) if width > 1 else ""
-        for op, sign in (("min", "<"), ("max", ">")):
-            half = f"half{suffix}"
-            found[f"half_{op}{width}"] = (
-                f"{half} half_{op}{width}({half} a, {half} b) {{ return a {sign} b ? a : b; }}"
-            )
-        for source, target in (("half", "float"), ("float", "half")) if width > 1 else ():
-            lanes = ", ".join(f"({target})v.{lane}" for lane in "xyzw"[:width])
-            found[f"{source}_to_{target}{width}"] = (
-                f"{target}{width} {source}_to_{target}{width}({source}{width} v) "
-                f"{{ return ({target}{width})({lanes}); }}"
-            )
-    return found
-
-
-_HELPERS = _half_helpers()

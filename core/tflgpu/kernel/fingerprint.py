@@ -70,7 +70,7 @@ class _Digest:
         self._known[id(expr)] = found
 
 
-def _fields(node: Stmt | Expr) -> list[str]:
+def _fields(node: Any) -> list[str]:
     """A node's own fields: everything but expressions and blocks."""
     if isinstance(node, Const):
         # Its bytes: 1, 1.0 and True differ by type only, and a NaN is not equal to itself.

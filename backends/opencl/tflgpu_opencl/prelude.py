@@ -1,0 +1,52 @@
+"""Functions that printed kernels call and OpenCL C does not have.
+
+They are about `half` values, and use the language's own operators only, because NVIDIA's driver
+computes with `half` and has no function that takes one. Its compiler also fails ("Do not know
+how to split the result of this operator") on any load of four halves, also where it joins four
+loads itself; hence `load_half4`, by words.
+"""
+
+from __future__ import annotations
+
+_BITS = """\
+#ifdef cl_khr_fp16
+#define BITS_TO_HALF2(x) as_half2(x)
+#else
+#define BITS_TO_HALF2(x) __builtin_astype(x, half2)
+#endif"""
+
+_LOAD = """\
+half4 load_{space}half4(__{address} const half4* p, int i) {{
+    const uint2 bits = ((__{address} const uint2*)p)[i];
+    return (half4)(BITS_TO_HALF2(bits.x), BITS_TO_HALF2(bits.y));
+}}"""
+
+
+def _helpers() -> dict[str, str]:
+    found = {
+        "load_half4": _LOAD.format(space="", address="global"),
+        "load_local_half4": _LOAD.format(space="local_", address="local"),
+    }
+    for width in (1, 2, 3, 4):
+        half = f"half{width}" if width > 1 else "half"
+        for op, sign in (("min", "<"), ("max", ">")):
+            name = f"half_{op}{width}"
+            found[name] = f"{half} {name}({half} a, {half} b) {{ return a {sign} b ? a : b; }}"
+        for source, target in (("half", "float"), ("float", "half")) if width > 1 else ():
+            name = f"{source}_to_{target}{width}"
+            lanes = ", ".join(f"({target})v.{lane}" for lane in "xyzw"[:width])
+            result = f"{target}{width}"
+            found[name] = f"{result} {name}({source}{width} v) {{ return ({result})({lanes}); }}"
+    return found
+
+
+_HELPERS = _helpers()
+
+
+def prelude(helpers: set[str], f16: bool) -> list[str]:
+    """Lines before a kernel that uses the named functions, and `half` values if ``f16``."""
+    lines = ["#pragma OPENCL EXTENSION cl_khr_fp16 : enable"] if f16 else []
+    if any(name.startswith("load_") for name in helpers):
+        lines.append(_BITS)
+    lines += [_HELPERS[name] for name in sorted(helpers)]
+    return [*lines, ""] if lines else []

@@ -1,0 +1,137 @@
+"""Fingerprints: equal for equal trees, different for every other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+from kernel_programs import PROGRAMS
+from tflgpu.kernel import Buffer, Kernel, Shared
+from tflgpu.kernel.fingerprint import fingerprint
+from tflgpu.kernel.tree import (
+    Assign,
+    Barrier,
+    Binary,
+    Break,
+    Builtin,
+    Call,
+    Cast,
+    Const,
+    For,
+    If,
+    Lane,
+    Let,
+    Load,
+    Name,
+    Return,
+    Select,
+    SharedLoad,
+    SharedStore,
+    Splat,
+    Stmt,
+    Store,
+    Unary,
+    Var,
+    Vec,
+)  # fmt: skip
+from tflgpu.kernel.types import BOOL, F16, F32, I32, U32, F32x4, Scalar
+
+SRC = Buffer("src", Scalar.F32, 4, "read")
+DST = Buffer("dst", Scalar.F32, 4, "write")
+TILE = Shared("tile", F32, 4)
+ZERO, ONE, X = Const(I32, 0), Const(F32, 1.0), Name(F32, "x")
+
+
+def of(*body: Stmt, **changes: object) -> str:
+    kernel = Kernel("k", (4, 1, 1), (SRC, DST), (TILE,), body)
+    return fingerprint(attrs.evolve(kernel, **changes))
+
+
+def test_every_difference_counts() -> None:
+    loop = For(Name(I32, "i"), ZERO, Const(I32, 4), 1, (Break(),))
+    found = [
+        of(),
+        of(name="l"),
+        of(workgroup=(1, 4, 1)),
+        of(buffers=(DST, SRC)),
+        of(buffers=(SRC, attrs.evolve(DST, access="read_write"))),
+        of(buffers=(SRC, attrs.evolve(DST, scalar=Scalar.F16))),
+        of(buffers=(SRC, attrs.evolve(DST, width=2))),
+        of(shared=()),
+        of(shared=(attrs.evolve(TILE, count=5),)),
+        of(shared=(attrs.evolve(TILE, type=F32x4),)),
+        of(Barrier()),
+        of(Barrier(), Barrier()),
+        of(Return()),
+        of(If(Const(BOOL, True), (Barrier(),))),
+        of(If(Const(BOOL, True), (), (Barrier(),))),
+        of(If(Const(BOOL, True), ()), Barrier()),
+        of(If(Const(BOOL, False), (Barrier(),))),
+        of(loop),
+        of(attrs.evolve(loop, unroll=True)),
+        of(attrs.evolve(loop, step=2)),
+        of(attrs.evolve(loop, start=Const(I32, 1))),
+        of(attrs.evolve(loop, stop=Const(I32, 5))),
+        of(attrs.evolve(loop, index=Name(I32, "j"))),
+        of(attrs.evolve(loop, body=())),
+        of(Assign(X, ONE)),
+        of(Store(DST, ZERO, Const(F32x4, 1.0))),
+        of(Store(DST, ZERO, ONE, scalar=True)),
+        of(SharedStore(TILE, ZERO, ONE)),
+        of(Var("x", ONE)),
+        *(
+            of(Let("x", value))
+            for value in (
+                ONE, Const(F32, -0.0), Const(F32, 0.0), Const(F32, float("nan")), Const(F16, 1.0),
+                Const(I32, 1), Const(U32, 1), Const(BOOL, True), Const(F32x4, 1.0), X,
+                Name(F32, "y"), Builtin("global_id", 0), Builtin("global_id", 1),
+                Builtin("local_id", 0), Unary(F32, "neg", X), Binary(F32, "add", X, ONE),
+                Binary(F32, "add", ONE, X), Binary(F32, "sub", X, ONE), Call(F32, "exp", (X,)),
+                Call(F32, "log", (X,)), Select(F32, Const(BOOL, True), X, ONE), Cast(F16, X),
+                Vec(F32x4, (X, X, X, ONE)), Splat(F32x4, X), Lane(F32, Name(F32x4, "x"), 1),
+                Lane(F32, Name(F32x4, "x"), 2), Load(F32x4, SRC, ZERO), Load(F32, SRC, ZERO, True),
+                SharedLoad(F32, TILE, ZERO),
+            )
+        ),
+    ]  # fmt: skip
+    assert len(set(found)) == len(found)
+
+
+def test_sharing_of_objects_does_not_count() -> None:
+    one = Binary(F32, "add", X, ONE)
+    same = Binary(F32, "mul", one, one)
+    apart = Binary(F32, "mul", Binary(F32, "add", X, ONE), Binary(F32, "add", X, ONE))
+    assert of(Let("y", same)) == of(Let("y", apart))
+    assert of(Let("y", one), Let("z", one)) == of(Let("y", one), Let("z", same.b))
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_built_twice_is_the_same(make: object) -> None:
+    assert callable(make)
+    assert fingerprint(make().kernel) == fingerprint(make().kernel)
+
+
+def test_programs_differ() -> None:
+    assert len({fingerprint(make().kernel) for make in PROGRAMS}) == len(PROGRAMS)
+
+
+def test_it_is_the_same_in_another_process() -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from kernel_programs import shared_vectors\n"
+        "from tflgpu.kernel.fingerprint import fingerprint\n"
+        "print(fingerprint(shared_vectors().kernel))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script, str(Path(__file__).parent)],
+            env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert len(found.pop()) == 32
