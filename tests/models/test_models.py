@@ -1,62 +1,83 @@
 """Real models, wholly on a device, against LiteRT's CPU interpreter on the same inputs.
 
-The limits are relative L2 errors over each output: 1e-5 in F32, 1e-2 with 16-bit storage.
+The limits are relative L2 errors over each output: 1e-5 in F32, 1e-2 with 16-bit storage. A few
+outputs cannot be compared that closely, because LiteRT's own f32 result is further than that
+from what 64-bit arithmetic gives (networks that cancel large numbers). For those, and only
+where that is shown for the very inputs at hand, ours must be nearer to the 64-bit result than
+LiteRT's is.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import tflgpu
+from tflgpu.ir.dtypes import Array
+
+sys.path.insert(0, str(Path(__file__).parent))
+from float64 import float64_outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
-# The last one is a full-HD network; its convolutions work on any size, so a crop is run.
-MODELS: dict[str, tuple[int, ...] | None] = {
-    "deeplabv3_257_mv_gpu": None,
-    "mobilenet_v1_0.25_224_float": None,
-    "mobilenet_v1_1.0_224_f32": None,
-    "mobilenet_v2_1.0_224_f32": None,
-    "posenet_mobilenet_v1_100_257_f32": None,
-    "ssd_mobilenet_v2_oidv4_fp16": None,
-    "mp_pose_landmark_full_f16": None,
-    "style_transfer_f16_384": None,
-    "edsr_f32b5_fp32": (1, 54, 97, 3),
-}
+
+@attrs.frozen
+class Model:
+    """A model of the tests: the range of its inputs, and a size where its own is too slow."""
+
+    name: str
+    low: float = -1.0
+    high: float = 1.0
+    shape: tuple[int, ...] | None = None
+
+
+MODELS = (
+    Model("deeplabv3_257_mv_gpu"),
+    Model("mobilenet_v1_0.25_224_float"),
+    Model("mobilenet_v1_1.0_224_f32"),
+    Model("mobilenet_v2_1.0_224_f32"),
+    Model("posenet_mobilenet_v1_100_257_f32"),
+    Model("ssd_mobilenet_v2_oidv4_fp16"),
+    Model("mp_pose_landmark_full_f16", low=0.0),
+    Model("style_transfer_f16_384"),
+    # Takes pixels; a full-HD network whose convolutions work on any size, so a crop is run.
+    Model("edsr_f32b5_fp32", low=0.0, high=255.0, shape=(1, 54, 97, 3)),
+)
 LIMITS = {"f32": 1e-5, "f32_f16": 1e-2}
 INPUTS = 5
 
 
-def _relative_l2(got: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
+def _relative_l2(got: Array, expected: Array) -> float:
     assert np.isfinite(got).all()
-    return float(np.linalg.norm(got - expected) / max(np.linalg.norm(expected), 1e-30))
+    difference = (got.astype(np.float64) - expected).ravel()
+    return float(np.linalg.norm(difference) / max(np.linalg.norm(expected.ravel()), 1e-30))
 
 
 @pytest.mark.parametrize("precision", LIMITS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
 @pytest.mark.parametrize("backend", ["opencl"])
 def test_model_runs_wholly_on_the_device(
-    name: str,
+    model: Model,
     precision: str,
     backend: str,
     require_backend: Callable[[str], Any],
     model_path: Callable[[str], Path],
 ) -> None:
     require_backend(backend)
-    path = model_path(name)
-    shape = MODELS[name]
+    path = model_path(model.name)
     reference = litert.Interpreter(str(path))
     delegate = tflgpu.GpuDelegate(backend=backend, precision=precision)
     interpreter = tflgpu.Interpreter(str(path), experimental_delegates=[delegate])
-    for each in (reference, interpreter):
-        if shape is not None:
-            each.resize_tensor_input(each.get_input_details()[0]["index"], shape)
+    both = (reference, interpreter)
+    for each in both:
+        if model.shape is not None:
+            each.resize_tensor_input(each.get_input_details()[0]["index"], model.shape)
         each.allocate_tensors()
     report = interpreter.delegation_report()
     assert not report.refusals, str(report)
@@ -64,15 +85,35 @@ def test_model_runs_wholly_on_the_device(
     assert report.precision == precision
     rng = np.random.default_rng(17)
     for _ in range(INPUTS):
+        inputs = {}
         for detail in reference.get_input_details():
-            data = rng.uniform(-1, 1, detail["shape"]).astype(np.float32)
-            for each in (reference, interpreter):
+            data = rng.uniform(model.low, model.high, detail["shape"]).astype(np.float32)
+            inputs[detail["index"]] = data
+            for each in both:
                 each.set_tensor(detail["index"], data)
-        reference.invoke()
-        interpreter.invoke()
-        for detail in reference.get_output_details():
-            expected = reference.get_tensor(detail["index"])
-            error = _relative_l2(interpreter.get_tensor(detail["index"]), expected)
-            assert error <= LIMITS[precision], f"{detail['name']}: {error:.2e}"
+        for each in both:
+            each.invoke()
+        _compare(path, inputs, reference, interpreter, LIMITS[precision])
     interpreter.close()
     delegate.close()
+
+
+def _compare(
+    path: Path, inputs: dict[int, Array], reference: Any, interpreter: Any, limit: float
+) -> None:
+    truth: dict[int, Array] = {}
+    for detail in reference.get_output_details():
+        index = detail["index"]
+        expected, got = reference.get_tensor(index), interpreter.get_tensor(index)
+        error = _relative_l2(got, expected)
+        if error <= limit:
+            continue
+        truth = truth or float64_outputs(path, inputs)
+        ours, theirs = (_relative_l2(x, truth[index]) for x in (got, expected))
+        message = (
+            f"{detail['name']}: {error:.2e} from LiteRT; from 64-bit arithmetic we are "
+            f"{ours:.2e}, LiteRT is {theirs:.2e}"
+        )
+        # Two results, each at most as far from the truth as LiteRT's is.
+        assert theirs > limit / 2, message
+        assert ours <= theirs, message

@@ -40,7 +40,7 @@ _GARBAGE = 77  # what a buffer holds before anything writes it
 
 
 def _layout(value: Value) -> Layout:
-    return Layout(value.shape, LayoutKind.C4, storage_of(value.dtype, Precision.F32))
+    return Layout(value.shape, LayoutKind.C4, storage_of(value, Precision.F32, DeviceCaps()))
 
 
 def _packed(array: Array, layout: Layout) -> Array:

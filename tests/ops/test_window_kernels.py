@@ -43,7 +43,7 @@ def lowered(case: Case, caps: DeviceCaps, precision: Precision) -> Lowering | No
         return None
 
     def layout(value: Value) -> Layout:
-        return Layout(value.shape, LayoutKind.C4, storage_of(value.dtype, precision))
+        return Layout(value.shape, LayoutKind.C4, storage_of(value, precision, caps))
 
     low = Lowering(case.node, caps, precision, layout)
     rule.build(low)

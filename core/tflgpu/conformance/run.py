@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
 from tflgpu.conformance.samples import Case
@@ -29,7 +30,8 @@ def run_case(
     Outputs come in the tensors' own dtypes. ``rules`` are a plugin's, beside the shipped ones.
     """
     node = case.node
-    site = Site(device.caps, precision)
+    # No cache to stay in: whatever the precision may store as f16 is stored so.
+    site = Site(attrs.evolve(device.caps, cache_bytes=0), precision)
     refused = tensor_limits(node, site)
     if refused is not None:
         return refused

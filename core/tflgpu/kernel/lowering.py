@@ -7,6 +7,7 @@ A backend-neutral generator is a function ``build(low: Lowering) -> None`` regis
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Union
 
@@ -14,7 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.kernel.builder import Builder, Size3
 from tflgpu.kernel.caps import DeviceCaps
@@ -25,16 +26,25 @@ from tflgpu.kernel.view import Link, ReadView, WriteView, load_broadcast
 
 
 class Precision(enum.Enum):
-    """Storage and arithmetic of float tensors on a device."""
+    """Storage and arithmetic of float tensors on a device.
+
+    F32_F16 computes in f32 and stores f16 where that buys something: halving a tensor saves
+    memory traffic only if it does not stay in the device's cache between two kernels, while
+    rounding it costs accuracy in any case. F16 stores and computes everything in f16 (sums of
+    many products still in f32).
+    """
 
     F32 = "f32"
     F16 = "f16"
-    F32_F16 = "f32_f16"  # f16 storage, f32 arithmetic
+    F32_F16 = "f32_f16"
 
-    @property
-    def storage(self) -> Scalar:
-        """What tensors and weights are stored as."""
-        return Scalar.F32 if self is Precision.F32 else Scalar.F16
+    def storage(self, elements: int, caps: DeviceCaps) -> Scalar:
+        """What a float tensor, or a buffer of weights, of that many elements is stored as."""
+        if self is Precision.F16:
+            return Scalar.F16
+        if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
+            return Scalar.F16
+        return Scalar.F32
 
     @property
     def compute(self) -> Scalar:
@@ -158,7 +168,8 @@ class Lowering:
     def temp(self, shape: Sequence[int], storage: Scalar | None = None) -> Temp:
         """A C4 tensor that lives only between this node's dispatches."""
         self._temps += 1
-        layout = Layout(tuple(shape), LayoutKind.C4, storage or self.precision.storage)
+        storage = storage or self.precision.storage(math.prod(shape), self.caps)
+        layout = Layout(tuple(shape), LayoutKind.C4, storage)
         return Temp(self._temps - 1, layout)
 
     def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
@@ -179,8 +190,8 @@ class Lowering:
         scalar: Scalar | None = None,
     ) -> Buffer:  # fmt: skip
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
-        as ``scalar`` (default: the precision's storage)."""
-        scalar = scalar or self.precision.storage
+        as ``scalar`` (default: what the precision stores weights of that size as)."""
+        scalar = scalar or self.precision.storage(data.size, self.caps)
         flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy)
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
@@ -213,7 +224,7 @@ class Lowering:
 
     def _read_const(self, k: Builder, data: Array, name: str) -> ReadView:
         is_float = data.dtype.kind == "f"
-        storage = self.precision.storage if is_float else Scalar.I32
+        storage = self.precision.storage(data.size, self.caps) if is_float else Scalar.I32
         layout = Layout(data.shape, LayoutKind.C4, storage)
         rows = data.reshape(layout.outer, layout.channels)
         padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
@@ -248,9 +259,9 @@ def guard(k: Builder, *checks: Expr) -> None:
             k.return_()
 
 
-def storage_of(dtype: DType, precision: Precision) -> Scalar:
+def storage_of(value: Value, precision: Precision, caps: DeviceCaps) -> Scalar:
     """What a tensor is stored as inside a partition: floats by precision, the rest as i32."""
-    return precision.storage if dtype.is_float else Scalar.I32
+    return precision.storage(value.elements, caps) if value.dtype.is_float else Scalar.I32
 
 
 def vector_of(scalar: Scalar) -> Type:

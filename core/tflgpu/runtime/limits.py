@@ -26,7 +26,9 @@ def tensor_limits(node: Node, site: Site) -> Unsupported | None:
         if value.is_variable:
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
         if value.dtype not in IO_STORAGE:
-            return Unsupported(f"tensor {value.name} is {value.dtype.value}, which stays on the CPU")
+            return Unsupported(
+                f"tensor {value.name} is {value.dtype.value}, which stays on the CPU"
+            )
         if value.elements == 0:
             return Unsupported(f"tensor {value.name} has no elements")
         # Padding the channels to a multiple of 4 can take up to four times the elements.

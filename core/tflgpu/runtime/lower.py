@@ -26,6 +26,7 @@ from tflgpu.runtime.protocols import (
     Ref,
 )
 
+
 @attrs.frozen
 class LoweringInput:
     """A partition: nodes in topological order between its inputs and outputs.
@@ -106,6 +107,7 @@ class _Storage:
 
     def __init__(self, part: LoweringInput) -> None:
         self._precision = part.site.precision
+        self._caps = part.site.caps
         self._edge = {v.id for v in (*part.inputs, *part.outputs)}
         self._output_ids = {v.id for v in part.outputs}
         self._root: dict[int, Value] = {}
@@ -148,7 +150,7 @@ class _Storage:
     def _layout(self, value: Value, edge: bool) -> Layout:
         if edge:
             return Layout(value.shape, LayoutKind.LINEAR, IO_STORAGE[value.dtype])
-        return Layout(value.shape, LayoutKind.C4, storage_of(value.dtype, self._precision))
+        return Layout(value.shape, LayoutKind.C4, storage_of(value, self._precision, self._caps))
 
     def _try_alias(self, node: Node) -> bool:
         source, result = node.input(0), node.outputs[0]
