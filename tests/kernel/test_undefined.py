@@ -159,14 +159,17 @@ def test_write_after_read_needs_a_barrier() -> None:
         run(reverse(barrier=False, again=True))
 
 
-def test_write_after_read_by_several_needs_a_barrier() -> None:
+@pytest.mark.parametrize("element", [0, 2, 3])
+def test_write_after_read_by_several_needs_a_barrier(element: int) -> None:
     k, _, dst = start()
     tile = k.shared("tile", I32, 4)
     lane = k.let(k.local_id(0))
     k.store_shared(tile, lane, lane)
     k.barrier()
-    value = k.let(k.load_shared(tile, 2))  # all four read it, so not even invocation 2 may write
-    k.store_shared(tile, lane, value)
+    # All four read it, so not even the one whose number it has may write.
+    value = k.let(k.load_shared(tile, element))
+    with k.if_(lane.eq(element)):
+        k.store_shared(tile, lane, value)
     k.store(dst, k.global_id(0), value)
     with pytest.raises(KernelError, match="tile is overwritten without a barrier"):
         run(k.build())
