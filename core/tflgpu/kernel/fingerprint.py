@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from tflgpu.kernel.tree import Buffer, Const, Expr, For, Kernel, Name, Shared, Stmt, children
+from tflgpu.kernel.tree import Buffer, Const, Expr, For, Kernel, Name, Shared, Stmt
 from tflgpu.kernel.types import Type
-from tflgpu.kernel.walk import blocks, operands, postorder
+from tflgpu.kernel.walk import blocks, children, operands, postorder
 
 #: Part of every fingerprint: raise it when a tree comes to mean something else.
 LANGUAGE_VERSION = 1

@@ -46,9 +46,8 @@ from tflgpu.kernel.tree import (
     Unary,
     Var,
     Vec,
-    children,
 )
-from tflgpu.kernel.walk import operands, postorder
+from tflgpu.kernel.walk import children, operands, postorder
 
 _BATCH = 1 << 14  # invocations run together: few enough that values stay in the cache
 

@@ -44,10 +44,9 @@ from tflgpu.kernel.tree import (
     Unary,
     Var,
     Vec,
-    children,
 )
 from tflgpu.kernel.types import Scalar, Type
-from tflgpu.kernel.walk import operands, postorder, statements
+from tflgpu.kernel.walk import children, operands, postorder, statements
 
 # Binding strength of an expression's outermost operator, as in C.
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY = 15, 14, 13, 12, 11, 10, 9

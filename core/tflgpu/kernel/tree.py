@@ -11,7 +11,7 @@ multiply and an add contract is up to the device.
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Union
 
 import attrs
 
@@ -280,7 +280,6 @@ class Shared:
 class Load(Expr):
     """Element ``index`` of a buffer, or, with ``scalar``, lane ``index`` counted over all lanes.
 
-
     A load from an f16 buffer gives f16; see `Builder.load` for reading it as f32.
     """
 
@@ -408,15 +407,3 @@ class Kernel:
     def shared_bytes(self) -> int:
         """Bytes of shared memory a workgroup takes."""
         return sum(array.nbytes for array in self.shared)
-
-
-def children(node: Any) -> tuple[Expr, ...]:
-    """The direct sub-expressions of an expression or statement (not of nested statements)."""
-    found: list[Expr] = []
-    for field in attrs.fields(type(node)):
-        value = getattr(node, field.name)
-        if isinstance(value, Expr):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found.extend(v for v in value if isinstance(v, Expr))
-    return tuple(found)

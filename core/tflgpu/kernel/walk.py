@@ -4,8 +4,23 @@ chains may be longer than Python's recursion limit, so every walk goes through h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from tflgpu.kernel.tree import Expr, For, If, Stmt, children
+import attrs
+
+from tflgpu.kernel.tree import Expr, For, If, Stmt
+
+
+def children(node: Any) -> tuple[Expr, ...]:
+    """The direct sub-expressions of an expression or statement (not of nested statements)."""
+    found: list[Expr] = []
+    for field in attrs.fields(type(node)):
+        value = getattr(node, field.name)
+        if isinstance(value, Expr):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(v for v in value if isinstance(v, Expr))
+    return tuple(found)
 
 
 def postorder(roots: Iterable[Expr]) -> list[Expr]:
