@@ -1,0 +1,150 @@
+"""Which adapters there are, and what they can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import wgpu
+from tflgpu.errors import DeviceError
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.runtime.protocols import DeviceInfo, Probe
+
+NAME = "wgpu"
+#: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is
+#: not among them: it has no f16 and few of the limits that kernels need.
+_APIS = ("Vulkan", "Metal", "D3D12")
+_VENDORS = {
+    0x10DE: "nvidia", 0x1002: "amd", 0x1022: "amd", 0x8086: "intel", 0x106B: "apple",
+    0x13B5: "arm", 0x5143: "qualcomm", 0x10005: "mesa",
+}  # fmt: skip
+_SUBGROUPS = {"nvidia": 32}
+_KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+_FEATURES = ("shader-f16", "subgroup", "timestamp-query")
+#: Limits that are asked of the device as the adapter has them; the rest stay at their defaults.
+_LIMITS = (
+    "max-buffer-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "max-bindings-per-bind-group",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-size-y",
+    "max-compute-workgroup-size-z",
+    "max-compute-workgroups-per-dimension",
+    "max-compute-workgroup-storage-size",
+    "min-storage-buffer-offset-alignment",
+)
+_MOST_BINDINGS = 64
+#: Sizes that a kernel's 32-bit signed index can reach, in whole vectors.
+_MOST_BYTES = 2**31 - 16
+
+
+@attrs.frozen
+class Found:
+    """An adapter and wgpu's handle of it."""
+
+    info: DeviceInfo
+    handle: Any = attrs.field(eq=False, repr=False)
+
+
+def find_adapters() -> tuple[tuple[Found, ...], str]:
+    """All adapters once each, GPUs first, and why there are none."""
+    try:
+        listed = list(wgpu.gpu.enumerate_adapters_sync())
+    except Exception as error:  # noqa: BLE001  (a probe reports whatever went wrong)
+        return (), f"wgpu cannot list adapters: {error}"
+    handles = unique(listed)
+    if handles:
+        return tuple(Found(_info(i, h), h) for i, h in enumerate(handles)), ""
+    return (), "no Vulkan, Metal or Direct3D 12 driver was found"
+
+
+def unique(adapters: list[Any]) -> list[Any]:
+    """Adapters in their order of preference, each GPU through one API only."""
+    kept: dict[tuple[object, ...], str] = {}
+    usable = [a for a in adapters if a.info["backend_type"] in _APIS]
+    usable.sort(key=lambda a: _APIS.index(a.info["backend_type"]))
+    found = []
+    for adapter in usable:
+        key = (adapter.info["vendor_id"], adapter.info["device_id"], adapter.info["adapter_type"])
+        # Two GPUs of a kind have the same numbers, but then they are of the same API.
+        if kept.setdefault(key, adapter.info["backend_type"]) == adapter.info["backend_type"]:
+            found.append(adapter)
+    return sorted(found, key=lambda a: _kind(a.info))
+
+
+def probe() -> Probe:
+    """What `tflgpu_probe` answers; makes no device, and does not raise."""
+    found, reason = find_adapters()
+    return Probe(bool(found), reason, tuple(f.info for f in found))
+
+
+def adapter_at(index: int) -> Found:
+    """An adapter by its index.
+
+    Raises:
+        DeviceError: there is none of that index; lists those there are.
+    """
+    found, reason = find_adapters()
+    if 0 <= index < len(found):
+        return found[index]
+    listed = ", ".join(f"{f.info.index} = {f.info.name}" for f in found) or reason
+    raise DeviceError(f"there is no WebGPU device {index}; there are: {listed}")
+
+
+def open_adapter(handle: Any) -> Any:
+    """A wgpu device with all that the adapter has of what kernels can use."""
+    features = [f for f in _FEATURES if f in handle.features]
+    limits = {name: handle.limits[name] for name in _LIMITS if name in handle.limits}
+    return handle.request_device_sync(
+        label="tflgpu", required_features=features, required_limits=limits
+    )
+
+
+def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, int]) -> DeviceCaps:
+    """A device's limits and features."""
+    f16 = "shader-f16" in features
+    axes = [limits[f"max-compute-workgroup-size-{axis}"] for axis in "xyz"]
+    groups = limits["max-compute-workgroups-per-dimension"]
+    return DeviceCaps(
+        f16_storage=f16,
+        f16_arithmetic=f16,
+        int8_storage=False,  # WGSL has no integers below 32 bits
+        max_workgroup=limits["max-compute-invocations-per-workgroup"],
+        max_workgroup_size=(axes[0], axes[1], axes[2]),
+        max_groups=(groups, groups, groups),
+        shared_bytes=limits["max-compute-workgroup-storage-size"],
+        max_buffer_bytes=min(
+            limits["max-storage-buffer-binding-size"], limits["max-buffer-size"], _MOST_BYTES
+        ),
+        max_bindings=min(
+            limits["max-storage-buffers-per-shader-stage"],
+            limits["max-bindings-per-bind-group"],
+            _MOST_BINDINGS,
+        ),
+        # What WebGPU does not tell: compute units, caches, and the width of subgroups.
+        subgroup=_SUBGROUPS.get(_vendor(info), 0),
+        is_gpu=_is_gpu(info),
+        vendor=_vendor(info),
+    )
+
+
+def _info(index: int, handle: Any) -> DeviceInfo:
+    info = handle.info
+    driver = " ".join(part for part in (info["backend_type"], info["description"]) if part)
+    return DeviceInfo(NAME, index, info["device"], _vendor(info), _is_gpu(info), driver)
+
+
+def _kind(info: Mapping[str, Any]) -> int:
+    kind = info["adapter_type"]
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+
+
+def _is_gpu(info: Mapping[str, Any]) -> bool:
+    return info["adapter_type"] in ("DiscreteGPU", "IntegratedGPU")
+
+
+def _vendor(info: Mapping[str, Any]) -> str:
+    return _VENDORS.get(info["vendor_id"], "")

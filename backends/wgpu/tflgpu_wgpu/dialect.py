@@ -1,0 +1,364 @@
+"""WGSL from kernel trees.
+
+WGSL converts nothing by itself, so literals carry their type where it matters. It also refuses a
+module in which a constant expression overflows; operations on constants are therefore computed
+here, by the kernel language's own rules, and printed as literals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel import evaluate
+from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
+from tflgpu.kernel.tree import (
+    Binary,
+    Buffer,
+    Builtin,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Kernel,
+    Load,
+    Select,
+    Shared,
+    Splat,
+    Store,
+    Unary,
+    Vec,
+)
+from tflgpu.kernel.types import I32, Scalar, Type
+from tflgpu.kernel.walk import children, operands, postorder, statements
+
+from tflgpu_wgpu.functions import helper
+from tflgpu_wgpu.words import is_reserved
+
+_TYPES = {
+    Scalar.F16: "f16", Scalar.F32: "f32", Scalar.I32: "i32", Scalar.U32: "u32",
+    Scalar.BOOL: "bool",
+}  # fmt: skip
+_FUNCTIONS = {"rsqrt": "inverseSqrt"}
+#: Functions whose f16 form is exact, or as precise as its operators; others go through f32.
+_HALF_FUNCTIONS = frozenset({"abs", "sign", "floor", "ceil", "trunc", "round", "fma", "dot"})
+_BUILTINS = {
+    "global_id": "global_invocation_id",
+    "local_id": "local_invocation_id",
+    "group_id": "workgroup_id",
+}
+_SPECIAL_BITS = {"inf_bits": "0x7f800000u", "nan_bits": "0x7fc00000u"}
+ENTRY_POINT = "main"
+
+
+@attrs.frozen
+class WgslDialect:
+    """How kernels are written for one kind of device.
+
+    Attributes:
+        f16: The device has ``shader-f16``.
+        subgroups: It has ``subgroups``. The kernel language has no operation yet that uses them.
+        band: Bytes in front of every buffer's first element that belong to the binding: for
+            guard bands, which bindings would otherwise hide from a kernel that strays.
+    """
+
+    f16: bool = False
+    subgroups: bool = False
+    band: int = 0
+
+    def source(self, kernel: Kernel, *, writable: bool = False) -> str:
+        """The module of one kernel; its entry point is ``main``.
+
+        With ``writable`` every buffer is bound read_write: WebGPU allows parts of one buffer
+        in one dispatch only so, when any of them is written.
+
+        Raises:
+            KernelError: the kernel needs f16 or 8-bit buffers, and the device has none.
+        """
+        return _WgslPrinter(kernel, self, writable=writable).source()
+
+
+class _WgslPrinter(Printer):
+    def __init__(self, kernel: Kernel, dialect: WgslDialect, *, writable: bool) -> None:
+        super().__init__(kernel)
+        self.dialect = dialect
+        self._writable = writable
+        self._constants = _constant_values(kernel)
+        self._ids: dict[str, str] = {}
+        for root in [o for stmt in statements(kernel.body) for o in operands(stmt)]:
+            for expr in postorder([root]):
+                if isinstance(expr, Builtin) and expr.kind not in self._ids:
+                    self._ids[expr.kind] = self.names.fresh(expr.kind)
+        for kind, handler in list(self._handlers.items()):
+            self._handlers[kind] = self._folded(handler)
+
+    def _folded(self, handler: Callable[..., Code]) -> Callable[..., Code]:
+        def print_value(expr: Expr, *args: Code) -> Code:
+            value = self._constants.get(id(expr))
+            return handler(expr, *args) if value is None else self._literal(expr.type, value)
+
+        return print_value
+
+    # Types and literals
+
+    def is_reserved(self, ident: str) -> bool:
+        return is_reserved(ident)
+
+    def type_name(self, type: Type) -> str:
+        if type.scalar is Scalar.F16 and not self.dialect.f16:
+            raise self.fail("f16, which this device does not have; use precision F32")
+        name = _TYPES[type.scalar]
+        return name if type.width == 1 else f"vec{type.width}<{name}>"
+
+    def float_literal(self, value: float, scalar: Scalar) -> Code:
+        if math.isnan(value) or math.isinf(scalar.numpy.type(value)):
+            bits = "nan_bits" if math.isnan(value) else "inf_bits"
+            self.helpers.add(bits)
+            text = f"bitcast<f32>({bits})"
+            if scalar is Scalar.F16:
+                text = f"f16({text})"
+            return Code(f"-{text}", UNARY) if value < 0 else Code(text)
+        suffix = "h" if scalar is Scalar.F16 else "f"
+        text = shortest(value, scalar) + suffix
+        return Code(text, UNARY if text.startswith("-") else ATOM)
+
+    def _literal(self, type: Type, value: Array) -> Code:
+        lanes = [self.scalar_literal(type.scalar, lane) for lane in value.reshape(-1).tolist()]
+        if type.width == 1:
+            return lanes[0]
+        if len({lane.text for lane in lanes}) == 1:
+            lanes = lanes[:1]
+        return Code(f"{self.type_name(type)}({', '.join(lane.text for lane in lanes)})")
+
+    # Structure
+
+    def prelude(self) -> list[str]:
+        lines = ["enable f16;", ""] if self._uses_f16() else []
+        # Read at run time, as an infinity is no constant expression.
+        lines += [
+            f"var<private> {name}: u32 = {bits};"
+            for name, bits in _SPECIAL_BITS.items()
+            if name in self.helpers
+        ]
+        for name in sorted(self.helpers - _SPECIAL_BITS.keys()):
+            lines += helper(name)
+        return [*lines, ""] if lines and lines[-1] else lines
+
+    def open_kernel(self) -> list[str]:
+        lines = []
+        for i, buffer in enumerate(self.kernel.buffers):
+            read_only = buffer.access == "read" and not self._writable
+            access = "read" if read_only else "read_write"
+            lines.append(
+                f"@group(0) @binding({i}) var<storage, {access}> {self.names[buffer.name]}: "
+                f"array<{self._element(buffer)}>;"
+            )
+        for array in self.kernel.shared:
+            lines.append(
+                f"var<workgroup> {self.names[array.name]}: "
+                f"array<{self.type_name(array.type)}, {array.count}>;"
+            )
+        x, y, z = self.kernel.workgroup
+        lines += ["", f"// {self.kernel.name}", f"@compute @workgroup_size({x}, {y}, {z})"]
+        ids = [f"@builtin({_BUILTINS[k]}) {n}: vec3<u32>" for k, n in sorted(self._ids.items())]
+        lines.append(f"fn {ENTRY_POINT}({', '.join(ids)}) {{")
+        return lines
+
+    def _element(self, buffer: Buffer) -> str:
+        if buffer.scalar.is_storage_only:
+            raise self.fail(
+                f"buffer {buffer.name} of {buffer.scalar.value}: WGSL has no 8- and 16-bit "
+                "integers in memory"
+            )
+        return self.type_name(buffer.value_type)
+
+    def _uses_f16(self) -> bool:
+        kinds = [b.scalar for b in self.kernel.buffers]
+        kinds += [a.type.scalar for a in self.kernel.shared]
+        roots = [o for stmt in statements(self.kernel.body) for o in operands(stmt)]
+        kinds += [expr.type.scalar for expr in postorder(roots)]
+        return Scalar.F16 in kinds
+
+    def declare_shared(self, array: Shared) -> str:
+        return ""  # `open_kernel` does: they belong to the module
+
+    def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
+        return f"{'var' if mutable else 'let'} {ident}: {self.type_name(type)} = {value};"
+
+    def for_header(self, stmt: For, index: str, start: Code, stop: Code) -> list[str]:
+        step = f"{index}++" if stmt.step == 1 else f"{index} += {stmt.step}"
+        first = f"var {index}: i32 = {start.text}"
+        return [f"for ({first}; {index} < {stop.at(ADD)}; {step}) {{"]
+
+    def barrier(self) -> str:
+        return "workgroupBarrier();"
+
+    # Expressions
+
+    def builtin(self, expr: Builtin) -> Code:
+        return Code(f"i32({self._ids[expr.kind]}.{'xyz'[expr.axis]})")
+
+    def unary(self, expr: Unary, x: Code) -> Code:
+        if expr.op == "neg" and expr.type.scalar is Scalar.U32:  # which WGSL does not negate
+            zero = self._literal(expr.type, np.zeros(1, np.uint32))
+            return self.infix("sub", zero, x)
+        return super().unary(expr, x)
+
+    def binary(self, expr: Binary, a: Code, b: Code) -> Code:
+        if expr.op in ("shl", "shr"):
+            return self.infix(expr.op, self._typed(expr.a, a), self._as_u32(expr.b, b))
+        if expr.op in ("land", "lor") and expr.type.width > 1:
+            return self.infix("and" if expr.op == "land" else "or", a, b)
+        if expr.op in ("add", "sub", "mul", "div", "rem"):
+            both = self._is_splat(expr.a) and self._is_splat(expr.b)
+            if not both:
+                # An operator spreads a scalar over the lanes of its other operand.
+                a, b = self._unsplat(expr.a, a), self._unsplat(expr.b, b)
+        return super().binary(expr, a, b)
+
+    def _typed(self, expr: Expr, code: Code) -> Code:
+        """A whole-number literal that does not leave its type to the context."""
+        if id(expr) in self._constants and expr.type == I32:
+            return Code(f"i32({code.text})")
+        return code
+
+    def _as_u32(self, expr: Expr, code: Code) -> Code:
+        if expr.type.scalar is Scalar.U32:
+            return code
+        value = self._constants.get(id(expr))
+        kind = expr.type.with_scalar(Scalar.U32)
+        if value is not None:
+            return self._literal(kind, value.astype(np.uint32))
+        return self._call(self.type_name(kind), code)
+
+    def _is_splat(self, expr: Expr) -> bool:
+        splat = isinstance(expr, Splat) and not self.has_temporary(expr)
+        return splat or (isinstance(expr, Const) and expr.type.width > 1)
+
+    def _unsplat(self, expr: Expr, code: Code) -> Code:
+        if not self._is_splat(expr):
+            return code
+        if isinstance(expr, Splat):
+            return self.code_of(expr.x)
+        assert isinstance(expr, Const)
+        return self.scalar_literal(expr.type.scalar, expr.value)
+
+    def _call(self, name: str, *args: Code) -> Code:
+        # `f(a < b, c > d)` would be read as a template list, so comparisons get parentheses.
+        return Code(f"{name}({', '.join(a.at(SHIFT) if a.level >= AND else a.text for a in args)})")
+
+    def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
+        return self._call(expr.op, a, b)
+
+    def call(self, expr: Call, *args: Code) -> Code:
+        kind = expr.args[0].type
+        if kind.scalar is Scalar.F16 and expr.fn not in _HALF_FUNCTIONS:
+            wide = kind.with_scalar(Scalar.F32)
+            args = tuple(self._call(self.type_name(wide), a) for a in args)
+            return self._call(self.type_name(expr.type), self._function(expr.fn, wide, *args))
+        return self._function(expr.fn, kind, *args)
+
+    def _function(self, fn: str, kind: Type, *args: Code) -> Code:
+        if fn in ("tanh", "erf"):
+            return self._helper(fn, kind.width, *args)
+        return self._call(_FUNCTIONS.get(fn, fn), *args)
+
+    def _helper(self, stem: str, width: int, *args: Code) -> Code:
+        name = f"{stem}_{width}"
+        self.helpers.add(name)
+        return self._call(name, *args)
+
+    def select(self, expr: Select, cond: Code, a: Code, b: Code) -> Code:
+        return self._call("select", self._typed(expr.b, b), self._typed(expr.a, a), cond)
+
+    def cast(self, expr: Cast, x: Code) -> Code:
+        source, target = expr.x.type, expr.type
+        if target.scalar is Scalar.BOOL:
+            zero = self._literal(source, np.zeros(1, source.scalar.numpy))
+            return self.infix("ne", x, zero)
+        wide = source.with_scalar(Scalar.F32)
+        if target.scalar is Scalar.F16 and not source.is_float:
+            x = self._call(self.type_name(wide), x)  # whose rounding is defined
+        if source.is_float and not target.is_float:
+            if source != wide:
+                x = self._call(self.type_name(wide), x)
+            return self._helper(f"to_{target.scalar.value}", target.width, x)
+        return self._call(self.type_name(target), x)
+
+    def vec(self, expr: Vec, *parts: Code) -> Code:
+        return self._call(self.type_name(expr.type), *parts)
+
+    def splat(self, expr: Splat, x: Code) -> Code:
+        return self._call(self.type_name(expr.type), x)
+
+    # Memory
+
+    def load(self, expr: Load, index: Code) -> Code:
+        return Code(self._place(expr.buffer, expr.index, index, expr.scalar))
+
+    def store(self, stmt: Store, index: Code, value: Code) -> str:
+        place = self._place(stmt.buffer, stmt.index, index, stmt.scalar)
+        if stmt.buffer.scalar is Scalar.F16 and stmt.value.type.scalar is Scalar.F32:
+            value = self._call(self.type_name(stmt.value.type.with_scalar(Scalar.F16)), value)
+        return f"{place} = {value.text};"
+
+    def _place(self, buffer: Buffer, expr: Expr, index: Code, lane: bool) -> str:
+        """An element of a buffer, or a lane of one."""
+        name = self.names[buffer.name]
+        width = buffer.width if lane else 1
+        skip = self.dialect.band // (buffer.scalar.itemsize * (buffer.width // width))
+        known = self._constants.get(id(expr))
+        if known is not None:
+            at = int(known.item()) + skip
+            return f"{name}[{at}]" if width == 1 else f"{name}[{at // width}][{at % width}]"
+        if skip:
+            index = self.infix("add", index, Code(str(skip)))
+        if width == 1:
+            return f"{name}[{index.text}]"
+        if index.level < ATOM:
+            ident = self.names.fresh("at")
+            self._line(self.declare(ident, I32, index.text, False))
+            index = Code(ident)
+        shift = {2: 1, 4: 2}[width]
+        return f"{name}[{index.atom} >> {shift}u][{index.atom} & {width - 1}]"
+
+
+def _constant_values(kernel: Kernel) -> dict[int, Array]:
+    """The values of all expressions that depend on nothing: [1] or [1, lanes], by id."""
+    values: dict[int, Array] = {}
+    roots = [o for stmt in statements(kernel.body) for o in operands(stmt)]
+    for expr in postorder(roots):
+        parts = children(expr)
+        known = [values[id(p)] for p in parts if id(p) in values]
+        if len(known) == len(parts):
+            with np.errstate(all="ignore"):
+                value = _evaluate(expr, known)
+            if value is not None:
+                values[id(expr)] = value
+    return values
+
+
+def _evaluate(expr: Expr, parts: list[Array]) -> Array | None:
+    if isinstance(expr, Const):
+        return evaluate.constant(expr.type, expr.value)
+    if isinstance(expr, Binary):
+        return evaluate.binary(expr.op, *parts)
+    if isinstance(expr, Call):
+        return evaluate.call(expr.fn, parts)
+    if isinstance(expr, Cast):
+        return evaluate.convert(parts[0], expr.type.scalar)
+    if isinstance(expr, Unary):
+        return np.asarray(np.logical_not(parts[0]) if expr.op == "not" else np.negative(parts[0]))
+    if isinstance(expr, Splat):
+        return np.repeat(parts[0][:, None], expr.type.width, axis=1)
+    if isinstance(expr, Vec):
+        return np.stack(parts, axis=-1)
+    if isinstance(expr, Select):
+        cond: Any = parts[0] if parts[0].ndim == parts[1].ndim else parts[0][:, None]
+        return np.asarray(np.where(cond, parts[1], parts[2]))
+    return None

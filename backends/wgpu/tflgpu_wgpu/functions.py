@@ -1,0 +1,95 @@
+"""Functions that WGSL lacks, or defines too loosely, written in WGSL for each number of lanes.
+
+* ``tanh`` and ``erf``: WGSL has no erf, and drivers compute tanh from exponentials, which
+  overflow for large arguments and cancel near zero. The polynomials were fitted for this project
+  (weighted least squares with reweighting towards equal relative error, in f64); in f32 both are
+  within 4 units in the last place where the device's ``exp`` is within its bounds.
+* float to integer: WGSL limits to the floats inside the integer's range, and leaves NaN open; the
+  kernel language wants the integer's own limits, and 0.
+"""
+
+from __future__ import annotations
+
+_TANH = (-0.3333333134651184, 0.13332931697368622, -0.053876303136348724,
+         0.021121395751833916, -0.0062835924327373505)  # fmt: skip
+# erf(x) / x over x*x up to 1, and log(1 - erf(x)) over x from 1 to 4.
+_ERF = (1.1283791065216064, -0.3761235475540161, 0.112804114818573, -0.02671770565211773,
+        0.004924786742776632, -0.0005660143797285855)  # fmt: skip
+_LOG_ERFC = (-0.0006357275997288525, -1.1258608102798462, -0.6402440071105957,
+             -0.1012294813990593, 0.02091229148209095, -0.0027091631200164557,
+             0.00016132341988850385)  # fmt: skip
+
+
+def helper(name: str) -> list[str]:
+    """The lines of a function; ``name`` is a stem, an underscore and the number of lanes."""
+    stem, lanes = name.rsplit("_", 1)
+    return _BODIES[stem](name, int(lanes))
+
+
+def _vector(scalar: str, lanes: int) -> str:
+    return scalar if lanes == 1 else f"vec{lanes}<{scalar}>"
+
+
+def _polynomial(coefficients: tuple[float, ...], x: str, type: str) -> str:
+    """Horner's scheme."""
+    text = f"{type}({coefficients[-1]!r}f)"
+    for c in reversed(coefficients[:-1]):
+        text = f"({text} * {x} + {c!r}f)"
+    return text
+
+
+def _tanh(name: str, lanes: int) -> list[str]:
+    f = _vector("f32", lanes)
+    return [
+        f"fn {name}(x: {f}) -> {f} {{",
+        # Beyond 10 the result is 1 in f32, and the exponential stays finite.
+        f"    let a: {f} = min(abs(x), {f}(10.0f));",
+        f"    let t: {f} = a * a;",
+        f"    let near: {f} = a + a * t * {_polynomial(_TANH, 't', f)};",
+        "    let far = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);",
+        f"    let y: {f} = select(far, near, a < {f}(0.6f));",
+        f"    return select(y, -y, x < {f}(0.0f));",
+        "}",
+    ]
+
+
+def _erf(name: str, lanes: int) -> list[str]:
+    f = _vector("f32", lanes)
+    return [
+        f"fn {name}(x: {f}) -> {f} {{",
+        # Beyond 4 the result is 1 in f32.
+        f"    let a: {f} = min(abs(x), {f}(4.0f));",
+        f"    let t: {f} = min(a * a, {f}(1.0f));",
+        f"    let near: {f} = a * {_polynomial(_ERF, 't', f)};",
+        f"    let far: {f} = 1.0f - exp({_polynomial(_LOG_ERFC, 'a', f)});",
+        f"    let y: {f} = select(far, near, a < {f}(1.0f));",
+        f"    return select(y, -y, x < {f}(0.0f));",
+        "}",
+    ]
+
+
+def _to_integer(name: str, lanes: int, signed: bool) -> list[str]:
+    f, target = _vector("f32", lanes), _vector("i32" if signed else "u32", lanes)
+    bits = _vector("u32", lanes)
+    low, high = ("-2147483648.0f", "2147483648.0f") if signed else ("0.0f", "4294967296.0f")
+    most = "2147483647i" if signed else "4294967295u"
+    # The largest float below `high`, so that the conversion never sees more.
+    below = "2147483520.0f" if signed else "4294967040.0f"
+    return [
+        f"fn {name}(x: {f}) -> {target} {{",
+        f"    let inside: {target} = {target}(clamp(x, {f}({low}), {f}({below})));",
+        f"    let limited: {target} = select(inside, {target}({most}), x >= {f}({high}));",
+        # By its bits: a compiler may take it that there are no NaNs.
+        f"    let magnitude: {bits} = bitcast<{bits}>(x) & {bits}(0x7fffffffu);",
+        f"    let is_nan = magnitude > {bits}(0x7f800000u);",
+        f"    return select(limited, {target}(0), is_nan);",
+        "}",
+    ]
+
+
+_BODIES = {
+    "tanh": _tanh,
+    "erf": _erf,
+    "to_i32": lambda name, lanes: _to_integer(name, lanes, signed=True),
+    "to_u32": lambda name, lanes: _to_integer(name, lanes, signed=False),
+}

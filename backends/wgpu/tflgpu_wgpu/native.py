@@ -1,0 +1,165 @@
+"""wgpu-native's own functions, through the cffi binding that wgpu-py carries.
+
+wgpu-py checks and converts the arguments of every call, which costs more than the call; here the
+arguments of a run are prepared once. Errors of wgpu-native itself still become exceptions, as
+wgpu-py arranges it for its own calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from tflgpu.errors import DeviceError
+from tflgpu.kernel.builder import Size3
+from wgpu.backends.wgpu_native import _api, ffi, lib
+
+_CHECKED: Any = _api.libf  # raises what wgpu reports during a call
+_READ = 1  # WGPUMapMode_Read
+
+
+@attrs.frozen(eq=False)
+class Launch:
+    """A dispatch as wgpu-native takes it."""
+
+    pipeline: Any
+    bind_group: Any
+    groups: Size3
+
+
+@attrs.frozen(eq=False)
+class Copy:
+    """``nbytes`` from the start of a buffer to ``offset`` in another."""
+
+    source: Any
+    target: Any
+    offset: int
+    nbytes: int
+
+
+@attrs.frozen(eq=False)
+class Upload:
+    """``nbytes`` of host memory to the start of a buffer."""
+
+    buffer: Any
+    address: Any
+    nbytes: int
+
+
+def pointer(address: int) -> Any:
+    """A host address as a C pointer."""
+    return ffi.cast("void *", address)
+
+
+class Commands:
+    """The uploads, dispatches and copies of a run. Encoding takes one call a dispatch and two or
+    three more where pipeline and bindings change: WebGPU has no command buffer to submit again."""
+
+    def __init__(
+        self,
+        device: Any,
+        uploads: Sequence[Upload],
+        launches: Sequence[Launch],
+        copies: Sequence[Copy],
+    ) -> None:
+        self._device = device._internal
+        self._queue = device.queue._internal
+        self._uploads = [(u.buffer._internal, u.address, u.nbytes) for u in uploads]
+        self._copies = [(c.source._internal, c.target._internal, c.offset, c.nbytes)
+                        for c in copies]  # fmt: skip
+        self._launches: list[tuple[Any, Any, int, int, int]] = []
+        before: Any = None
+        for launch in launches:
+            # A pipeline stays set until another one is.
+            pipeline = None if launch.pipeline is before else launch.pipeline._internal
+            self._launches.append((pipeline, launch.bind_group._internal, *launch.groups))
+            before = launch.pipeline
+        self._alive = (device, *uploads, *launches, *copies)
+        self._encoder = ffi.new("WGPUCommandEncoderDescriptor *")
+        self._pass = ffi.new("WGPUComputePassDescriptor *")
+        self._buffer = ffi.new("WGPUCommandBufferDescriptor *")
+        self._submitted = ffi.new("WGPUCommandBuffer[1]")
+
+    def submit(self) -> None:
+        """Write the inputs, encode, and submit.
+
+        Raises:
+            wgpu.GPUError: wgpu refused a command.
+        """
+        for buffer, address, nbytes in self._uploads:
+            lib.wgpuQueueWriteBuffer(self._queue, buffer, 0, address, nbytes)
+        encoder = lib.wgpuDeviceCreateCommandEncoder(self._device, self._encoder)
+        if self._launches:
+            self._encode(lib.wgpuCommandEncoderBeginComputePass(encoder, self._pass))
+        for source, target, offset, nbytes in self._copies:
+            lib.wgpuCommandEncoderCopyBufferToBuffer(encoder, source, 0, target, offset, nbytes)
+        try:
+            # What was wrong with any of the commands is told here.
+            commands = _CHECKED.wgpuCommandEncoderFinish(encoder, self._buffer)
+        finally:
+            lib.wgpuCommandEncoderRelease(encoder)
+        self._submitted[0] = commands
+        try:
+            _CHECKED.wgpuQueueSubmit(self._queue, 1, self._submitted)
+        finally:
+            lib.wgpuCommandBufferRelease(commands)
+
+    def _encode(self, compute: Any) -> None:
+        set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        set_bind_group = lib.wgpuComputePassEncoderSetBindGroup
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        null = ffi.NULL
+        for pipeline, bind_group, x, y, z in self._launches:
+            if pipeline is not None:
+                set_pipeline(compute, pipeline)
+            set_bind_group(compute, 0, bind_group, 0, null)
+            dispatch(compute, x, y, z)
+        lib.wgpuComputePassEncoderEnd(compute)
+        lib.wgpuComputePassEncoderRelease(compute)
+
+
+class Download:
+    """Waits for the device, and copies a mappable buffer into host memory."""
+
+    def __init__(self, device: Any, buffer: Any, address: Any, nbytes: int) -> None:
+        self._device = device._internal
+        self._alive = (device, buffer)
+        self._buffer = buffer._internal
+        self._address = address
+        self._nbytes = nbytes
+        self._problem: str | None = None
+        self._done = False
+
+        @ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")  # type: ignore[untyped-decorator]
+        def mapped(status: int, message: Any, data1: Any, data2: Any) -> None:
+            self._done = True
+            if status != lib.WGPUMapAsyncStatus_Success:
+                text = ffi.string(message.data, message.length).decode(errors="replace")
+                self._problem = text or f"status {status}"
+
+        self._callback = mapped
+        self._info = ffi.new("WGPUBufferMapCallbackInfo *")
+        self._info.mode = lib.WGPUCallbackMode_AllowProcessEvents
+        self._info.callback = mapped
+
+    def wait(self) -> None:
+        """Return when everything that was submitted is done, and the copy made.
+
+        Raises:
+            DeviceError: the device is lost.
+            wgpu.GPUError: wgpu refused.
+        """
+        if not self._nbytes:
+            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)  # noqa: FBT003
+            return
+        self._done, self._problem = False, None
+        _CHECKED.wgpuBufferMapAsync(self._buffer, _READ, 0, self._nbytes, self._info[0])
+        _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)  # noqa: FBT003
+        while not self._done:  # another thread's poll may be about to call back
+            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)  # noqa: FBT003
+        if self._problem is not None:
+            raise DeviceError(f"waiting for the device: {self._problem}")
+        source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
+        ffi.memmove(self._address, source, self._nbytes)
+        lib.wgpuBufferUnmap(self._buffer)

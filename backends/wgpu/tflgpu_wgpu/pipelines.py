@@ -1,0 +1,109 @@
+"""Compute pipelines: one for each distinct source, compiled side by side."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import attrs
+import wgpu
+from tflgpu.errors import CompileError
+from tflgpu.kernel.tree import Kernel
+
+from tflgpu_wgpu.dialect import ENTRY_POINT
+
+_MAX_THREADS = 16
+
+
+@attrs.frozen
+class Job:
+    """What a pipeline is made of: the module's text, and which bindings are read-only."""
+
+    source: str
+    read_only: tuple[bool, ...]
+    name: str = attrs.field(eq=False)
+
+    @classmethod
+    def of(cls, kernel: Kernel, source: str, *, writable: bool) -> Job:
+        """The job of a kernel that was printed so."""
+        access = tuple(b.access == "read" and not writable for b in kernel.buffers)
+        return cls(source, access, kernel.name)
+
+
+@attrs.frozen(eq=False)
+class Pipeline:
+    """A pipeline and the layout of its bind group."""
+
+    handle: Any
+    layout: Any
+
+
+class Compiler:
+    """Compiles for one device. Safe to use from several threads."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._pipelines: dict[Job, Pipeline] = {}
+        self._layouts: dict[tuple[bool, ...], Any] = {}
+        #: Pipelines made so far, for tests and reports.
+        self.compiled = 0
+
+    def compile(self, jobs: Iterable[Job]) -> dict[Job, Pipeline]:
+        """Pipelines by job.
+
+        Raises:
+            CompileError: wgpu or the driver refused one; the message has the log and the source.
+        """
+        with self._lock:
+            asked = list(dict.fromkeys(jobs))
+            wanted = [job for job in asked if job not in self._pipelines]
+            layouts = [self._layout(job.read_only) for job in wanted]
+            if len(wanted) > 1:
+                threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
+                with ThreadPoolExecutor(threads, "tflgpu-wgpu-compile") as pool:
+                    made = list(pool.map(self._pipeline, wanted, layouts))
+            else:
+                made = [self._pipeline(*pair) for pair in zip(wanted, layouts, strict=True)]
+            self.compiled += len(made)
+            self._pipelines.update(zip(wanted, made, strict=True))
+            return {job: self._pipelines[job] for job in asked}
+
+    def clear(self) -> None:
+        """Forget all pipelines."""
+        with self._lock:
+            self._pipelines.clear()
+            self._layouts.clear()
+
+    def _layout(self, read_only: tuple[bool, ...]) -> Any:
+        found = self._layouts.get(read_only)
+        if found is None:
+            entries = [
+                {
+                    "binding": i,
+                    "visibility": wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": "read-only-storage" if only else "storage"},
+                }
+                for i, only in enumerate(read_only)
+            ]
+            found = self._device.create_bind_group_layout(entries=entries)
+            self._layouts[read_only] = found
+        return found
+
+    def _pipeline(self, job: Job, layout: Any) -> Pipeline:
+        device = self._device
+        try:
+            module = device.create_shader_module(label=job.name, code=job.source)
+            handle = device.create_compute_pipeline(
+                label=job.name,
+                layout=device.create_pipeline_layout(bind_group_layouts=[layout]),
+                compute={"module": module, "entry_point": ENTRY_POINT},
+            )
+        except (wgpu.GPUError, RuntimeError) as error:
+            raise CompileError(
+                f"wgpu refused kernel {job.name}\n--- log\n{error}\n--- source\n{job.source}"
+            ) from error
+        return Pipeline(handle, layout)

@@ -1,0 +1,72 @@
+"""Which buffer each region of the arena gets.
+
+WebGPU does not let one dispatch read a part of a buffer that is bound read-only while it writes
+another part of the same buffer. So the arena is no single buffer here: regions become buffers of
+their own, and those that are in use at different times share one ("shared objects" in the
+literature on memory planning for inference; the greedy order is by size).
+"""
+
+from __future__ import annotations
+
+import attrs
+from tflgpu.runtime.protocols import ArenaRef, Plan
+
+
+@attrs.frozen
+class Placement:
+    """Buffers' sizes, and for every region the index of its buffer and the offset in it."""
+
+    sizes: tuple[int, ...]
+    of: dict[ArenaRef, tuple[int, int]]
+
+
+def place(plan: Plan) -> Placement:
+    """Give every region a buffer.
+
+    A plan whose regions overlap while both hold data gets one buffer for the whole arena.
+    """
+    if _overlays(plan):
+        refs = {r for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)}
+        return Placement((plan.arena_bytes,), {ref: (0, ref.offset) for ref in refs})
+    spans: dict[ArenaRef, tuple[int, int]] = {}
+    for step, dispatch in enumerate(plan.dispatches):
+        for ref in dispatch.refs:
+            if isinstance(ref, ArenaRef):
+                spans[ref] = (spans.get(ref, (step, step))[0], step)
+    sizes: list[int] = []
+    users: list[list[tuple[int, int]]] = []
+    of: dict[ArenaRef, tuple[int, int]] = {}
+    for ref in sorted(spans, key=lambda r: (-r.nbytes, spans[r], r.offset)):
+        first, last = spans[ref]
+        free = (
+            i
+            for i, used in enumerate(users)
+            if all(last < start or end < first for start, end in used)
+        )
+        index = next(free, len(sizes))
+        if index == len(sizes):
+            sizes.append(ref.nbytes)
+            users.append([])
+        users[index].append((first, last))
+        of[ref] = (index, 0)
+    return Placement(tuple(sizes), of)
+
+
+def _overlays(plan: Plan) -> bool:
+    """Whether a dispatch reads bytes that were last written by the name of another region."""
+    written: dict[ArenaRef, int] = {}
+    for step, dispatch in enumerate(plan.dispatches):
+        pairs = list(zip(dispatch.kernel.buffers, dispatch.refs, strict=False))
+        for buffer, ref in pairs:
+            if isinstance(ref, ArenaRef) and buffer.access != "write":
+                own = written.get(ref, -1)
+                if any(at > own and _overlap(ref, other) for other, at in written.items()):
+                    return True
+        for buffer, ref in pairs:
+            if isinstance(ref, ArenaRef) and buffer.access != "read":
+                written[ref] = step
+    return False
+
+
+def _overlap(a: ArenaRef, b: ArenaRef) -> bool:
+    return a != b and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes

@@ -1,0 +1,52 @@
+"""Hooks of the WebGPU backend. Imports without wgpu."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tflgpu.hookspecs import hookimpl
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
+
+if TYPE_CHECKING:
+    from tflgpu.options import DelegateOptions
+    from tflgpu.runtime.protocols import Device
+
+NAME = "wgpu"
+
+
+@hookimpl
+def tflgpu_register_backends() -> list[BackendInfo]:
+    """One backend, for every native API that wgpu speaks."""
+    return [
+        BackendInfo(
+            NAME,
+            API_VERSION,
+            requires=("wgpu",),
+            extra="wgpu",
+            rank=10,
+            system_hint="a Vulkan, Metal or D3D12 driver: e.g. apt install mesa-vulkan-drivers",
+        )
+    ]
+
+
+@hookimpl
+def tflgpu_probe(backend: str) -> Probe | None:
+    """List the adapters, GPUs first."""
+    if backend != NAME:
+        return None
+    try:
+        from tflgpu_wgpu.adapters import probe
+    except (ImportError, OSError, RuntimeError) as error:
+        # wgpu is installed (the registry looked), but its native library may not load here.
+        return Probe(False, f"wgpu cannot be imported: {error}")
+    return probe()
+
+
+@hookimpl
+def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> Device | None:
+    """Open one of the devices that the probe lists."""
+    if backend != NAME:
+        return None
+    from tflgpu_wgpu.device import WgpuDevice
+
+    return WgpuDevice(index)

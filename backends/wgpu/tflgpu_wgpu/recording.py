@@ -1,0 +1,218 @@
+"""A plan bound to a device, run again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch, PlannedIO
+
+from tflgpu_wgpu.failure import device_errors
+from tflgpu_wgpu.memory import Memory, Region, padded
+from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, pointer
+from tflgpu_wgpu.timers import Timers
+
+
+@attrs.frozen(eq=False)
+class Bound:
+    """A dispatch, ready to be encoded, and the regions that it touches."""
+
+    dispatch: PlannedDispatch
+    launch: Launch
+    regions: tuple[Region, ...]
+
+
+class WgpuRecording:
+    """A `Recording`: everything is bound once, and each run encodes one command buffer."""
+
+    def __init__(
+        self,
+        device: Any,
+        lock: threading.RLock,
+        memory: Memory,
+        plan: Plan,
+        bound: Sequence[Bound],
+        on_close: Callable[[WgpuRecording], None],
+    ) -> None:
+        self._device = device
+        self._lock = lock
+        self._memory = memory
+        self._bound = list(bound)
+        self._on_close = on_close
+        self._closed = False
+        self._failure = ""
+        input_host, self._inputs, input_starts = _host_arrays(plan.inputs)
+        output_host, self._outputs, output_starts = _host_arrays(plan.outputs)
+        uploads = [
+            Upload(region.buffer, pointer(input_host.ctypes.data + start), size)
+            for region, start in zip(memory.inputs, input_starts, strict=True)
+            if (size := _words(region.nbytes)) and not region.band
+        ]
+        banded = [(region, input_host[start : start + _words(region.nbytes)])
+                  for region, start in zip(memory.inputs, input_starts, strict=True)]  # fmt: skip
+        self._banded_inputs = [(r, a) for r, a in banded if r.band and a.size]
+        sizes = [_words(region.nbytes) for region in memory.outputs]
+        total = output_host.nbytes if any(sizes) else 0
+        staging = memory.buffer("the outputs", padded(total), "MAP_READ|COPY_DST")
+        copies = [
+            Copy(region.buffer, staging, start, size)
+            for region, start, size in zip(memory.outputs, output_starts, sizes, strict=True)
+            if size and not region.band
+        ]
+        self._banded_outputs = [
+            (region, output_host[start : start + size])
+            for region, start, size in zip(memory.outputs, output_starts, sizes, strict=True)
+            if size and region.band
+        ]
+        launches = [b.launch for b in self._bound if all(b.launch.groups)]
+        self._all = Commands(device, uploads, launches, copies)
+        self._before = Commands(device, uploads, [], [])
+        self._after = Commands(device, [], [], copies)
+        self._download = Download(device, staging, pointer(output_host.ctypes.data), total)
+        self._timers: Timers | None = None
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per plan input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per plan output."""
+        return self._outputs
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels launched by a run."""
+        return len(self._bound)
+
+    def run(self) -> None:
+        """Upload, run every dispatch, download; return when the outputs are there.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run, or, with guard bands, a
+                kernel wrote outside its buffers.
+        """
+        with self._lock:
+            self._check_usable()
+            try:
+                with device_errors("running"):
+                    if self._memory.guarded:
+                        self._run_guarded()
+                    else:
+                        self._all.submit()
+                        self._download.wait()
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Run once with a timer around every dispatch; empty where the device has no timers.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            if "timestamp-query" not in self._device.features or self._memory.guarded:
+                return []
+            try:
+                with device_errors("profiling"):
+                    return self._run_profiled()
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
+    def close(self) -> None:
+        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._inputs = self._outputs = ()
+            self._bound.clear()
+            self._banded_inputs, self._banded_outputs = [], []
+            del self._all, self._before, self._after, self._download
+            self._timers = None
+            try:
+                # A device that is lost cannot release what it held; that is no news here.
+                with device_errors("closing"):
+                    self._memory.release()
+            except DeviceError:
+                pass
+        self._on_close(self)
+
+    # Inside
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StateError("this recording is closed")
+        if self._failure:
+            raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
+
+    def _run_profiled(self) -> list[DispatchTime]:
+        if self._timers is None:
+            self._timers = Timers(self._device)
+        self._before.submit()
+        seconds = self._timers.run([b.launch for b in self._bound])
+        self._after.submit()
+        self._download.wait()
+        return [
+            DispatchTime(b.dispatch.label, b.dispatch.kernel.name, time)
+            for b, time in zip(self._bound, seconds, strict=True)
+        ]
+
+    def _run_guarded(self) -> None:
+        """Dispatch by dispatch, so that the one which writes outside a buffer can be named."""
+        self._memory.poison()
+        queue = self._device.queue
+        for region, host in self._banded_inputs:
+            queue.write_buffer(region.buffer, region.offset, host)
+        for bound in self._bound:
+            if all(bound.launch.groups):
+                Commands(self._device, [], [bound.launch], []).submit()
+            for region in dict.fromkeys(bound.regions):
+                self._check(region, bound)
+        for region in self._memory.regions:
+            self._check(region, None)
+        for region, host in self._banded_outputs:
+            found = queue.read_buffer(region.buffer, region.offset, host.nbytes)
+            host[...] = np.frombuffer(found, np.uint8)
+
+    def _check(self, region: Region, bound: Bound | None) -> None:
+        damage = self._memory.damage(region)
+        if damage:
+            blame = (
+                f"dispatch {bound.dispatch.label}, kernel {bound.dispatch.kernel.name}"
+                if bound
+                else "some dispatch that does not use it"
+            )
+            raise DeviceError(f"{blame}: {damage}")
+
+
+def _words(nbytes: int) -> int:
+    """WebGPU copies words of 4 bytes."""
+    return -(-nbytes // 4) * 4
+
+
+def _host_arrays(
+    ios: Sequence[PlannedIO],
+) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], tuple[Array, ...], list[int]]:
+    """One block of host memory, the arrays in it, and where each starts."""
+    starts, end = [], 0
+    for io in ios:
+        starts.append(end)
+        end += padded(io.nbytes)
+    block = np.zeros(end, np.uint8)
+    arrays = tuple(
+        block[start : start + io.nbytes].view(io.dtype.numpy).reshape(io.shape)
+        for start, io in zip(starts, ios, strict=True)
+    )
+    return block, arrays, starts
