@@ -117,7 +117,10 @@ class Memory:
 
     def release(self) -> None:
         """Free everything."""
-        regions = self.regions
+        # The newest part of the arena first: NVIDIA's driver (580.159, H200) crashes when
+        # sub-buffers are released in the order in which they were made.
+        arena = [] if self._arena is None else [self._arena]
+        regions = [*reversed(self._slices.values()), *arena, *self.constants]
         self.constants, self._slices, self._arena = [], {}, None
         for region in regions:
             free(region)
