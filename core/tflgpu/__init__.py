@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tflgpu import errors
 
 if TYPE_CHECKING:
+    from tflgpu.compat.device_list import CompatibilityList
     from tflgpu.delegate import GpuDelegate
     from tflgpu.interpreter import Interpreter
     from tflgpu.kernel.lowering import Precision
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "CompatibilityList",
     "DelegateOptions",
     "GpuDelegate",
     "InferencePreference",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CompatibilityList": "tflgpu.compat.device_list",
     "DelegateOptions": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",

@@ -1,6 +1,6 @@
 """`GpuDelegate`: the one place that orders the stages, from a graph to a running session.
 
-    graph -> passes -> partition -> (per part) rules -> plan -> recording -> session
+graph -> passes -> partition -> (per part) rules -> plan -> recording -> session
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from typing import Any
 
 import attrs
 
-from tflgpu.choose import Choice, choose
-from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.choose import open_best
+from tflgpu.compat.judge import effective_caps
+from tflgpu.errors import DeviceError, OptionError, StateError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
+from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site, Unsupported
 from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.options import DelegateOptions
 from tflgpu.partition import Part, Partitioning, partition
+from tflgpu.partition import Refusal as NodeRefusal
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
@@ -50,13 +53,9 @@ class GpuDelegate:
     def __init__(self, options: DelegateOptions | None = None, **kwargs: Any) -> None:
         self.options = _options(options, kwargs)
         self._registry: Registry = registry()
-        self.choice: Choice = choose(self._registry, self.options)
-        self._device: Device | NodeDevice | None = None
         self._closed = False
-        if self.choice.device is not None:
-            info = self.choice.device
-            self._device = self._registry.open_device(info.backend, info.index, self.options)
-        else:
+        self.choice, self._device = open_best(self._registry, self.options)
+        if self._device is None:
             for reason in self.choice.reasons:
                 _LOG.warning("tflgpu: %s", reason)
 
@@ -66,12 +65,20 @@ class GpuDelegate:
         return self._device
 
     @property
+    def caps(self) -> DeviceCaps:
+        """What is used of the device: its capabilities, less what the device database knows to
+        be broken."""
+        if self._device is None:
+            return DeviceCaps()
+        return effective_caps(self._device.caps, self.choice.judgement)
+
+    @property
     def precision(self) -> Precision:
         """The precision in use: the one asked for, or the next that the device has."""
         wanted = self.options.wanted_precision
         if self._device is None:
             return Precision.F32
-        caps = self._device.caps
+        caps = self.caps
         if wanted is Precision.F16 and not caps.f16_arithmetic:
             wanted = Precision.F32_F16
         if wanted is Precision.F32_F16 and not caps.f16_storage:
@@ -86,10 +93,15 @@ class GpuDelegate:
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run, or any
                 refusal where ``allow_fallback`` is off.
-            DeviceError: the device could not load the plan.
+            DeviceError: the device could not load a part, and was asked for or ``allow_fallback``
+                is off. Otherwise that part runs on the CPU, which the report and a warning say.
         """
         if self._closed:
             raise StateError("this delegate is closed")
+        if self._device is None and not self.options.allow_fallback:
+            raise UnsupportedError(
+                "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
+            )
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all)
         work = graph.copy()
@@ -98,11 +110,16 @@ class GpuDelegate:
         variables = make_variables(work)
         steps: list[Step] = []
         try:
-            for part in parts.parts:
-                recording = self._record(part, variables)
-                steps.append(
-                    Step(recording, tuple(part.inputs), tuple(part.outputs), _label(part))
-                )
+            for index in range(len(parts.parts)):
+                try:
+                    recording = self._record(parts.parts[index], variables)
+                except DeviceError as error:
+                    if self.choice.explicit or not self.options.allow_fallback:
+                        raise
+                    parts = _on_cpu(parts, index, self._not_loaded(error))
+                    recording = self._record(parts.parts[index], variables)
+                part = parts.parts[index]
+                steps.append(Step(recording, tuple(part.inputs), tuple(part.outputs), _label(part)))
             report = self._report(graph, work, parts, steps)
             return Session(work, steps, report, variables)
         except BaseException:
@@ -142,8 +159,7 @@ class GpuDelegate:
         return KernelRegistry(self._registry.rules(self._device.info.backend))
 
     def _site(self) -> Site:
-        assert self._device is not None
-        return Site(self._device.caps, self.precision)
+        return Site(self.caps, self.precision)
 
     def _partition(self, graph: Graph) -> Partitioning:
         kernels, site = self._kernels(), self._site()
@@ -183,6 +199,15 @@ class GpuDelegate:
         self._registry.plan_ready(device.info.backend, plan)
         return device.load(plan, guard_bands=self.options.guard_bands)
 
+    def _not_loaded(self, error: DeviceError) -> str:
+        assert self._device is not None
+        info = self._device.info
+        where = f"{info.backend} device {info.index} ({info.name})"
+        _LOG.warning("tflgpu: a part of the model runs on the CPU; %s: %s", where, error)
+        # Compilers are told to say everything; a line of it is enough for every operator.
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        return f"{where} could not load it: {said}"
+
     def _plan(self, part: Part) -> Plan:
         device = self._device
         assert isinstance(device, Device)
@@ -221,9 +246,7 @@ class GpuDelegate:
             else "; ".join(self.choice.reasons)
         )
         refusals = tuple(attrs.evolve(r, reason=reason) for r in session.report.refusals)
-        session.report = attrs.evolve(
-            session.report, refusals=refusals, choice=self.choice.reasons
-        )
+        session.report = attrs.evolve(session.report, refusals=refusals, choice=self.choice.reasons)
         return session
 
     def _report(
@@ -291,6 +314,15 @@ def _known(node: Node, ops: Mapping[str, Any]) -> Unsupported | None:
     return None if reason is None else Unsupported(reason)
 
 
+def _on_cpu(parts: Partitioning, index: int, reason: str) -> Partitioning:
+    """The same parts, one of them on the CPU after all."""
+    part = parts.parts[index]
+    moved = attrs.evolve(part, delegated=False, gain=0.0)
+    refusals = tuple(NodeRefusal(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
+    return Partitioning(
+        (*parts.parts[:index], moved, *parts.parts[index + 1 :]), parts.refusals + refusals
+    )
+
+
 def _label(part: Part) -> str:
     return f"{len(part.nodes)} nodes on the {'device' if part.delegated else 'CPU'}"
-

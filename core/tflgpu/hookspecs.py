@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from tflgpu.compat.entry import CompatEntry
     from tflgpu.ir.graph import Node
     from tflgpu.kernel.rule import Rule, Site, Unsupported
     from tflgpu.ops.base import OpDef
     from tflgpu.options import DelegateOptions
     from tflgpu.passes.base import Pass
+    from tflgpu.runtime.profile import Profile
     from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
 PROJECT = "tflgpu"
@@ -67,9 +69,22 @@ def tflgpu_register_passes() -> list[Pass]:
     raise AssertionError("a specification is never called")
 
 
+@hookspec
+def tflgpu_compat_entries(backend: str) -> list[CompatEntry]:
+    """Add entries to the device database for a backend: devices to leave out, features that a
+    driver lists but breaks, options that suit a device."""
+    raise AssertionError("a specification is never called")
+
+
 @hookspec(firstresult=True)
 def tflgpu_node_support(backend: str, node: Node, site: Site) -> Unsupported | None:
     """Veto a node that a rule accepted (a driver's defect, say); None = no objection."""
+
+
+@hookspec(firstresult=True)
+def tflgpu_conformance_profile(backend: str) -> Profile | None:
+    """Say which conformance cases one of your backends is known to fail, and why, and whether
+    it needs a wider tolerance; None for others'."""
 
 
 @hookspec

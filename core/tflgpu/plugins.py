@@ -19,6 +19,8 @@ import attrs
 import pluggy
 
 from tflgpu import hookspecs
+from tflgpu.compat.entry import CompatEntry
+from tflgpu.compat.table import SHIPPED
 from tflgpu.errors import DeviceError, PluginError, TflgpuError
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
@@ -26,6 +28,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import merge_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
+from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Device, NodeDevice, Plan, Probe
 
 GROUP = "tflgpu"
@@ -109,6 +112,10 @@ class Registry:
             kinds = (KernelRule, ElementwiseRule)
             pairs = self._collect("tflgpu_register_kernels", kinds, backend=name)
             self._rules[name] = tuple(rule for _, rules in pairs for rule in rules)
+        self._compat: dict[str, tuple[CompatEntry, ...]] = {}
+        for name in self.backends:
+            listed = self._collect("tflgpu_compat_entries", (CompatEntry,), backend=name)
+            self._compat[name] = SHIPPED + tuple(e for _, entries in listed for e in entries)
 
     @classmethod
     def of(cls, plugins: Mapping[str, object], distribution: str = "explicit") -> Registry:
@@ -155,6 +162,15 @@ class Registry:
         """
         self._known(backend)
         return self._rules[backend]
+
+    def compat_entries(self, backend: str) -> tuple[CompatEntry, ...]:
+        """What the device database has for a backend: shipped entries, then plugins'.
+
+        Raises:
+            DeviceError: there is no such backend.
+        """
+        self._known(backend)
+        return self._compat[backend]
 
     def passes(self) -> tuple[Pass, ...]:
         """Graph passes of plugins, ordered by phase and name."""
@@ -218,6 +234,24 @@ class Registry:
             if answer is not None:
                 return answer
         return None
+
+    def conformance_profile(self, backend: str) -> Profile:
+        """What a backend says of itself to the conformance suite; the default where it is silent.
+
+        Raises:
+            DeviceError: there is no such backend.
+            PluginError: its plugin failed on the question, or answered with something else.
+        """
+        self._known(backend)
+        owner = self._owners[backend]
+        answer = _attempt(self._hook(owner, "tflgpu_conformance_profile"), backend=backend)
+        if isinstance(answer, _Failed):
+            raise PluginError(
+                f"plugin {owner} failed in tflgpu_conformance_profile: {answer}"
+            ) from answer.error
+        if answer is not None and not isinstance(answer, Profile):
+            raise PluginError(f"plugin {owner} answered {answer!r}, not a Profile or None")
+        return answer or Profile()
 
     def plan_ready(self, backend: str, plan: Plan) -> None:
         """Show a plan to the plugins that watch; one that fails is logged."""

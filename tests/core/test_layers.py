@@ -23,7 +23,7 @@ LAYERS = (
     ("passes", "work", "partition"),
     ("runtime", "hookspecs", "compat", "serialize"),
     ("plugins",),
-    ("choose", "delegate"),
+    ("choose", "compat.device_list", "delegate"),
     ("interpreter", "litert"),
     ("conformance",),
     ("demo",),
@@ -33,7 +33,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 # What a backend may build on: the seams, and nothing that orchestrates.
-SEAMS = ("errors", "ir", "kernel", "kernels", "ops", "hookspecs", "options", "runtime")
+SEAMS = ("errors", "compat", "ir", "kernel", "kernels", "ops", "hookspecs", "options", "runtime")
 
 
 def python_files(folder: Path) -> list[Path]:

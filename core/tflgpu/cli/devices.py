@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from tflgpu.choose import choose
+from tflgpu.choose import open_best
 from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable
+from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.errors import TflgpuError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
@@ -69,14 +70,16 @@ def _open(known: Registry, info: DeviceInfo) -> _Found:
         return _Found(info, None, str(error))
     caps = device.caps
     device.close()
-    return _Found(info, caps)
+    return _Found(info, effective_caps(caps, judge(info, known.compat_entries(info.backend))))
 
 
 def _choice(known: Registry) -> tuple[DeviceInfo | None, tuple[str, ...]]:
     try:
-        choice = choose(known, DelegateOptions())
+        choice, device = open_best(known, DelegateOptions())
     except TflgpuError as error:  # TFLGPU_BACKEND asks for one that is not there
         return None, (str(error),)
+    if device is not None:
+        device.close()
     return choice.device, choice.reasons
 
 

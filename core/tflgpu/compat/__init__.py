@@ -1,1 +1,11 @@
-"""tflgpu.compat"""
+"""The device database: what is known of devices and drivers beyond what they say themselves.
+
+`entry` defines an entry, `table` holds the shipped ones, `judge` matches them against a device,
+`device_list` is the public view in the manner of TFLite's `CompatibilityList`. `measure` and
+`remembered` compare devices by running something on them.
+"""
+
+from tflgpu.compat.entry import CompatEntry, Verdict
+from tflgpu.compat.judge import Judgement, effective_caps, judge
+
+__all__ = ["CompatEntry", "Judgement", "Verdict", "effective_caps", "judge"]
