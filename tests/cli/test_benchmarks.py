@@ -1,0 +1,55 @@
+"""The benchmark program: a race that everyone ends, or is out of with a reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "core" / "tflgpu" / "demo" / "digits.tflite"
+
+pytest.importorskip("ai_edge_litert")
+
+
+def benchmark(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.run", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_a_race(tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    done = benchmark(
+        "--models", DIGITS, "--backends", "cpu_ref", "abacus", "--rounds", 4, "--warm-up", 1,
+        "--litert-threads", 1, "--json", report,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(report.read_text())
+    assert found["versions"]["tflgpu"]
+    assert found["machine"]["cpus"] >= 1
+    litert, references, abacus = found["models"]["digits"]
+    assert litert["contestant"] == "LiteRT CPU"
+    assert len(litert["times_ms"]) == len(references["times_ms"]) == 4
+    assert litert["relative_l2"] == 0
+    assert 0 < references["relative_l2"] < 1e-5
+    assert references["p10_ms"] <= references["median_ms"] <= references["p90_ms"]
+    assert "7 of 7 operators" in references["note"]
+    assert "there is no backend 'abacus'" in abacus["failure"]
+    assert abacus["times_ms"] == []
+    assert "out: DeviceError" in done.stdout
+
+
+def test_a_model_that_is_not_there() -> None:
+    done = benchmark("--models", "no_such_model", "--rounds", 1)
+    assert done.returncode == 1
+    assert "there is no model no_such_model" in done.stderr
+
+
+def test_rounds_below_one() -> None:
+    assert benchmark("--models", DIGITS, "--rounds", 0).returncode == 2
