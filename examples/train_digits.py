@@ -39,7 +39,8 @@ def initial_weights(rng: np.random.Generator) -> Weights:
     """He-scaled weights, in TFLite's layouts: OHWI, 1HWC for depthwise, [out, in] for dense."""
 
     def draw(*shape: int, fan_in: int) -> Floats:
-        return (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+        drawn: Floats = (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+        return drawn
 
     return {
         "conv": draw(8, 3, 3, 1, fan_in=9),
