@@ -158,11 +158,11 @@ class _WgslPrinter(Printer):
                 f"@group(0) @binding({i}) var<storage, {access}> {self.names[buffer.name]}: "
                 f"array<{self._element(buffer)}>;"
             )
-        for array in self.kernel.shared:
-            lines.append(
-                f"var<workgroup> {self.names[array.name]}: "
-                f"array<{self.type_name(array.type)}, {array.count}>;"
-            )
+        lines += [
+            f"var<workgroup> {self.names[array.name]}: "
+            f"array<{self.type_name(array.type)}, {array.count}>;"
+            for array in self.kernel.shared
+        ]
         x, y, z = self.kernel.workgroup
         lines += ["", f"// {self.kernel.name}", f"@compute @workgroup_size({x}, {y}, {z})"]
         ids = [f"@builtin({_BUILTINS[k]}) {n}: vec3<u32>" for k, n in sorted(self._ids.items())]

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 _TANH = (-0.3333333134651184, 0.13332931697368622, -0.053876303136348724,
          0.021121395751833916, -0.0062835924327373505)  # fmt: skip
 # erf(x) / x over x*x up to 1, and log(1 - erf(x)) over x from 1 to 4.
@@ -87,7 +89,7 @@ def _to_integer(name: str, lanes: int, signed: bool) -> list[str]:
     ]
 
 
-_BODIES = {
+_BODIES: dict[str, Callable[[str, int], list[str]]] = {
     "tanh": _tanh,
     "erf": _erf,
     "to_i32": lambda name, lanes: _to_integer(name, lanes, signed=True),

@@ -151,13 +151,13 @@ class Download:
             wgpu.GPUError: wgpu refused.
         """
         if not self._nbytes:
-            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)  # noqa: FBT003
+            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)
             return
         self._done, self._problem = False, None
         _CHECKED.wgpuBufferMapAsync(self._buffer, _READ, 0, self._nbytes, self._info[0])
-        _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)  # noqa: FBT003
+        _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)
         while not self._done:  # another thread's poll may be about to call back
-            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)  # noqa: FBT003
+            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)
         if self._problem is not None:
             raise DeviceError(f"waiting for the device: {self._problem}")
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)

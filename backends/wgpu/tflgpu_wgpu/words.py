@@ -6,8 +6,7 @@ import re
 
 # WebGPU Shading Language, sections "Keyword Summary", "Reserved Words", "Predeclared Types" and
 # "Built-in Functions"; a module may shadow the predeclared ones, and then cannot use them.
-_WORDS = frozenset(
-    """
+_TEXT = """
     alias break case const const_assert continue continuing default diagnostic discard else enable
     false fn for if let loop override requires return struct switch true var while
 
@@ -36,8 +35,8 @@ _WORDS = frozenset(
     modf normalize outerProduct pow quantizeToF16 radians reflect refract reverseBits round
     saturate select sign sin sinh smoothstep sqrt step storageBarrier tan tanh textureBarrier
     transpose trunc workgroupBarrier workgroupUniformLoad
-    """.split()
-)
+"""
+_WORDS = frozenset(_TEXT.split())
 _PATTERN = re.compile(
     r"_|__.*|vec[234][a-z]?|mat[234]x[234][fh]?|(pack|unpack)[24]x\w+|atomic[A-Z]\w*"
     r"|texture\w*|dpd[xy]\w*|fwidth\w*|(subgroup|quad)\w*"

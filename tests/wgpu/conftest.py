@@ -1,0 +1,46 @@
+"""Opened WebGPU devices, and the cases that other areas' tests share with these."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Kernels and plans that every backend's tests run.
+for area in ("kernel", "opencl"):
+    sys.path.append(str(Path(__file__).parents[1] / area))
+
+
+@pytest.fixture
+def open_device(require_backend: Callable[[str], Any]) -> Iterator[Any]:
+    """``open_device(**arguments of WgpuDevice)``; closed at the end of the test."""
+    require_backend("wgpu")
+    from tflgpu_wgpu.device import WgpuDevice
+
+    opened: list[WgpuDevice] = []
+
+    def make(**arguments: Any) -> WgpuDevice:
+        opened.append(WgpuDevice(0, **arguments))
+        return opened[-1]
+
+    yield make
+    for device in opened:
+        device.close()
+
+
+@pytest.fixture
+def device(open_device: Callable[..., Any]) -> Any:
+    """A device of the test's own."""
+    return open_device()
+
+
+@pytest.fixture(scope="session")
+def runner(require_backend: Callable[[str], Any]) -> Any:
+    """A device to run single kernels on."""
+    require_backend("wgpu")
+    from wgpu_runner import WgpuRunner
+
+    return WgpuRunner()
