@@ -9,9 +9,10 @@ import numpy as np
 
 from tflgpu.errors import DeviceError, StateError, TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.graph import Node
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.passes.float_view import is_quantized
 from tflgpu.runtime.protocols import DispatchTime, NodeRun
 
 
@@ -30,23 +31,16 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return Unsupported(f"tensor {value.name} is {value.dtype.value}")
-        if value is not None and _is_quantized(value) and node.op not in _QUANTIZED_OPS:
+        if value is not None and is_quantized(value) and node.op not in _QUANTIZED_OPS:
             return Unsupported(
                 f"tensor {value.name} is quantized {value.dtype.value}; "
-                "integer models are not computed yet"
+                f"this {node.op} is not computed on quantized numbers"
             )
     return None
 
 
-#: Ops whose reference reads quantization parameters or only moves elements.
-_QUANTIZED_OPS = frozenset(
-    {"DEQUANTIZE", "QUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE",
-     "STRIDED_SLICE", "SPLIT", "SPLIT_V", "GATHER", "PACK", "UNPACK", "TILE"}
-)  # fmt: skip
-
-
-def _is_quantized(value: Value) -> bool:
-    return value.quant is not None and bool(value.quant.scale) and value.dtype.is_int
+#: Ops that read and write the stored numbers of quantized tensors.
+_QUANTIZED_OPS = frozenset({"DEQUANTIZE", "QUANTIZE", "CAST"})
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import OpDef
+from tflgpu.passes.float_view import float_view
 from tflgpu.runtime.protocols import NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
 from tflgpu.runtime.report import DelegationReport, Refusal
@@ -131,13 +132,16 @@ def make_variables(graph: Graph) -> dict[int, Array]:
 def open_cpu_session(
     graph: Graph, ops: Mapping[str, OpDef], *, preserve_all: bool = False
 ) -> Session:
-    """A session that runs everything by the NumPy references.
+    """A session that runs everything by the NumPy references, quantized models in their float view.
 
     With ``preserve_all`` every tensor keeps its contents after a run.
 
     Raises:
         UnsupportedError: an op that has no reference; lists every such operator and reason.
     """
+    total = len({o for n in graph for o in n.origins})
+    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
+    graph = float_view(graph, ops, keep_stored=preserve_all).graph
     refused = [(n, no.reason) for n in graph if (no := reference_support(n, ops)) is not None]
     if refused:
         listed = "; ".join(f"{n.label}: {reason}" for n, reason in refused)
@@ -153,6 +157,4 @@ def open_cpu_session(
         tuple(v for v in outputs if v.id in produced), ops, variables,
     )  # fmt: skip
     step = Step(ReferenceRecording(run), run.inputs, run.outputs, "CPU")
-    total = len({o for n in graph for o in n.origins})
-    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
     return Session(graph, [step], DelegationReport(total, 0, refusals), variables)

@@ -1,0 +1,94 @@
+"""QUANTIZE_AND_DEQUANTIZE: what storing a number in 8 or 16 bits does to it.
+
+No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it
+behind every op whose result the file stores quantized, so that rounding and clamping happen where
+an integer kernel would do them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import check_dtype
+
+OP = "QUANTIZE_AND_DEQUANTIZE"
+_FLOATS = frozenset({DType.F32, DType.F16})
+
+
+@attrs.frozen
+class QuantizeAndDequantize:
+    """The numbers that can be stored: ``scale`` times every whole number from ``low`` to ``high``.
+
+    ``low`` and ``high`` are the stored type's limits less the zero point.
+    """
+
+    scale: float
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, quantization: Quantization, dtype: DType) -> QuantizeAndDequantize:
+        """What one scale for a tensor of whole numbers of ``dtype`` can store."""
+        (scale,), (zero_point,) = quantization.scale, quantization.zero_point
+        info = np.iinfo(dtype.numpy)
+        return cls(scale, int(info.min) - zero_point, int(info.max) - zero_point)
+
+    @property
+    def inverse(self) -> float:
+        """``1 / scale``, rounded to f32: what is multiplied by, everywhere, to find the step."""
+        return float(np.float32(1.0) / np.float32(self.scale))
+
+
+def _parse(fields: Fields) -> QuantizeAndDequantize:
+    scale, low, high = fields.number("scale"), fields.integer("low"), fields.integer("high")
+    if not scale > 0 or low > high:
+        raise ModelError(f"{OP}: scale {scale}, steps from {low} to {high}")
+    return QuantizeAndDequantize(scale, low, high)
+
+
+def _infer(
+    attributes: QuantizeAndDequantize, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
+    (x,) = take_operands(OP, operands, 1)
+    check_dtype(OP, x.dtype, _FLOATS)
+    return [x.spec]
+
+
+def _reference(attributes: QuantizeAndDequantize, arrays: Sequence[Array | None]) -> list[Array]:
+    x = present(arrays[0])
+    steps = x.astype(np.float32) * np.float32(attributes.inverse)
+    # The limits are whole numbers, so clamping first changes nothing and avoids overflow.
+    steps = np.clip(steps, np.float32(attributes.low), np.float32(attributes.high))
+    rounded = np.copysign(np.floor(np.abs(steps) + np.float32(0.5)), steps)
+    return [np.asarray(rounded * np.float32(attributes.scale)).astype(x.dtype)]
+
+
+def _samples() -> list[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], scale: float, low: int, high: int, reach: float
+    ) -> Sample:
+        fields = {"scale": scale, "low": low, "high": high}
+        return Sample(id, fields, (Arg(shape, low=-reach, high=reach),))
+
+    return [
+        sample("i8", (1, 5, 7, 3), 0.05, -121, 134, 8.0),
+        sample("u8", (2, 3, 5, 6), 0.02, -128, 127, 2.0),
+        sample("u8_from_zero", (1, 3, 5, 8), 1 / 256, 0, 255, 1.5),
+        sample("i8_only_negative", (3, 13), 0.5, -255, 0, 150.0),
+        sample("large_scale", (7,), 12.5, -128, 127, 2000.0),
+        sample("i16", (1, 3, 7, 5), 1e-3, -32768, 32767, 40.0),
+    ]
+
+
+OPS = (
+    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
+)

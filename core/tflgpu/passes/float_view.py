@@ -1,0 +1,293 @@
+"""The float view of a quantized model: the same graph, computed on real numbers.
+
+    u8 image -> CONV_2D -> i8       u8 image -> DEQUANTIZE -> CONV_2D -> QUANTIZE_AND_DEQUANTIZE
+
+Every tensor that the file stores as scaled 8- or 16-bit numbers gets an f32 twin, constants are
+dequantized once, and a simulator behind each op rounds and clamps as storing the result would.
+The graph's inputs and outputs keep their types: conversions stand at the edges.
+
+Unlike a pass, which makes a graph faster and may be left out, this is how quantized models are
+computed at all, on every device and on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
+from tflgpu.ir.quant import Quantization
+from tflgpu.ir.rewrite import merged_origins
+from tflgpu.ir.verify import verify
+from tflgpu.ops.base import Activation, OpDef, Operand
+from tflgpu.ops.convert import Dequantize, Quantize
+from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.unknown import UnknownOp
+
+_STORED = frozenset({DType.I8, DType.U8, DType.I16})
+_WIDE = frozenset({DType.I32, DType.I64})
+
+#: Ops that see the stored whole numbers, whatever they stand for.
+_TAKES_STORED = frozenset({"CAST"})
+
+#: Where an op's bias is, and the operands whose scales multiply to its scale.
+_BIAS = {
+    "CONV_2D": (2, 0, 1),
+    "DEPTHWISE_CONV_2D": (2, 0, 1),
+    "FULLY_CONNECTED": (2, 0, 1),
+    "TRANSPOSE_CONV": (3, 2, 1),
+}
+
+#: Ops whose results are among their operands' elements (or 0): between tensors of one
+#: quantization there is nothing to round.
+_MOVES = frozenset(
+    {"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "SPLIT",
+     "SPLIT_V", "PACK", "UNPACK", "CONCATENATION", "GATHER", "GATHER_ND", "TILE", "BROADCAST_TO",
+     "PAD", "PADV2", "MIRROR_PAD", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "SPACE_TO_BATCH_ND",
+     "BATCH_TO_SPACE_ND", "MAX_POOL_2D", "MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN",
+     "RESIZE_NEAREST_NEIGHBOR", "SELECT", "SELECT_V2", "REVERSE_V2"}
+)  # fmt: skip
+
+
+def is_quantized(value: Value) -> bool:
+    """Whether a tensor holds 8- or 16-bit numbers that stand for real ones."""
+    return value.quant is not None and value.dtype in _STORED
+
+
+@attrs.frozen(eq=False)
+class FloatView:
+    """A graph without quantized tensors, but at its edges and where an op wants stored numbers.
+
+    Attributes:
+        graph: A graph of its own; inputs and outputs have the ids and types of the original's.
+        origins: The file's operators that read or make quantized tensors.
+    """
+
+    graph: Graph
+    origins: frozenset[int]
+
+
+def float_view(graph: Graph, ops: Mapping[str, OpDef], *, keep_stored: bool = False) -> FloatView:
+    """The float view of a graph, which is not changed; a plain copy where nothing is quantized.
+
+    An operator that does not take real numbers keeps its quantized tensors, converted around it.
+
+    Args:
+        graph: As built from a file, before any pass.
+        ops: Op definitions by name.
+        keep_stored: Make every quantized tensor in its stored form too, under the file's id.
+    """
+    view = _Viewing(graph.copy(), ops)
+    view.run(keep_stored=keep_stored)
+    return FloatView(view.graph, frozenset(view.origins))
+
+
+class _Viewing:
+    """The view so far: nodes are taken over one by one, in order."""
+
+    def __init__(self, graph: Graph, ops: Mapping[str, OpDef]) -> None:
+        self.graph = graph
+        self.origins: set[int] = set()
+        self._ops = ops
+        self._real: dict[int, Value] = {}  # f32 twins by the quantized value's id
+        given = [v for v in graph.values.values() if v.is_const or v.is_variable]
+        self._stored = {v.id for v in (*graph.inputs, *given)}
+
+    def run(self, *, keep_stored: bool) -> None:
+        nodes, self.graph.nodes = self.graph.nodes, []
+        quantized = [v for v in self.graph.values.values() if is_quantized(v)]
+        for node in nodes:
+            self._take(node)
+        for value in quantized if keep_stored else self.graph.outputs:
+            if value.id in self._real:
+                self._make_stored(value)
+        if self.origins and not keep_stored:
+            self.graph.prune()
+        if self.origins:
+            verify(self.graph, "float_view")
+
+    def _take(self, node: Node) -> None:
+        if not any(v is not None and is_quantized(v) for v in (*node.inputs, *node.outputs)):
+            self.graph.nodes.append(node)
+            return
+        source = node.optional_input(0)
+        if node.op == "DEQUANTIZE" and source is not None:
+            self._dequantize(node, source)
+            return
+        self.origins.update(node.origins)
+        if any(is_quantized(v) and not _is_simple(v) for v in node.outputs):
+            self._keep(node)
+        elif node.op == "QUANTIZE" and source is not None:
+            self._quantize(node, source)
+        elif not self._compute(node):
+            self._keep(node)
+
+    # Conversions of the file
+
+    def _dequantize(self, node: Node, source: Value) -> None:
+        if not source.is_const:  # constants are weights on their way to a float op
+            self.origins.update(node.origins)
+        if source.id in self._real:
+            node.inputs, node.attrs = [self._real[source.id]], Dequantize(None)
+        elif not source.is_const:
+            self._real[source.id] = node.outputs[0]
+        self.graph.nodes.append(node)
+
+    def _quantize(self, node: Node, source: Value) -> None:
+        (out,) = node.outputs
+        if not is_quantized(source):
+            self._simulate(source, out, node.origins)
+            return
+        x = self._make_real(source)
+        if _is_simple(source) and _range(source) == _range(out):
+            self._real[out.id] = x  # i8 and u8 forms of the same real numbers
+            maker = self.graph.producer(x)
+            if maker is not None:
+                maker.origins = merged_origins(maker, node)
+        else:
+            self._simulate(x, out, node.origins)
+
+    # Operators
+
+    def _compute(self, node: Node) -> bool:
+        """Take a node over in floats; False, and no edit that lasts, where its op does not."""
+        op = self._ops.get(node.op)
+        if op is None or isinstance(node.attrs, UnknownOp) or node.op in _TAKES_STORED:
+            return False
+        inputs = self._real_operands(node)
+        if inputs is None:
+            return False
+        specs = _infer(op, node, inputs)
+        wanted = [
+            TensorSpec(v.shape, DType.F32) if is_quantized(v) else v.spec for v in node.outputs
+        ]
+        if specs != wanted:
+            return False
+        operands = [v for v in node.inputs if v is not None and is_quantized(v)]
+        results, rounded = [], []
+        for out in node.outputs:
+            if not is_quantized(out):
+                results.append(out)
+                continue
+            results.append(self._new(out))
+            if _only_moves(node, operands, out):
+                self._real[out.id] = results[-1]
+            else:
+                rounded.append((results[-1], out))
+        node.inputs, node.outputs = inputs, results
+        self.graph.nodes.append(node)
+        for raw, out in rounded:
+            self._simulate(raw, out, node.origins)
+        return True
+
+    def _real_operands(self, node: Node) -> list[Value | None] | None:
+        """A node's operands, quantized ones in floats; None where one cannot be."""
+        bias = _BIAS.get(node.op, (None,))[0]
+        found: list[Value | None] = []
+        for index, value in enumerate(node.inputs):
+            if value is not None and index == bias and value.dtype in _WIDE:
+                real = self._real_bias(node, value)
+                if real is None:
+                    return None
+                found.append(real)
+            elif value is not None and is_quantized(value):
+                if value.is_variable:
+                    return None
+                found.append(self._make_real(value))
+            else:
+                found.append(value)
+        return found
+
+    def _keep(self, node: Node) -> None:
+        """Take a node over as it is: its operands in stored form, and its results too."""
+        for value in node.inputs:
+            if value is not None and value.id in self._real:
+                self._make_stored(value)
+        self.graph.nodes.append(node)
+        self._stored.update(v.id for v in node.outputs)
+
+    def _real_bias(self, node: Node, bias: Value) -> Value | None:
+        quant = bias.quant or _product_of_scales(node)
+        if quant is None:
+            return None
+        if bias.data is None:
+            return self._add_dequantize(bias, quant)
+        return self.graph.add_const(quant.dequantize(bias.data), name=bias.name)
+
+    # Two forms of a tensor
+
+    def _make_real(self, value: Value) -> Value:
+        found = self._real.get(value.id)
+        if found is None:
+            assert value.quant is not None
+            if value.data is not None:
+                data = value.quant.dequantize(value.data)
+                found = self.graph.add_const(data, name=value.name)
+            else:
+                found = self._add_dequantize(value, value.quant)
+            self._real[value.id] = found
+        return found
+
+    def _make_stored(self, value: Value) -> None:
+        if value.id not in self._stored:
+            assert value.quant is not None
+            attributes = Quantize(value.dtype, value.quant)
+            self.graph.add_node("QUANTIZE", attributes, [self._real[value.id]], [value])
+            self._stored.add(value.id)
+
+    def _add_dequantize(self, value: Value, quant: Quantization) -> Value:
+        real = self._new(value)
+        self.graph.add_node("DEQUANTIZE", Dequantize(quant), [value], [real])
+        return real
+
+    def _simulate(self, raw: Value, out: Value, origins: Sequence[int]) -> None:
+        """Let the twin of ``out`` be ``raw``, rounded and clamped."""
+        assert out.quant is not None
+        self._real[out.id] = self._new(out)
+        attributes = QuantizeAndDequantize.of(out.quant, out.dtype)
+        self.graph.add_node(SIMULATOR, attributes, [raw], [self._real[out.id]], origins=origins)
+
+    def _new(self, like: Value) -> Value:
+        return self.graph.add_value(like.shape, DType.F32, name=like.name)
+
+
+def _infer(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:
+    operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
+    try:
+        return list(op.infer(node.attrs, operands))
+    except TflgpuError:
+        return None
+
+
+def _is_simple(value: Value) -> bool:
+    """Whether a tensor has one scale, and not 0."""
+    return value.quant is not None and not value.quant.per_axis and value.quant.scale[0] > 0
+
+
+def _range(value: Value) -> QuantizeAndDequantize:
+    assert value.quant is not None
+    return QuantizeAndDequantize.of(value.quant, value.dtype)
+
+
+def _only_moves(node: Node, operands: Sequence[Value], out: Value) -> bool:
+    if node.op not in _MOVES or not operands:
+        return False
+    if getattr(node.attrs, "activation", Activation.NONE) is not Activation.NONE:
+        return False
+    return all(_is_simple(v) and _range(v) == _range(out) for v in operands)
+
+
+def _product_of_scales(node: Node) -> Quantization | None:
+    """The quantization of a bias for which the file gives none: TFLite's kernels add it to sums
+    of products as it is."""
+    _, *operands = _BIAS[node.op]
+    x, weights = (node.input(i).quant for i in operands)
+    if x is None or weights is None or x.per_axis:
+        return None
+    scales = np.float32(x.scale[0]) * np.asarray(weights.scale, np.float32)
+    return Quantization(tuple(float(s) for s in scales), (0,) * len(scales))
