@@ -106,6 +106,18 @@ def test_two_opened_devices_side_by_side(open_device: Callable[..., Any]) -> Non
     assert (second.outputs[0] - first.outputs[0] == 1).all()
 
 
+def test_closed_devices_keep_no_threads(open_device: Callable[..., Any]) -> None:
+    before = threading.active_count()
+    closed = []
+    for _ in range(3):
+        device = open_device()
+        recording = device.load(biased(9))
+        device.close()
+        closed += [device, recording]
+    # Whoever still holds the closed objects does not hold what they held.
+    assert threading.active_count() == before
+
+
 def test_thousands_of_runs_take_no_memory(device: Any) -> None:
     recording = device.load(biased(17))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from opencl_plans import affine, dispatch, plan
 from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, Ref
 from tflgpu_wgpu.placement import place
@@ -14,11 +16,11 @@ def steps(*pairs: tuple[Ref, Ref]) -> Plan:
 def test_a_chain_takes_turns_in_two_buffers() -> None:
     refs = [ArenaRef(256 * (i % 2), 100 + i) for i in range(5)]
     placement = place(
-        steps((InputRef(0), refs[0]), *zip(refs, refs[1:], strict=False), (refs[-1], OutputRef(0)))
+        steps((InputRef(0), refs[0]), *itertools.pairwise(refs), (refs[-1], OutputRef(0)))
     )
     assert len(placement.sizes) == 2
     assert sorted(placement.sizes) == [103, 104]
-    for one, other in zip(refs, refs[1:], strict=False):
+    for one, other in itertools.pairwise(refs):
         assert placement.of[one][0] != placement.of[other][0]
     assert all(offset == 0 for _, offset in placement.of.values())
 

@@ -119,7 +119,9 @@ class WgpuDevice:
             for recording in list(self._recordings):
                 recording.close()
             self._compiler.clear()
-            self._device = None
+            # Now, and not when the last handle is collected: it holds a thread and memory.
+            self._device.destroy()
+            del self._device
 
     # Inside
 

@@ -147,6 +147,7 @@ class WgpuRecording:
                     self._memory.release()
             except DeviceError:
                 pass
+            del self._memory, self._device
         self._on_close(self)
 
     # Inside
