@@ -1,0 +1,67 @@
+"""A `NodeDevice` that can do one thing: RELU of f32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.protocols import DispatchTime, NodeRun, Recording
+
+from tflgpu_minimal.plugin import INFO
+
+
+class ReluEngine:
+    """Takes RELU; the partitioner keeps the rest on the CPU and reports the reason."""
+
+    def __init__(self) -> None:
+        self.info = INFO
+        self.caps = DeviceCaps(f16_storage=False)
+
+    def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+        """None for yes, else the reason why not."""
+        if node.op != "RELU":
+            return Unsupported(f"the ReLU engine has no {node.op}")
+        if node.input(0).dtype is not DType.F32:
+            return Unsupported(f"the ReLU engine takes f32, not {node.input(0).dtype.value}")
+        return None
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        """Everything that can be done once is done here; `Recording.run` does the rest."""
+        return _Recording(run)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class _Recording:
+    def __init__(self, run: NodeRun) -> None:
+        self._run = run
+        self._arrays = {
+            v.id: np.zeros(v.shape, np.float32)
+            for node in run.nodes
+            for v in (node.input(0), node.outputs[0])
+        }
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        return [self._arrays[v.id] for v in self._run.inputs]
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        return [self._arrays[v.id] for v in self._run.outputs]
+
+    def run(self) -> None:
+        for node in self._run.nodes:
+            source, target = node.input(0), node.outputs[0]
+            np.maximum(self._arrays[source.id], 0, out=self._arrays[target.id])
+
+    def profile(self) -> Sequence[DispatchTime]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing to release."""

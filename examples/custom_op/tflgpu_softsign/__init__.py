@@ -1,0 +1,1 @@
+"""The custom operator Softsign for tflgpu."""

@@ -1,0 +1,18 @@
+"""Softsign's kernel: an expression, which joins the store of whatever makes its operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.rule import ElementwiseRule
+from tflgpu.kernel.tree import Expr
+
+
+def _softsign(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+    x = k.let(operands[0], "x")
+    return x / (k.call("abs", x) + 1.0)
+
+
+RULES = (ElementwiseRule("Softsign", _softsign),)

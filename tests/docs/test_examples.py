@@ -1,0 +1,135 @@
+"""The examples do what they say: a custom op, a backend, the README's program."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu import plugins
+from tflgpu.conformance.run import run_case
+from tflgpu.conformance.samples import materialize
+from tflgpu.kernel.lowering import Precision
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import Plugin, Registry
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def with_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Any]]:
+    """``with_plugin(folder, package)``: as if the example were installed beside the rest."""
+    before = set(sys.modules)
+
+    def install(folder: str, package: str) -> Any:
+        monkeypatch.syspath_prepend(ROOT / "examples" / folder)
+        module = import_module(f"{package}.plugin")
+        installed = (*plugins.registry().plugins, Plugin(package, package, module))
+        made = Registry(installed)
+        assert made.failures == ()
+        monkeypatch.setattr(plugins, "_registry", made)
+        return module
+
+    yield install
+    for name in set(sys.modules) - before:
+        if name.startswith(("tflgpu_softsign", "tflgpu_minimal")):
+            del sys.modules[name]
+
+
+def scaled_softsign() -> bytes:
+    """``y = softsign(x * 3)``."""
+    factor = np.array([3], np.float32)
+    tensors = [
+        TensorSpec("x", (2, 5)), TensorSpec("f", (1,), data=factor), TensorSpec("m", (2, 5)),
+        TensorSpec("y", (2, 5)),
+    ]  # fmt: skip
+    operators = [OperatorSpec("MUL", {}, (0, 1), (2,)), OperatorSpec("Softsign", {}, (2,), (3,))]
+    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+
+
+def negated_relu() -> bytes:
+    """``y = relu(-x)``; nothing fuses the two."""
+    tensors = [TensorSpec(name, (2, 5)) for name in "xmy"]
+    operators = [OperatorSpec("NEG", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
+    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+
+
+def run(model: bytes, x: np.ndarray, **options: Any) -> tuple[np.ndarray, Any]:
+    with (
+        tflgpu.GpuDelegate(**options) as delegate,
+        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+        interpreter.invoke()
+        output = interpreter.get_output_details()[0]["index"]
+        return interpreter.get_tensor(output), interpreter.delegation_report()
+
+
+def test_the_custom_op_runs_on_a_device_fused(with_plugin: Any) -> None:
+    with_plugin("custom_op", "tflgpu_softsign")
+    x = np.linspace(-2, 2, 10, dtype=np.float32).reshape(2, 5)
+    y, report = run(scaled_softsign(), x, backend="cpu_ref", device=1)
+    np.testing.assert_allclose(y, 3 * x / (1 + np.abs(3 * x)), rtol=1e-6)
+    assert report.fully_delegated
+    assert report.dispatches == 1
+
+
+def test_without_its_plugin_the_custom_op_is_refused() -> None:
+    with pytest.raises(tflgpu.errors.UnsupportedError, match="Softsign"):
+        run(scaled_softsign(), np.zeros((2, 5), np.float32), backend="cpu_ref")
+
+
+@pytest.mark.parametrize("precision", list(Precision), ids=lambda p: p.value)
+@pytest.mark.parametrize(("backend", "index"), [("cpu_ref", 1), ("opencl", 0)])
+def test_the_custom_op_agrees_with_its_reference(
+    with_plugin: Any, require_backend: Any, backend: str, index: int, precision: Precision
+) -> None:
+    require_backend(backend)
+    module = with_plugin("custom_op", "tflgpu_softsign")
+    device = plugins.registry().open_device(backend, index, DelegateOptions())
+    half = precision is not Precision.F32
+    if precision is Precision.F16 and not device.caps.f16_arithmetic:
+        pytest.skip(f"{device.info.name} has no 16-bit arithmetic")
+    (op,) = module.OPS
+    for sample in op.samples():
+        case = materialize(op, sample, half=half)
+        results = run_case(case, device, precision, rules=module.RULES)
+        assert isinstance(results, list)
+        case.tolerance(half=half).check(results[0], case.expected[0], sample.id)
+    device.close()
+
+
+def test_the_minimal_backend(with_plugin: Any) -> None:
+    with_plugin("backend", "tflgpu_minimal")
+    x = np.linspace(-2, 2, 10, dtype=np.float32).reshape(2, 5)
+    y, report = run(negated_relu(), x, backend="minimal")
+    np.testing.assert_array_equal(y, np.maximum(-x, 0))
+    assert report.delegated_nodes == 1
+    (refusal,) = report.refusals
+    assert "the ReLU engine has no NEG" in refusal.reason
+
+
+def python_blocks(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_readme_program_runs(tmp_path: Path) -> None:
+    """As it stands, in a folder with a model of the name that it uses."""
+    shutil.copy(ROOT / "core/tflgpu/demo/digits.tflite", tmp_path / "model.tflite")
+    program = python_blocks(ROOT / "README.md")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "operators run on" in done.stdout
