@@ -1,6 +1,6 @@
 """`GpuDelegate`: the one place that orders the stages, from a graph to a running session.
 
-graph -> passes -> partition -> (per part) rules -> plan -> recording -> session
+graph -> float view -> passes -> partition -> (per part) rules -> plan -> recording -> session
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.partition import Part, Partitioning, partition
 from tflgpu.partition import Refusal as NodeRefusal
 from tflgpu.passes.base import run_passes
+from tflgpu.passes.float_view import FloatView, float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.limits import tensor_limits
@@ -104,9 +105,8 @@ class GpuDelegate:
             )
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all)
-        work = graph.copy()
-        run_passes(work, default_passes(self._registry.passes()))
-        parts = self._partition(work)
+        view = self._prepare(graph)
+        work, parts = view.graph, self._partition(view)
         variables = make_variables(work)
         steps: list[Step] = []
         try:
@@ -129,15 +129,12 @@ class GpuDelegate:
 
     def plans(self, graph: Graph) -> list[Plan]:
         """The plans a graph would get on this device, without loading them (for tools)."""
-        work = graph.copy()
-        run_passes(work, default_passes(self._registry.passes()))
-        return [self._plan(part) for part in self._partition(work).parts if part.delegated]
+        parts = self._partition(self._prepare(graph)).parts
+        return [self._plan(part) for part in parts if part.delegated]
 
     def partition(self, graph: Graph) -> Partitioning:
         """Where each node of a graph would go (for tools)."""
-        work = graph.copy()
-        run_passes(work, default_passes(self._registry.passes()))
-        return self._partition(work)
+        return self._partition(self._prepare(graph))
 
     def close(self) -> None:
         """Release the device. Close the interpreters that use it first."""
@@ -161,11 +158,25 @@ class GpuDelegate:
     def _site(self) -> Site:
         return Site(self.caps, self.precision)
 
-    def _partition(self, graph: Graph) -> Partitioning:
+    def _prepare(self, graph: Graph) -> FloatView:
+        """The graph as it is partitioned: quantized models in their float view, passes run."""
+        view = float_view(graph, self._registry.ops())
+        run_passes(view.graph, default_passes(self._registry.passes()))
+        return view
+
+    def _partition(self, view: FloatView) -> Partitioning:
         kernels, site = self._kernels(), self._site()
+
+        def supported(node: Node) -> Unsupported | None:
+            if not self.options.quantized_models_allowed and view.origins.intersection(
+                node.origins
+            ):
+                return Unsupported("it is quantized, and quantized_models_allowed is off")
+            return self._support(node, kernels, site)
+
         return partition(
-            graph,
-            lambda node: self._support(node, kernels, site),
+            view.graph,
+            supported,
             max_partitions=self.options.max_delegated_partitions,
             min_nodes=self.options.min_nodes_per_partition,
         )
@@ -254,11 +265,11 @@ class GpuDelegate:
     ) -> DelegationReport:
         device = self._device
         assert device is not None
-        refusals = tuple(
-            Refusal(origin, refusal.op, refusal.reason)
-            for refusal in parts.refusals
-            for origin in refusal.origins
-        )
+        by_origin: dict[int, Refusal] = {}  # an operator's simulator says nothing new
+        for left in parts.refusals:
+            for origin in left.origins:
+                by_origin.setdefault(origin, Refusal(origin, left.op, left.reason))
+        refusals = tuple(by_origin.values())
         if refusals and not self.options.allow_fallback:
             listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in refusals)
             raise UnsupportedError(

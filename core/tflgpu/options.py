@@ -75,6 +75,8 @@ class DelegateOptions:
         min_nodes_per_partition: Smaller parts stay on the CPU.
         allow_fallback: Whether nodes that the device refuses may run on the CPU; if not, a
             refusal is an `UnsupportedError`.
+        quantized_models_allowed: Whether operators on quantized tensors may run on the device, in
+            floats; if not, they run on the CPU. TFLite's `ENABLE_QUANT` flag, also on by default.
         guard_bands: Check every buffer for writes outside (slow; for tests).
 
     Raises:
@@ -100,6 +102,7 @@ class DelegateOptions:
     max_delegated_partitions: int | None = None
     min_nodes_per_partition: int = 1
     allow_fallback: bool = True
+    quantized_models_allowed: bool = True
     guard_bands: bool = False
 
     def __attrs_post_init__(self) -> None:
