@@ -1,0 +1,34 @@
+"""What a backend says about itself to the conformance suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from tflgpu.errors import OptionError
+
+_MOST = 4.0
+
+
+def _scale(instance: object, attribute: object, value: float) -> None:
+    if not 1 <= value <= _MOST:
+        raise OptionError(f"tolerance_scale is {value}; it lies between 1 and {_MOST:g}")
+
+
+@attrs.frozen
+class Profile:
+    """A backend's conformance profile.
+
+    Attributes:
+        expectations: File of cases that are known to fail, each with a kind and a reason
+            (`tflgpu.conformance.expectations` has the format); None where there are none.
+        tolerance_scale: Factor on every tolerance but the exact ones, 1 to 4; shown in the
+            suite's report.
+
+    Raises:
+        OptionError: the scale is out of its range.
+    """
+
+    expectations: Path | None = None
+    tolerance_scale: float = attrs.field(default=1.0, validator=_scale)
