@@ -1,0 +1,1 @@
+"""The Vulkan backend: SPIR-V straight from kernel trees, and one recorded command buffer."""

@@ -1,0 +1,101 @@
+"""Which dispatches must wait for earlier ones, and the commands that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from tflgpu_vulkan.api import NULL, array, lib, make, vk
+
+#: Some bytes: of which memory, first, and one past the last.
+Range = tuple[int, int, int]
+
+
+@attrs.frozen
+class Access:
+    """What a dispatch reads and writes."""
+
+    reads: tuple[Range, ...]
+    writes: tuple[Range, ...]
+
+
+def barriers(accesses: Sequence[Access]) -> list[bool]:
+    """For each dispatch whether a barrier must come before it.
+
+    It must where the dispatch reads what one since the last barrier wrote, or writes what one
+    since then read or wrote. A barrier orders everything before it, so what came before it
+    needs no further look.
+    """
+    found: list[bool] = []
+    reads: list[Range] = []
+    writes: list[Range] = []
+    for access in accesses:
+        needed = (
+            _overlap(access.reads, writes)
+            or _overlap(access.writes, writes)
+            or _overlap(access.writes, reads)
+        )
+        if needed:
+            reads.clear()
+            writes.clear()
+        reads.extend(access.reads)
+        writes.extend(access.writes)
+        found.append(needed)
+    return found
+
+
+def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
+    return any(
+        a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others
+    )
+
+
+def _barrier(source: tuple[int, int], target: tuple[int, int]) -> Any:
+    """The arguments of vkCmdPipelineBarrier after the command buffer, from (stage, access)
+    pairs."""
+    memory = array(
+        "VkMemoryBarrier", [make("VkMemoryBarrier", srcAccessMask=source[1],
+                                 dstAccessMask=target[1])]
+    )  # fmt: skip
+    return source[0], target[0], 0, 1, memory, 0, NULL, 0, NULL
+
+
+_COPY_READ = (vk.VK_PIPELINE_STAGE_TRANSFER_BIT, vk.VK_ACCESS_TRANSFER_READ_BIT)
+_COPY_WRITE = (vk.VK_PIPELINE_STAGE_TRANSFER_BIT, vk.VK_ACCESS_TRANSFER_WRITE_BIT)
+_COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
+_WRITE = (_COMPUTE, vk.VK_ACCESS_SHADER_WRITE_BIT)
+_USE = (_COMPUTE, vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_SHADER_WRITE_BIT)
+_HOST_READ = (vk.VK_PIPELINE_STAGE_HOST_BIT, vk.VK_ACCESS_HOST_READ_BIT)
+
+_DISPATCHES = _barrier(_WRITE, _USE)
+_UPLOAD = _barrier(_COPY_WRITE, _USE)
+_DOWNLOAD = _barrier(_WRITE, _COPY_READ)
+_COPIED = _barrier(_COPY_WRITE, _HOST_READ)
+_WRITTEN = _barrier(_WRITE, _HOST_READ)
+
+
+def dispatch_barrier(buffer: Any) -> None:
+    """Between dispatches."""
+    lib.vkCmdPipelineBarrier(buffer, *_DISPATCHES)
+
+
+def upload_barrier(buffer: Any) -> None:
+    """Between copies to the device and dispatches."""
+    lib.vkCmdPipelineBarrier(buffer, *_UPLOAD)
+
+
+def download_barrier(buffer: Any) -> None:
+    """Between dispatches and copies to the host."""
+    lib.vkCmdPipelineBarrier(buffer, *_DOWNLOAD)
+
+
+def copied_barrier(buffer: Any) -> None:
+    """Between copies and what the host reads."""
+    lib.vkCmdPipelineBarrier(buffer, *_COPIED)
+
+
+def written_barrier(buffer: Any) -> None:
+    """Between dispatches and what the host reads."""
+    lib.vkCmdPipelineBarrier(buffer, *_WRITTEN)

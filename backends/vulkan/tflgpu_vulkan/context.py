@@ -1,0 +1,207 @@
+"""An opened device: its handle, its queue, and what must outlive everything made on it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from tflgpu.errors import DeviceError
+
+from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, strings, vk
+from tflgpu_vulkan.devices import device_at
+from tflgpu_vulkan.instance import Instance
+
+#: How long a run may be waited for by asking again and again, which hears of its end at once;
+#: after that the thread sleeps. Seconds.
+_SPIN = 2e-3
+#: So that a signal (Ctrl-C) gets through to a thread that waits. Nanoseconds.
+_NAP = 100_000_000
+
+
+class Context:
+    """A logical device with one queue.
+
+    It is destroyed when it is closed and nothing uses its memory any more: arrays that someone
+    still holds keep it.
+    """
+
+    def __init__(self, index: int) -> None:
+        """Open device ``index`` of the list that the probe gives.
+
+        Raises:
+            DeviceError: there is no such device, or it cannot be opened.
+        """
+        self._lock = threading.Lock()
+        self._queue_lock = threading.Lock()
+        self._users = 1
+        self._is_open = True
+        self.handle: Any = None
+        self.instance = Instance()
+        try:
+            found = device_at(self.instance, index)
+            self.info = found.info
+            self.details = found.details
+            self.physical = found.handle
+            self.handle = self._device(found.handle)
+            queue = ffi.new("VkQueue*")
+            lib.vkGetDeviceQueue(self.handle, self.details.queue_family, 0, queue)
+            self.queue = queue[0]
+        except DeviceError:
+            self.instance.close()
+            raise
+        # Asking again and again takes the processor from a device that is one.
+        self._spin = _SPIN if self.info.is_gpu else 0.0
+
+    def retain(self) -> None:
+        """Something on the device now lives on its own."""
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """It is gone."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            lib.vkDestroyDevice(self.handle, NULL)
+            self.instance.close()
+
+    def close(self) -> None:
+        """Let go of the device; twice is harmless."""
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+        if was_open:
+            self.release()
+
+    def submit(self, submit_info: Any, fence: Any, what: str) -> None:
+        """Hand a command buffer to the queue and wait until it is done.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        handle = self.handle
+        with self._queue_lock:
+            result = lib.vkQueueSubmit(self.queue, 1, submit_info, fence[0])
+        if not result:
+            result = self._wait(handle, fence)
+        if result:
+            raise DeviceError(f"{what}: {result_name(result)}")
+        lib.vkResetFences(handle, 1, fence)
+        if self.instance.problems:
+            self.instance.raise_problems(what)
+
+    def _wait(self, handle: Any, fence: Any) -> int:
+        status = lib.vkGetFenceStatus
+        only = fence[0]
+        result: int = vk.VK_NOT_READY
+        if self._spin:
+            end = time.perf_counter() + self._spin
+            result = status(handle, only)
+            while result == vk.VK_NOT_READY and time.perf_counter() < end:
+                result = status(handle, only)
+        while result in (vk.VK_NOT_READY, vk.VK_TIMEOUT):
+            result = lib.vkWaitForFences(handle, 1, fence, vk.VK_TRUE, _NAP)
+        return result
+
+    def wait_idle(self) -> None:
+        """Wait until the queue has nothing to do, whatever its state."""
+        with self._queue_lock:
+            lib.vkQueueWaitIdle(self.queue)
+
+    def memory_type(self, allowed: int, *wishes: int) -> int | None:
+        """The first memory type among the ``allowed`` bits that has the flags of the first wish
+        that any has."""
+        for wish in wishes:
+            for index, flags in enumerate(self.details.memory):
+                if allowed >> index & 1 and flags & wish == wish:
+                    return index
+        return None
+
+    # Inside
+
+    def _device(self, physical: Any) -> Any:
+        details = self.details
+        target = details.target
+        chain: Any = NULL
+        half = make("VkPhysicalDeviceShaderFloat16Int8Features", shaderFloat16=1, pNext=chain)
+        chain = half if target.f16_arithmetic else chain
+        byte = make("VkPhysicalDevice8BitStorageFeatures", storageBuffer8BitAccess=1, pNext=chain)
+        chain = byte if target.int8_storage else chain
+        short = make(
+            "VkPhysicalDevice16BitStorageFeatures", storageBuffer16BitAccess=1, pNext=chain
+        )
+        chain = short if target.f16_storage else chain
+        queue = make(
+            "VkDeviceQueueCreateInfo",
+            queueFamilyIndex=details.queue_family,
+            queueCount=1,
+            pQueuePriorities=ffi.new("float[]", [1.0]),
+        )
+        info = make(
+            "VkDeviceCreateInfo",
+            pNext=chain,
+            queueCreateInfoCount=1,
+            pQueueCreateInfos=array("VkDeviceQueueCreateInfo", [queue]),
+            enabledExtensionCount=len(details.extensions),
+            ppEnabledExtensionNames=strings(details.extensions),
+        )
+        return create(
+            lib.vkCreateDevice, "VkDevice", physical, info, f"opening {self.info.name}"
+        )
+
+
+class Commands:
+    """A pool with command buffers, recorded once and submitted again and again."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        pool = make("VkCommandPoolCreateInfo", queueFamilyIndex=context.details.queue_family)
+        self._pool = create(
+            lib.vkCreateCommandPool, "VkCommandPool", context.handle, pool, "making commands"
+        )
+        fence = make("VkFenceCreateInfo")
+        try:
+            made = create(lib.vkCreateFence, "VkFence", context.handle, fence, "making a fence")
+        except DeviceError:
+            lib.vkDestroyCommandPool(context.handle, self._pool, NULL)
+            raise
+        self._fence = array("VkFence", [made])
+
+    def begin(self) -> Any:
+        """A command buffer that is being recorded."""
+        info = make(
+            "VkCommandBufferAllocateInfo",
+            commandPool=self._pool,
+            level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+            commandBufferCount=1,
+        )
+        buffer = ffi.new("VkCommandBuffer*")
+        what = "making a command buffer"
+        check(lib.vkAllocateCommandBuffers(self._context.handle, info, buffer), what)
+        begin = make("VkCommandBufferBeginInfo")
+        check(lib.vkBeginCommandBuffer(buffer[0], begin), what)
+        return buffer[0]
+
+    def end(self, buffer: Any) -> Any:
+        """Finish recording; gives what `submit` takes."""
+        check(lib.vkEndCommandBuffer(buffer), "recording commands")
+        return make(
+            "VkSubmitInfo",
+            commandBufferCount=1,
+            pCommandBuffers=array("VkCommandBuffer", [buffer]),
+        )
+
+    def submit(self, submit_info: Any, what: str) -> None:
+        """Run a recorded command buffer and wait for it.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        self._context.submit(submit_info, self._fence, what)
+
+    def release(self) -> None:
+        """Free the pool with all its command buffers; nothing of it may be running."""
+        handle = self._context.handle
+        lib.vkDestroyFence(handle, self._fence[0], NULL)
+        lib.vkDestroyCommandPool(handle, self._pool, NULL)

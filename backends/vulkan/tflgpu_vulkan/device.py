@@ -1,0 +1,132 @@
+"""An opened Vulkan device."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from tflgpu.errors import CompileError, StateError
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.disk_cache import DiskCache, cache_folder
+from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch
+
+from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.memory import PlanMemory
+from tflgpu_vulkan.pipelines import Pipelines
+from tflgpu_vulkan.recording import VulkanRecording
+from tflgpu_vulkan.spirv.module import text_of
+
+
+class VulkanDevice:
+    """A `Device` with one queue, which its recordings share. Safe to use from several threads."""
+
+    def __init__(
+        self, index: int = 0, *, cache: DiskCache | None = None, share_memory: bool = True
+    ) -> None:
+        """Open device ``index`` of the list that the probe gives.
+
+        Args:
+            index: Position in the list.
+            cache: Where compiled pipelines are kept, None for the user's cache folder.
+            share_memory: Use host memory in place where host and device share it.
+
+        Raises:
+            DeviceError: there is no such device, or it cannot be opened.
+        """
+        self._context = Context(index)
+        self._lock = threading.RLock()
+        self._recordings: weakref.WeakSet[VulkanRecording] = weakref.WeakSet()
+        self._closed = False
+        self.in_place = share_memory and self._context.details.shares_memory
+        self._pipelines = Pipelines(self._context, cache or DiskCache(cache_folder("vulkan")))
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Which device it is."""
+        return self._context.info
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """Its limits and features."""
+        return self._context.details.caps
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which arena offsets must be aligned."""
+        return self._context.details.alignment
+
+    @property
+    def compiled(self) -> int:
+        """How many pipelines were made so far."""
+        return self._pipelines.made
+
+    def source(self, kernel: Kernel) -> str:
+        """The SPIR-V assembly of a kernel.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        return text_of(kernel, self._context.details.target)
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> VulkanRecording:
+        """Compile, allocate, upload, bind and record.
+
+        Raises:
+            StateError: the device is closed.
+            CompileError: the driver refused a kernel; the message has its assembly.
+            DeviceError: out of memory, a plan that does not fit the device, or the device is
+                gone.
+        """
+        with self._lock:
+            if self._closed:
+                raise StateError(f"the Vulkan device {self.info.name} is closed")
+            for dispatch in plan.dispatches:
+                self._check(dispatch)
+            memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
+            try:
+                made = self._pipelines.get((d.kernel for d in plan.dispatches), guard=memory.band)
+                pipelines = [made[id(d.kernel)] for d in plan.dispatches]
+            except BaseException:
+                memory.release()
+                raise
+            recording = VulkanRecording(
+                self._context, plan, memory, pipelines, self._recordings.discard
+            )
+            self._recordings.add(recording)
+            self._context.instance.raise_problems("loading")
+            return recording
+
+    def close(self) -> None:
+        """Close what was loaded, and release the device; twice is harmless."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for recording in list(self._recordings):
+                recording.close()
+            self._context.wait_idle()
+            self._pipelines.close()
+            self._context.close()
+
+    # Inside
+
+    def _check(self, dispatch: PlannedDispatch) -> None:
+        """What a driver may not check: it takes anything and fails later, if at all."""
+        kernel, caps = dispatch.kernel, self.caps
+        x, y, z = kernel.workgroup
+        problems = [
+            (x * y * z > caps.max_workgroup,
+             f"workgroups of {x * y * z}, and the device runs at most {caps.max_workgroup}"),
+            (any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
+             f"workgroups of {kernel.workgroup} of {caps.max_workgroup_size}"),
+            (kernel.shared_bytes > caps.shared_bytes,
+             f"{kernel.shared_bytes} bytes of shared memory of {caps.shared_bytes}"),
+            (len(kernel.buffers) > caps.max_bindings,
+             f"{len(kernel.buffers)} buffers of {caps.max_bindings}"),
+            (any(n > m for n, m in zip(dispatch.groups, caps.max_groups, strict=True)),
+             f"{dispatch.groups} workgroups of {caps.max_groups}"),
+        ]  # fmt: skip
+        for wrong, what in problems:
+            if wrong:
+                raise CompileError(f"{dispatch.label}: kernel {kernel.name} has {what}")

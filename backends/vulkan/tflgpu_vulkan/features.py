@@ -1,0 +1,251 @@
+"""What a Vulkan device can do: limits, features, memory types, and the queue to use."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+from tflgpu.kernel.caps import DeviceCaps
+
+from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
+from tflgpu_vulkan.instance import Instance, version_word
+from tflgpu_vulkan.spirv.target import Target
+
+_MAX_BINDINGS = 64
+_MAX_INDEX = 2**31 - 1  # ids are i32 in kernels
+_LEAST_ALIGNMENT = 64
+_VENDORS = {
+    0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x13B5: "arm", 0x5143: "qualcomm",
+    0x106B: "apple", 0x10005: "mesa",
+}  # fmt: skip
+#: Processors of a GPU that does not tell, by vendor: of small parts rather than of large ones.
+_USUAL_UNITS = {"nvidia": 32, "amd": 24, "intel": 16, "arm": 8, "qualcomm": 4, "apple": 8}
+#: Kinds of devices in the order of preference.
+_KINDS = (
+    vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
+    vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU,
+    vk.VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU,
+    vk.VK_PHYSICAL_DEVICE_TYPE_CPU,
+    vk.VK_PHYSICAL_DEVICE_TYPE_OTHER,
+)
+_GPUS = _KINDS[:3]
+_SHARING = (vk.VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU, vk.VK_PHYSICAL_DEVICE_TYPE_CPU)
+_SUBSET = "VK_KHR_portability_subset"
+_SM_BUILTINS = "VK_NV_shader_sm_builtins"
+_CORE_PROPERTIES = "VK_AMD_shader_core_properties"
+_FLOAT_CONTROLS = "VK_KHR_shader_float_controls"
+_F16_INT8 = "VK_KHR_shader_float16_int8"
+_STORAGE_8BIT = "VK_KHR_8bit_storage"
+_DRIVER = "VK_KHR_driver_properties"
+
+
+@attrs.frozen
+class Details:
+    """A device, as far as it matters here.
+
+    Attributes:
+        name, driver, rank: For people, and the place in the list.
+        caps: For the core.
+        target: For the printer.
+        alignment: Bytes to which what is bound must be aligned.
+        max_allocation: Largest piece of memory.
+        memory: Flags of each memory type.
+        shares_memory: Host and device use the same memory.
+        queue_family: The family whose queue runs everything.
+        tick: Seconds of a timestamp's unit, 0 where the queue has none.
+        extensions: To enable.
+        fingerprint: Everything that a compiled pipeline depends on, besides its module.
+    """
+
+    name: str
+    driver: str
+    rank: int
+    caps: DeviceCaps
+    target: Target
+    alignment: int
+    max_allocation: int
+    memory: tuple[int, ...]
+    shares_memory: bool
+    queue_family: int
+    tick: float
+    extensions: tuple[str, ...]
+    fingerprint: str
+
+
+def details_of(instance: Instance, handle: Any) -> Details | str:
+    """The details, or why the device cannot be used."""
+    properties = ffi.new("VkPhysicalDeviceProperties*")
+    lib.vkGetPhysicalDeviceProperties(handle, properties)
+    name = text(properties.deviceName)
+    if properties.apiVersion < version_word(1, 1):
+        return f"{name}: its driver has Vulkan 1.0; 1.1 is needed"
+    queue = _compute_queue(handle)
+    if queue is None:
+        return f"{name}: it has no compute queue"
+    known = {
+        text(e.extensionName)
+        for e in listed(
+            lib.vkEnumerateDeviceExtensionProperties, "VkExtensionProperties", handle, NULL
+        )
+    }
+    is_core = min(properties.apiVersion, instance.version) >= version_word(1, 2)
+    query = _Query(handle, known, is_core)
+    target = query.target()
+    kind = properties.deviceType
+    memory = _memory_types(handle)
+    wanted = [_SUBSET] if is_core else [_SUBSET, _F16_INT8, _STORAGE_8BIT, _FLOAT_CONTROLS]
+    driver = query.properties("VkPhysicalDeviceDriverProperties", _DRIVER)
+    driver_name = f"{text(driver.driverName)} {text(driver.driverInfo)}".strip() if driver else ""
+    uuid = bytes(ffi.buffer(properties.pipelineCacheUUID)).hex()
+    version = properties.driverVersion
+    maintenance = query.properties("VkPhysicalDeviceMaintenance3Properties", "")
+    largest = min(int(maintenance.maxMemoryAllocationSize), 2**63 - 1)
+    limits = properties.limits
+    family, ticks = queue
+    return Details(
+        name=name,
+        driver=driver_name or f"Vulkan driver {version}",
+        rank=_KINDS.index(kind) if kind in _KINDS else len(_KINDS),
+        caps=_caps(properties, query, target, largest),
+        target=target,
+        alignment=max(_LEAST_ALIGNMENT, int(limits.minStorageBufferOffsetAlignment)),
+        max_allocation=largest,
+        memory=memory,
+        shares_memory=kind in _SHARING and any(_is_shared(flags) for flags in memory),
+        queue_family=family,
+        tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
+        extensions=tuple(e for e in wanted if e in known),
+        fingerprint=f"{properties.vendorID:x} {properties.deviceID:x} {version} {uuid} {driver_name}",
+    )
+
+
+def shared_flags() -> int:
+    """Memory that host and device both use at full speed."""
+    return int(
+        vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+    )
+
+
+def _is_shared(flags: int) -> bool:
+    return flags & shared_flags() == shared_flags()
+
+
+class _Query:
+    """Asks for structs of extensions that are there, or part of the device's version."""
+
+    def __init__(self, handle: Any, known: set[str], is_core: bool) -> None:
+        self._handle = handle
+        self._known = known
+        self._is_core = is_core
+
+    def properties(self, kind: str, extension: str) -> Any:
+        """A struct of properties, None where the extension is absent ("" is always there)."""
+        if extension and not (extension in self._known or self._in_core(extension)):
+            return None
+        found = make(kind)
+        chain = make("VkPhysicalDeviceProperties2", pNext=found)
+        lib.vkGetPhysicalDeviceProperties2(self._handle, chain)
+        return found
+
+    def target(self) -> Target:
+        """What modules may use."""
+        half = self._features("VkPhysicalDeviceShaderFloat16Int8Features", _F16_INT8)
+        short = self._features("VkPhysicalDevice16BitStorageFeatures", "")
+        byte = self._features("VkPhysicalDevice8BitStorageFeatures", _STORAGE_8BIT)
+        controls = self.properties("VkPhysicalDeviceFloatControlsProperties", _FLOAT_CONTROLS)
+        f16_storage = bool(short.storageBuffer16BitAccess)
+
+        def widths(name: str) -> frozenset[int]:
+            if controls is None:
+                return frozenset()
+            return frozenset(w for w in (16, 32) if getattr(controls, f"{name}Float{w}"))
+
+        def free(widths: frozenset[int], independence: str) -> frozenset[int]:
+            # Modes of one width alone are possible only where they do not go together.
+            if controls is None:
+                return frozenset()
+            every = vk.VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_ALL
+            return widths if getattr(controls, independence) == every else frozenset()
+
+        return Target(
+            f16_storage=f16_storage,
+            f16_arithmetic=f16_storage and half is not None and bool(half.shaderFloat16),
+            int8_storage=byte is not None and bool(byte.storageBuffer8BitAccess),
+            keeps_special=widths("shaderSignedZeroInfNanPreserve"),
+            rounds_to_even=free(widths("shaderRoundingModeRTE"), "roundingModeIndependence"),
+            keeps_denormals=free(
+                widths("shaderDenormPreserve") & {16}, "denormBehaviorIndependence"
+            ),
+        )
+
+    def _features(self, kind: str, extension: str) -> Any:
+        if extension and not (extension in self._known or self._is_core):
+            return None
+        found = make(kind)
+        chain = make("VkPhysicalDeviceFeatures2", pNext=found)
+        lib.vkGetPhysicalDeviceFeatures2(self._handle, chain)
+        return found
+
+    def _in_core(self, extension: str) -> bool:
+        return self._is_core and extension in (_FLOAT_CONTROLS, _DRIVER)
+
+
+def _caps(properties: Any, query: _Query, target: Target, largest: int) -> DeviceCaps:
+    limits = properties.limits
+    vendor = _VENDORS.get(properties.vendorID, "")
+    is_gpu = properties.deviceType in _GPUS
+    subgroup = query.properties("VkPhysicalDeviceSubgroupProperties", "")
+    x, y, z = (int(n) for n in limits.maxComputeWorkGroupSize)
+    groups = [min(int(n), _MAX_INDEX) for n in limits.maxComputeWorkGroupCount]
+    return DeviceCaps(
+        f16_storage=target.f16_storage,
+        f16_arithmetic=target.f16_arithmetic,
+        int8_storage=target.int8_storage,
+        max_workgroup=int(limits.maxComputeWorkGroupInvocations),
+        max_workgroup_size=(x, y, z),
+        max_groups=(groups[0], groups[1], groups[2]),
+        shared_bytes=int(limits.maxComputeSharedMemorySize),
+        max_buffer_bytes=min(int(limits.maxStorageBufferRange), largest),
+        max_bindings=min(
+            _MAX_BINDINGS,
+            int(limits.maxPerStageDescriptorStorageBuffers),
+            int(limits.maxDescriptorSetStorageBuffers),
+            int(limits.maxPerStageResources),
+        ),
+        subgroup=int(subgroup.subgroupSize),
+        compute_units=_compute_units(query, vendor) if is_gpu else os.cpu_count() or 1,
+        is_gpu=is_gpu,
+        vendor=vendor,
+    )
+
+
+def _compute_units(query: _Query, vendor: str) -> int:
+    nvidia = query.properties("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", _SM_BUILTINS)
+    if nvidia is not None:
+        return max(1, int(nvidia.shaderSMCount))
+    amd = query.properties("VkPhysicalDeviceShaderCorePropertiesAMD", _CORE_PROPERTIES)
+    if amd is not None:
+        arrays = amd.shaderEngineCount * amd.shaderArraysPerEngineCount
+        return max(1, int(arrays * amd.computeUnitsPerShaderArray))
+    return _USUAL_UNITS.get(vendor, 8)
+
+
+def _compute_queue(handle: Any) -> tuple[int, bool] | None:
+    """The first family that computes, and whether it has timestamps."""
+    families = listed(
+        lib.vkGetPhysicalDeviceQueueFamilyProperties, "VkQueueFamilyProperties", handle
+    )
+    for index, family in enumerate(families):
+        if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT:
+            return index, bool(family.timestampValidBits)
+    return None
+
+
+def _memory_types(handle: Any) -> tuple[int, ...]:
+    memory = ffi.new("VkPhysicalDeviceMemoryProperties*")
+    lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
+    return tuple(int(memory.memoryTypes[i].propertyFlags) for i in range(memory.memoryTypeCount))

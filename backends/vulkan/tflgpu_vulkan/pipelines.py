@@ -1,0 +1,199 @@
+"""Pipelines: one for each distinct module, made in parallel, and the driver's cache of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import attrs
+from tflgpu.errors import CompileError, DeviceError
+from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.disk_cache import DiskCache, cache_key
+
+from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, vk
+from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
+
+_MAX_THREADS = 16
+
+
+@attrs.frozen(eq=False)
+class Pipeline:
+    """A compiled kernel, and how its buffers are bound."""
+
+    handle: Any
+    layout: Layout
+
+
+@attrs.frozen(eq=False)
+class Layout:
+    """How ``bindings`` storage buffers are bound; all kernels with as many share it."""
+
+    bindings: int
+    set_layout: Any
+    pipeline_layout: Any
+
+
+class Pipelines:
+    """Makes pipelines for one device, and keeps them until it is closed. Safe to use from
+    several threads."""
+
+    def __init__(self, context: Context, cache: DiskCache) -> None:
+        self._context = context
+        self._disk = cache
+        self._key = cache_key("pipelines 1", context.details.fingerprint)
+        self._lock = threading.Lock()
+        self._pipelines: dict[bytes, Pipeline] = {}
+        self._layouts: dict[int, Layout] = {}
+        self._saved = b""
+        self._cache = self._driver_cache(cache.load(self._key) or b"")
+        #: Pipelines that were asked of the driver, for tests and reports.
+        self.made = 0
+
+    def get(self, kernels: Iterable[Kernel], *, guard: int = 0) -> dict[int, Pipeline]:
+        """Pipelines by the id of the kernel.
+
+        Raises:
+            KernelError: a kernel needs what the device lacks.
+            CompileError: the driver refused a kernel; the message has its assembly.
+        """
+        target = self._context.details.target
+        unique = {id(kernel): kernel for kernel in kernels}
+        modules = {key: module_of(k, target, guard=guard) for key, k in unique.items()}
+        with self._lock:
+            wanted = {
+                module: unique[key]
+                for key, module in modules.items()
+                if module not in self._pipelines
+            }
+            layouts = [self._layout(len(kernel.buffers)) for kernel in wanted.values()]
+            if wanted:
+                threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
+                with ThreadPoolExecutor(threads, "tflgpu-vulkan-compile") as pool:
+                    list(pool.map(self._make, wanted.values(), wanted, layouts))
+                self.made += len(wanted)
+                self._save()
+            return {key: self._pipelines[module] for key, module in modules.items()}
+
+    def close(self) -> None:
+        """Destroy everything; nothing may be running."""
+        handle = self._context.handle
+        with self._lock:
+            for pipeline in self._pipelines.values():
+                lib.vkDestroyPipeline(handle, pipeline.handle, NULL)
+            for layout in self._layouts.values():
+                lib.vkDestroyPipelineLayout(handle, layout.pipeline_layout, NULL)
+                lib.vkDestroyDescriptorSetLayout(handle, layout.set_layout, NULL)
+            lib.vkDestroyPipelineCache(handle, self._cache, NULL)
+            self._pipelines.clear()
+            self._layouts.clear()
+            self._cache = NULL
+
+    # Inside
+
+    def _make(self, kernel: Kernel, module: bytes, layout: Layout) -> None:
+        handle = self._context.handle
+        words = ffi.new("uint32_t[]", len(module) // 4)
+        ffi.memmove(words, module, len(module))
+        info = make("VkShaderModuleCreateInfo", codeSize=len(module), pCode=words)
+        shader = ffi.new("VkShaderModule*")
+        self._accept(lib.vkCreateShaderModule(handle, info, NULL, shader), kernel)
+        stage = make(
+            "VkPipelineShaderStageCreateInfo",
+            stage=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            module=shader[0],
+            pName=(name := ffi.new("char[]", ENTRY_POINT.encode())),
+        )
+        pipeline_info = make(
+            "VkComputePipelineCreateInfo", stage=stage[0], layout=layout.pipeline_layout
+        )
+        pipeline = ffi.new("VkPipeline*")
+        result = lib.vkCreateComputePipelines(handle, self._cache, 1, pipeline_info, NULL, pipeline)
+        lib.vkDestroyShaderModule(handle, shader[0], NULL)
+        del name  # the stage, copied into the other struct, pointed to it
+        self._accept(result, kernel)
+        self._pipelines[module] = Pipeline(pipeline[0], layout)
+
+    def _accept(self, result: int, kernel: Kernel) -> None:
+        if result < 0:
+            text = text_of(kernel, self._context.details.target)
+            raise CompileError(
+                f"the Vulkan driver refused kernel {kernel.name}: {result_name(result)}\n"
+                f"--- source\n{text}"
+            )
+
+    def _layout(self, bindings: int) -> Layout:
+        found = self._layouts.get(bindings)
+        if found is not None:
+            return found
+        handle, what = self._context.handle, f"making a layout of {bindings} bindings"
+        each = [
+            make(
+                "VkDescriptorSetLayoutBinding",
+                binding=i,
+                descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                descriptorCount=1,
+                stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            )
+            for i in range(bindings)
+        ]
+        info = make(
+            "VkDescriptorSetLayoutCreateInfo",
+            bindingCount=bindings,
+            pBindings=array("VkDescriptorSetLayoutBinding", each),
+        )
+        set_layout = create(
+            lib.vkCreateDescriptorSetLayout, "VkDescriptorSetLayout", handle, info, what
+        )
+        layout_info = make(
+            "VkPipelineLayoutCreateInfo",
+            setLayoutCount=1,
+            pSetLayouts=array("VkDescriptorSetLayout", [set_layout]),
+        )
+        try:
+            pipeline_layout = create(
+                lib.vkCreatePipelineLayout, "VkPipelineLayout", handle, layout_info, what
+            )
+        except DeviceError:
+            lib.vkDestroyDescriptorSetLayout(handle, set_layout, NULL)
+            raise
+        found = self._layouts[bindings] = Layout(bindings, set_layout, pipeline_layout)
+        return found
+
+    # The driver's cache. It checks its header itself: what another driver made is ignored.
+
+    def _driver_cache(self, content: bytes) -> Any:
+        handle, what = self._context.handle, "making a pipeline cache"
+        function, kind = lib.vkCreatePipelineCache, "VkPipelineCache"
+        if content:
+            data = ffi.new("char[]", content)
+            info = make(
+                "VkPipelineCacheCreateInfo", initialDataSize=len(content), pInitialData=data
+            )
+            try:
+                return create(function, kind, handle, info, what)
+            except DeviceError:
+                pass  # the driver does not like it, so it begins with nothing
+        return create(function, kind, handle, make("VkPipelineCacheCreateInfo"), what)
+
+    def _save(self) -> None:
+        """Keep what the driver compiled, together with what other processes have kept since."""
+        handle = self._context.handle
+        other = self._disk.load(self._key)
+        if other and other != self._saved:
+            merged = self._driver_cache(other)
+            caches = array("VkPipelineCache", [merged])
+            lib.vkMergePipelineCaches(handle, self._cache, 1, caches)
+            lib.vkDestroyPipelineCache(handle, merged, NULL)
+        size = ffi.new("size_t*")
+        check(lib.vkGetPipelineCacheData(handle, self._cache, size, NULL), "saving pipelines")
+        data = ffi.new("char[]", max(1, size[0]))
+        if lib.vkGetPipelineCacheData(handle, self._cache, size, data) != vk.VK_SUCCESS:
+            return  # another thread has added to it; the next save has it all
+        content = bytes(ffi.buffer(data, size[0]))
+        if content != other:
+            self._disk.store(self._key, content)
+        self._saved = content

@@ -1,0 +1,55 @@
+"""Hooks of the Vulkan backend. Imports without the vulkan package, and without its library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tflgpu.hookspecs import hookimpl
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
+
+if TYPE_CHECKING:
+    from tflgpu.options import DelegateOptions
+    from tflgpu.runtime.protocols import Device
+
+NAME = "vulkan"
+
+
+@hookimpl
+def tflgpu_register_backends() -> list[BackendInfo]:
+    """One backend, for every Vulkan driver that is installed."""
+    return [
+        BackendInfo(
+            NAME,
+            API_VERSION,
+            requires=("vulkan",),
+            extra="vulkan",
+            rank=30,
+            system_hint=(
+                "the Vulkan loader and a driver: apt install libvulkan1 mesa-vulkan-drivers, or "
+                "your GPU vendor's driver"
+            ),
+        )
+    ]
+
+
+@hookimpl
+def tflgpu_probe(backend: str) -> Probe | None:
+    """List the devices of all drivers, GPUs first."""
+    if backend != NAME:
+        return None
+    try:
+        from tflgpu_vulkan.devices import probe
+    except (ImportError, OSError) as error:
+        # The package is installed (the registry looked); it loads the library when imported.
+        return Probe(False, f"the Vulkan loader cannot be loaded: {error}")
+    return probe()
+
+
+@hookimpl
+def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> Device | None:
+    """Open one of the devices that the probe lists."""
+    if backend != NAME:
+        return None
+    from tflgpu_vulkan.device import VulkanDevice
+
+    return VulkanDevice(index)

@@ -1,0 +1,1 @@
+"""SPIR-V modules from kernel trees, in pure Python."""

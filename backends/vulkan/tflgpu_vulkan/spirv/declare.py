@@ -1,0 +1,222 @@
+"""Types, constants, and global variables of a module: each declared once, when first needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tflgpu.errors import KernelError
+from tflgpu.kernel.tree import Buffer, Kernel, Number, Shared
+from tflgpu.kernel.types import Scalar, Type
+
+from tflgpu_vulkan.spirv.asm import Assembly, Id, Literal, Operand
+from tflgpu_vulkan.spirv.grammar import (
+    BuiltIn,
+    Capability,
+    Decoration,
+    Op,
+    StorageClass,
+)
+from tflgpu_vulkan.spirv.target import Target
+
+U32 = Type(Scalar.U32)
+_BUILTINS = {
+    "global_id": BuiltIn.GlobalInvocationId,
+    "local_id": BuiltIn.LocalInvocationId,
+    "group_id": BuiltIn.WorkgroupId,
+}
+
+
+class Declarations:
+    """The module-wide part of one kernel's module."""
+
+    def __init__(self, kernel: Kernel, target: Target, assembly: Assembly) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.assembly = assembly
+        self.capabilities: set[Capability] = {Capability.Shader}
+        self.extensions: set[str] = set()
+        self.interface: list[Id] = []
+        self.float_widths: set[int] = set()
+        self.glsl = assembly.define("imports", Op.ExtInstImport, "GLSL.std.450")
+        self._made: dict[Any, Id] = {}
+        self._named: set[Id] = set()
+        self._buffers = {b.name: self._buffer(i, b) for i, b in enumerate(kernel.buffers)}
+        self._shared: dict[str, Id] = {}
+
+    # Types
+
+    def value_type(self, type: Type) -> Id:
+        """The type of a value. An f16 that can only be moved about is held as an f32."""
+        if type.scalar is Scalar.F16 and not self.target.f16_arithmetic:
+            type = type.with_scalar(Scalar.F32)
+        if type.scalar is Scalar.F16:
+            self.capabilities.add(Capability.Float16)
+        return self.element_type(type)
+
+    def element_type(self, type: Type) -> Id:
+        """The type as it is in a buffer."""
+        if type.width > 1:
+            lane = self.element_type(type.with_width(1))
+            return self.declare(Op.TypeVector, lane, type.width)
+        scalar = type.scalar
+        if scalar is Scalar.BOOL:
+            return self.declare(Op.TypeBool)
+        bits = scalar.itemsize * 8
+        if scalar.is_float:
+            self.float_widths.add(bits)
+            return self.declare(Op.TypeFloat, bits)
+        return self.declare(Op.TypeInt, bits, int(scalar not in (Scalar.U32, Scalar.U8)))
+
+    def pointer(self, storage: StorageClass, type: Id) -> Id:
+        """A pointer type."""
+        return self.declare(Op.TypePointer, storage, type)
+
+    def declare(self, op: Op, *operands: Operand, type: Id | None = None) -> Id:
+        """A type or constant, made when it is asked for first."""
+        key = (op, type, operands)
+        found = self._made.get(key)
+        if found is None:
+            found = self.assembly.define("declarations", op, *operands, type=type)
+            self._made[key] = found
+        return found
+
+    # Constants
+
+    def constant(self, type: Type, value: Number) -> Id:
+        """A literal in every lane."""
+        kind = self.value_type(type)
+        if type.width > 1:
+            lane = self.constant(type.with_width(1), value)
+            return self.declare(Op.ConstantComposite, *[lane] * type.width, type=kind)
+        scalar = type.scalar
+        if scalar is Scalar.BOOL:
+            return self.declare(Op.ConstantTrue if value else Op.ConstantFalse, type=kind)
+        with np.errstate(over="ignore"):
+            # An f16 held as f32 still has the value that an f16 has.
+            lane_value = np.array([value]).astype(scalar.numpy)
+        if scalar is Scalar.F16 and not self.target.f16_arithmetic:
+            lane_value = lane_value.astype(np.float32)
+        return self.declare(Op.Constant, _literal(lane_value), type=kind)
+
+    def u32(self, value: int) -> Id:
+        """A u32 literal."""
+        return self.constant(U32, value)
+
+    # Variables
+
+    def buffer(self, buffer: Buffer) -> Id:
+        """The variable of a buffer parameter."""
+        return self._buffers[buffer.name]
+
+    def shared(self, array: Shared) -> Id:
+        """The variable of a shared array."""
+        found = self._shared.get(array.name)
+        if found is None:
+            if array.type.scalar is Scalar.F16:
+                self.need_f16(f"shared array {array.name}")
+            element = self.value_type(array.type)
+            kind = self.declare(Op.TypeArray, element, self.u32(array.count))
+            found = self._variable(StorageClass.Workgroup, kind, array.name)
+            self._shared[array.name] = found
+        return found
+
+    def builtin(self, kind: str) -> Id:
+        """The variable of an invocation's ids."""
+        key = ("builtin", kind)
+        found = self._made.get(key)
+        if found is None:
+            ids = self.element_type(U32.with_width(3))
+            found = self._variable(StorageClass.Input, ids, kind)
+            self.decorate(found, Decoration.BuiltIn, _BUILTINS[kind])
+            self.interface.append(found)
+            self._made[key] = found
+        return found
+
+    def decorate(self, target: Id, decoration: Decoration, *operands: Operand) -> None:
+        """Annotate an id."""
+        self.assembly.add("decorations", Op.Decorate, target, decoration, *operands)
+
+    def name(self, target: Id, text: str) -> None:
+        """Name an id for people, unless it has a name."""
+        if target not in self._named:
+            self._named.add(target)
+            self.assembly.add("names", Op.Name, target, text)
+
+    def need_f16(self, what: str) -> None:
+        """Refuse what only 16-bit arithmetic can do.
+
+        Raises:
+            KernelError: the device has none.
+        """
+        if not self.target.f16_arithmetic:
+            raise self.fail(
+                f"{what} in f16, which this device only loads and stores; compute in f32 "
+                "(precision F32 or F32_F16)"
+            )
+
+    def fail(self, message: str) -> KernelError:
+        """An error that names the kernel."""
+        return KernelError(f"kernel {self.kernel.name}: {message}")
+
+    # Inside
+
+    def _variable(self, storage: StorageClass, kind: Id, name: str) -> Id:
+        pointer = self.pointer(storage, kind)
+        found = self.assembly.define("declarations", Op.Variable, storage, type=pointer)
+        self.name(found, name)
+        return found
+
+    def _buffer(self, binding: int, buffer: Buffer) -> Id:
+        self._need_storage(buffer)
+        element = self.element_type(Type(buffer.scalar, buffer.width))
+        key = ("block", buffer.scalar, buffer.width)
+        block = self._made.get(key)
+        if block is None:
+            # Types with a layout of their own are declared once: decorations add up.
+            array = self.assembly.define("declarations", Op.TypeRuntimeArray, element)
+            stride = buffer.scalar.itemsize * buffer.width
+            self.decorate(array, Decoration.ArrayStride, stride)
+            block = self.assembly.define("declarations", Op.TypeStruct, array)
+            self.decorate(block, Decoration.Block)
+            self.assembly.add("decorations", Op.MemberDecorate, block, 0, Decoration.Offset, 0)
+            self._made[key] = block
+        variable = self._variable(StorageClass.StorageBuffer, block, buffer.name)
+        self.decorate(variable, Decoration.DescriptorSet, 0)
+        self.decorate(variable, Decoration.Binding, binding)
+        # Bytes that one binding writes are in no other binding of the dispatch.
+        self.decorate(variable, Decoration.Restrict)
+        if buffer.access == "read":
+            self.decorate(variable, Decoration.NonWritable)
+        elif buffer.access == "write":
+            self.decorate(variable, Decoration.NonReadable)
+        return variable
+
+    def _need_storage(self, buffer: Buffer) -> None:
+        itemsize = buffer.scalar.itemsize
+        what = f"buffer {buffer.name} of {buffer.scalar.value}: this device has no"
+        if itemsize == 2:
+            if not self.target.f16_storage:
+                raise self.fail(f"{what} 16-bit storage")
+            self.capabilities.add(Capability.StorageBuffer16BitAccess)
+        elif itemsize == 1:
+            if not self.target.int8_storage:
+                raise self.fail(f"{what} 8-bit storage")
+            self.capabilities.add(Capability.StorageBuffer8BitAccess)
+            self.extensions.add("SPV_KHR_8bit_storage")
+
+
+def _literal(lane: np.ndarray[Any, Any]) -> Literal:
+    """One lane's word; 16-bit floats are in the low half."""
+    bits = int.from_bytes(lane.tobytes(), "little")
+    if lane.dtype.kind != "f":
+        return Literal(bits, str(int(lane[0])))
+    number = float(lane[0])
+    if np.isfinite(number):
+        return Literal(bits, repr(number))
+    # What spirv-as reads: a significand and an exponent beyond the largest.
+    exponent = 128 if lane.dtype == np.float32 else 16
+    return Literal(bits, ("-" if number < 0 else "") + ("0x1.8p+" if number != number else "0x1p+")  # noqa: PLR0124
+                   + str(exponent))  # fmt: skip
+
+

@@ -1,0 +1,141 @@
+"""Expressions: every node becomes an instruction or a few, operands first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tflgpu.kernel.tree import (
+    Binary,
+    Builtin,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Lane,
+    Load,
+    Name,
+    Select,
+    SharedLoad,
+    Splat,
+    Unary,
+    Vec,
+)
+from tflgpu.kernel.types import BOOL, Scalar
+from tflgpu.kernel.walk import children, postorder
+
+from tflgpu_vulkan.spirv.asm import Id
+from tflgpu_vulkan.spirv.body import Body
+from tflgpu_vulkan.spirv.convert import convert
+from tflgpu_vulkan.spirv.functions import call
+from tflgpu_vulkan.spirv.grammar import Glsl, Op
+from tflgpu_vulkan.spirv.memory import Memory
+
+_FLOAT = {
+    "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
+    "ne": Op.FUnordNotEqual, "lt": Op.FOrdLessThan, "le": Op.FOrdLessThanEqual,
+    "gt": Op.FOrdGreaterThan, "ge": Op.FOrdGreaterThanEqual,
+}  # fmt: skip
+_WHOLE = {
+    "add": Op.IAdd, "sub": Op.ISub, "mul": Op.IMul, "and": Op.BitwiseAnd, "or": Op.BitwiseOr,
+    "xor": Op.BitwiseXor, "shl": Op.ShiftLeftLogical, "eq": Op.IEqual, "ne": Op.INotEqual,
+}  # fmt: skip
+_SIGNED = {
+    **_WHOLE, "div": Op.SDiv, "shr": Op.ShiftRightArithmetic, "lt": Op.SLessThan,
+    "le": Op.SLessThanEqual, "gt": Op.SGreaterThan, "ge": Op.SGreaterThanEqual,
+}  # fmt: skip
+_UNSIGNED = {
+    **_WHOLE, "div": Op.UDiv, "rem": Op.UMod, "shr": Op.ShiftRightLogical, "lt": Op.ULessThan,
+    "le": Op.ULessThanEqual, "gt": Op.UGreaterThan, "ge": Op.UGreaterThanEqual,
+}  # fmt: skip
+_BOOL = {
+    "land": Op.LogicalAnd, "lor": Op.LogicalOr, "eq": Op.LogicalEqual, "ne": Op.LogicalNotEqual,
+}  # fmt: skip
+_OPERATIONS = {Scalar.F32: _FLOAT, Scalar.F16: _FLOAT, Scalar.I32: _SIGNED,
+               Scalar.U32: _UNSIGNED, Scalar.BOOL: _BOOL}  # fmt: skip
+_EXTREMES = {
+    ("min", Scalar.F32): Glsl.FMin, ("max", Scalar.F32): Glsl.FMax,
+    ("min", Scalar.F16): Glsl.FMin, ("max", Scalar.F16): Glsl.FMax,
+    ("min", Scalar.I32): Glsl.SMin, ("max", Scalar.I32): Glsl.SMax,
+    ("min", Scalar.U32): Glsl.UMin, ("max", Scalar.U32): Glsl.UMax,
+}  # fmt: skip
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
+
+
+class Expressions:
+    """Evaluates expressions where the function is being written."""
+
+    def __init__(self, body: Body, memory: Memory) -> None:
+        self._body = body
+        self._memory = memory
+        #: What a name stands for: a value, or the variable that has it.
+        self.names: dict[str, Id] = {}
+        self._handlers: dict[type[Expr], Callable[..., Id]] = {
+            Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
+            Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
+            Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: memory.load,
+            SharedLoad: memory.load_shared,
+        }  # fmt: skip
+
+    def evaluate(self, roots: Sequence[Expr]) -> list[Id]:
+        """The values of expressions; what they share is computed once."""
+        values: dict[int, Id] = {}
+        for expr in postorder(roots):
+            handler = self._handlers.get(type(expr))
+            if handler is None:
+                raise self._body.declarations.fail(f"unknown expression {type(expr).__name__}")
+            values[id(expr)] = handler(expr, *(values[id(part)] for part in children(expr)))
+        return [values[id(root)] for root in roots]
+
+    def _const(self, expr: Const) -> Id:
+        return self._body.const(expr.type, expr.value)
+
+    def _name(self, expr: Name) -> Id:
+        found = self.names[expr.ident]
+        return self._body.emit(Op.Load, expr.type, found) if expr.mutable else found
+
+    def _builtin(self, expr: Builtin) -> Id:
+        return self._body.builtin(expr.kind, expr.axis)
+
+    def _unary(self, expr: Unary, x: Id) -> Id:
+        if expr.op == "not":
+            return self._body.emit(Op.LogicalNot, expr.type, x)
+        return self._body.emit(Op.FNegate if expr.type.is_float else Op.SNegate, expr.type, x)
+
+    def _binary(self, expr: Binary, a: Id, b: Id) -> Id:
+        body, kind = self._body, expr.a.type
+        if kind.scalar is Scalar.F16 and expr.op in _ARITHMETIC:
+            body.declarations.need_f16(expr.op)
+        if expr.op in ("min", "max"):
+            return body.glsl(_EXTREMES[expr.op, kind.scalar], kind, a, b)
+        if expr.op == "rem" and kind.scalar is Scalar.I32:
+            # Vulkan leaves OpSRem of negative numbers undefined; OpSDiv is C's division.
+            quotient = body.emit(Op.SDiv, kind, a, b)
+            return body.emit(Op.ISub, kind, a, body.emit(Op.IMul, kind, quotient, b))
+        return body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
+
+    def _call(self, expr: Call, *args: Id) -> Id:
+        kind = expr.args[0].type
+        if expr.fn == "dot":
+            if kind.scalar is Scalar.F16:
+                self._body.declarations.need_f16("dot")
+            return self._body.emit(Op.Dot, expr.type, *args)
+        return call(self._body, expr.fn, kind, args)
+
+    def _select(self, expr: Select, cond: Id, a: Id, b: Id) -> Id:
+        if expr.cond.type.width < expr.type.width:
+            cond = self._body.splat(BOOL.with_width(expr.type.width), cond)
+        return self._body.select(expr.type, cond, a, b)
+
+    def _cast(self, expr: Cast, x: Id) -> Id:
+        return convert(self._body, expr.x.type, expr.type, x)
+
+    def _vec(self, expr: Vec, *parts: Id) -> Id:
+        return self._body.emit(Op.CompositeConstruct, expr.type, *parts)
+
+    def _splat(self, expr: Splat, x: Id) -> Id:
+        return self._body.splat(expr.type, x)
+
+    def _lane(self, expr: Lane, x: Id) -> Id:
+        return self._body.emit(Op.CompositeExtract, expr.type, x, expr.index)
+
+

@@ -1,0 +1,27 @@
+"""What modules may use of a device."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class Target:
+    """Features that change the printed code; their Vulkan names are beside them.
+
+    Attributes:
+        f16_storage: storageBuffer16BitAccess: 16-bit elements in buffers.
+        f16_arithmetic: shaderFloat16: 16-bit floats as values.
+        int8_storage: storageBuffer8BitAccess: 8-bit elements in buffers.
+        keeps_special: Float widths with shaderSignedZeroInfNanPreserve; without it a driver may
+            compute as if there were no infinities.
+        rounds_to_even: Widths with shaderRoundingModeRTE.
+        keeps_denormals: Widths with shaderDenormPreserve.
+    """
+
+    f16_storage: bool = True
+    f16_arithmetic: bool = False
+    int8_storage: bool = True
+    keeps_special: frozenset[int] = frozenset()
+    rounds_to_even: frozenset[int] = frozenset()
+    keeps_denormals: frozenset[int] = frozenset()
