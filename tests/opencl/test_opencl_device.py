@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+import tflgpu_opencl.memory as memory
 from opencl_plans import add, affine, biased, chain, chain_expected, dispatch, io, plan, stray
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import DType
@@ -35,6 +36,21 @@ class TestRuns:
             recording.inputs[0][...] = x
             recording.run()
             assert (recording.outputs[0] == chain_expected(x)).all()
+
+    @pytest.mark.parametrize("much", [0, 1 << 20])
+    def test_regions_share_the_arena_or_have_buffers_of_their_own(
+        self, device: Any, much: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(memory, "_MUCH", much)
+        monkeypatch.setattr(memory, "_SHARING", 0)
+        made = chain(257, device.alignment)
+        x = whole(257)
+        recording = device.load(made)
+        assert (recording._memory._arena is None) == bool(much)
+        recording.inputs[0][...] = x
+        recording.run()
+        assert (recording.outputs[0] == chain_expected(x)).all()
+        recording.close()
 
     def test_arrays_keep_their_address_and_inputs_their_contents(self, device: Any) -> None:
         recording = device.load(biased(65))
@@ -151,8 +167,9 @@ class TestLimits:
     def test_too_large_a_buffer_is_refused_by_name(self, open_device: Callable[..., Any]) -> None:
         device = open_device()
         huge = device.caps.max_buffer_bytes + device.alignment
-        with pytest.raises(DeviceError, match=rf"the arena.*{huge}"):
-            device.load(plan([], arena=huge))
+        whole_arena = dispatch(affine(4), 4, [ArenaRef(0, huge), OutputRef(0)], "conv 7")
+        with pytest.raises(DeviceError, match=rf"arena.*{huge}"):
+            device.load(plan([whole_arena], outputs=[io("y", (4,))], arena=huge))
 
     def test_caps_are_the_device_s(self, open_device: Callable[..., Any]) -> None:
         device = open_device()

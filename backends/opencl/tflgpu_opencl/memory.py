@@ -19,6 +19,10 @@ Bytes = npt.NDArray[np.uint8]
 #: Least size of an allocation: OpenCL has no empty buffers, and kernels load whole vectors.
 _LEAST = 16
 _LEAST_BAND = 4096
+#: Bytes that are not worth sharing.
+_MUCH = 64 << 20
+#: How many times the arena separate buffers may take.
+_SHARING = 3
 #: As a float this is NaN, as an integer -1: what was never written does not look like data.
 _POISON = 0xFF
 
@@ -55,8 +59,13 @@ class Memory:
         self._pattern = np.random.default_rng(1).integers(0, 256, self._band, np.uint8)
         self._slices: dict[ArenaRef, Region] = {}
         self.guarded = guarded
+        # NVIDIA's driver spends 10 us more on every launch whose buffers are parts of a big one
+        # (H200, driver 580.159), so regions get buffers of their own where that is not much.
+        refs = {r for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)}
+        apart = sum(r.nbytes for r in refs) <= max(_MUCH, _SHARING * plan.arena_bytes)
         self.constants = [self._constant(i, a) for i, a in enumerate(plan.constants)]
-        self._arena = None if guarded else self._allocate("the arena", plan.arena_bytes)
+        whole = not guarded and not apart
+        self._arena = self._allocate("the arena", plan.arena_bytes) if whole else None
 
     def new(self, name: str, nbytes: int, host: Array | None = None) -> Region:
         """A buffer, made over ``host`` memory where that is given."""

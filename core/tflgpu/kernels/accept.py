@@ -11,11 +11,15 @@ FLOATS = frozenset({DType.F32, DType.F16})
 NUMBERS = FLOATS | {DType.I32}
 BOOLS = frozenset({DType.BOOL})
 ANY = NUMBERS | BOOLS
+#: In buffers only, for conversions: a load widens them.
+BYTES = frozenset({DType.I8, DType.U8})
 
 
-def takes(allowed: frozenset[DType], operands: int | None = None) -> Accepts:
+def takes(
+    allowed: frozenset[DType], operands: int | None = None, *, results: frozenset[DType] = ANY
+) -> Accepts:
     """Accepts nodes whose first ``operands`` operands (None = all) have one of these types and
-    whose results a kernel can store."""
+    whose results have one of ``results``."""
 
     def accepts(node: Node, site: Site) -> str | None:
         inputs = node.inputs if operands is None else node.inputs[:operands]
@@ -23,8 +27,8 @@ def takes(allowed: frozenset[DType], operands: int | None = None) -> Accepts:
             if value is not None and value.dtype not in allowed:
                 return _refusal(node, f"operand {value.name}", value.dtype, allowed)
         for value in node.outputs:
-            if value.dtype not in ANY:
-                return _refusal(node, f"result {value.name}", value.dtype, ANY)
+            if value.dtype not in results:
+                return _refusal(node, f"result {value.name}", value.dtype, results)
         return None
 
     return accepts

@@ -27,11 +27,11 @@ from tflgpu.kernels.gemm import (
     Gather,
     Problem,
     build_gemm,
-    choose_tile,
     pack_bias,
     pack_weights,
 )
 from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
+from tflgpu.kernels.tiles import choose_tile
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
 

@@ -1,6 +1,7 @@
 """Conversions between element types.
 
-Tensors of 8, 16 or 64 bits do not live on a device; what converts them stays on the CPU.
+Tensors of 8 bits are on a device only for these ops to convert, where the device can store them;
+those of 16 or 64 bits stay on the CPU.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.rule import ElementwiseRule
+from tflgpu.kernel.rule import ElementwiseRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
-from tflgpu.kernels.accept import ANY, FLOATS, takes
+from tflgpu.kernels.accept import ANY, BYTES, FLOATS, takes
+from tflgpu.kernels.quantize_and_dequantize import round_to_steps
+from tflgpu.ops.convert import Dequantize, Quantize
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 
 
 def _cast(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
@@ -26,11 +31,38 @@ def _cast(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     return k.cast(x, Scalar.I32)
 
 
-def _same(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-    return operands[0]
+def _dequantize(k: Builder, attributes: Dequantize, operands: Sequence[Expr]) -> Expr:
+    quant = attributes.quantization
+    if quant is None:
+        return operands[0]
+    steps = k.cast(operands[0] - quant.zero_point[0], Scalar.F32)
+    return steps * quant.scale[0]
+
+
+def _quantize(k: Builder, attributes: Quantize, operands: Sequence[Expr]) -> Expr:
+    stored = QuantizeAndDequantize.of(attributes.quantization, attributes.output)
+    steps = round_to_steps(k, stored, k.cast(operands[0], Scalar.F32))
+    return k.cast(steps, Scalar.I32) + attributes.quantization.zero_point[0]
+
+
+def _accepts_dequantize(node: Node, site: Site) -> str | None:
+    quant = node.attrs.quantization
+    if quant is not None and quant.per_axis:
+        return f"DEQUANTIZE: operand {node.input(0).name} has several scales"
+    return takes(BYTES if quant is not None else FLOATS)(node, site)
+
+
+def _accepts_quantize(node: Node, site: Site) -> str | None:
+    (out,) = node.outputs
+    if node.attrs.quantization.per_axis:
+        return f"QUANTIZE: result {out.name} has several scales"
+    if not node.attrs.quantization.scale[0] > 0:
+        return f"QUANTIZE: result {out.name} has scale 0"
+    return takes(FLOATS, results=BYTES)(node, site)
 
 
 RULES = (
-    ElementwiseRule("CAST", _cast, takes(ANY)),
-    ElementwiseRule("DEQUANTIZE", _same, takes(FLOATS)),
+    ElementwiseRule("CAST", _cast, takes(ANY | BYTES)),
+    ElementwiseRule("DEQUANTIZE", _dequantize, _accepts_dequantize),
+    ElementwiseRule("QUANTIZE", _quantize, _accepts_quantize),
 )

@@ -20,103 +20,11 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
 from tflgpu.kernel.types import F32x4, Scalar
 from tflgpu.kernel.view import ReadView
-
-
-@attrs.frozen
-class Tile:
-    """How the work is cut.
-
-    Attributes:
-        cols, rows, split: The workgroup: invocations along channels, along pixels, along q.
-        block_rows: Pixels of an invocation.
-        block_cols: Channel slices of an invocation.
-        depth: Slices of q per stage and split.
-    """
-
-    cols: int
-    rows: int
-    split: int = 1
-    block_rows: int = 4
-    block_cols: int = 1
-    depth: int = 8
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of a workgroup."""
-        return self.rows * self.block_rows
-
-    @property
-    def slices(self) -> int:
-        """Channel slices of a workgroup."""
-        return self.cols * self.block_cols
-
-    @property
-    def threads(self) -> int:
-        """Invocations of a workgroup."""
-        return self.cols * self.rows * self.split
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a workgroup."""
-        stage = self.pixels * (self.depth + 1) + self.depth * 4 * self.slices
-        sums = (self.split - 1) * self.cols * self.rows * self.block_rows * self.block_cols
-        return 16 * (stage * self.split + sums)
-
-
-#: Tiles tried for every problem; the model below picks one.
-TILES = (
-    Tile(16, 16, 1, 8, 1, 4),
-    Tile(16, 16, 1, 4, 1, 4),
-    Tile(8, 16, 1, 8, 2, 4),
-    Tile(8, 16, 1, 8, 1, 4),
-    Tile(8, 8, 1, 4, 2, 8),
-    Tile(8, 8, 2, 4, 2, 4),
-    Tile(8, 8, 1, 4, 1, 8),
-    Tile(8, 8, 2, 4, 1, 8),
-    Tile(8, 8, 4, 4, 1, 4),
-    Tile(8, 4, 4, 4, 1, 8),
-    Tile(8, 4, 8, 4, 1, 4),
-    Tile(4, 8, 8, 2, 1, 4),
-    Tile(4, 16, 1, 8, 1, 8),
-    Tile(4, 16, 4, 4, 1, 4),
-    Tile(2, 32, 1, 8, 1, 4),
-    Tile(2, 32, 2, 4, 1, 4),
-    Tile(1, 64, 1, 4, 1, 4),
-    Tile(1, 64, 4, 2, 1, 4),
-)
-
-
-def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
-    """The tile that a simple machine model expects to be fastest.
-
-    ``depth`` is the number of q slices. The model: a processor finishes 128 products a clock
-    times an efficiency that grows with the block; every stage costs a fixed latency, which
-    workgroups that share a processor hide for each other.
-    """
-
-    def clocks(tile: Tile) -> float:
-        groups = -(-pixels // tile.pixels) * -(-slices // tile.slices)
-        stages = -(-depth // (tile.depth * tile.split))
-        products = tile.pixels * tile.slices * 4 * tile.depth * 4 * tile.split
-        block = tile.block_rows * tile.block_cols
-        compute = products / 128 / (block / (block + 2.0))
-        per_unit = -(-groups // caps.compute_units)
-        resident = max(1, min(per_unit, 1024 // tile.threads, 160 * 1024 // tile.shared_bytes))
-        # Fewer warps in all than the four schedulers need leave lanes idle.
-        filled = min(1.0, resident * tile.threads / 256)
-        stage = max(compute * resident / filled, 500.0 + compute)
-        return -(-per_unit // resident) * (stages * stage + (400.0 if tile.split > 1 else 0.0))
-
-    fitting = [
-        t for t in TILES
-        if t.threads <= caps.max_workgroup and t.shared_bytes <= caps.shared_bytes
-    ]  # fmt: skip
-    return min(fitting, key=clocks)
+from tflgpu.kernels.tiles import Tile
 
 
 def pack_weights(ohwi: Array) -> Array:

@@ -12,18 +12,18 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.ops.quantize_and_dequantize import OP, QuantizeAndDequantize
 
 
-def round_half_away(k: Builder, x: Expr) -> Expr:
-    """The nearest whole number of f32 lanes, halves away from zero."""
-    size = k.call("floor", k.call("abs", x) + 0.5)
-    return k.select(x < 0.0, -size, size)
+def round_to_steps(k: Builder, stored: QuantizeAndDequantize, x: Expr) -> Expr:
+    """The step that f32 lanes are stored as, a whole number in f32; halves go away from zero."""
+    steps = k.clamp(x * stored.inverse, float(stored.low), float(stored.high))
+    steps = k.let(steps, "steps")
+    size = k.let(k.call("floor", k.call("abs", steps) + 0.5), "size")
+    return k.select(steps < 0.0, -size, size)
 
 
 def _simulate(k: Builder, attributes: QuantizeAndDequantize, operands: Sequence[Expr]) -> Expr:
     # In f32 whatever the precision: f16 has no room for the steps of a large scale.
-    x = k.cast(operands[0], Scalar.F32)
-    steps = k.clamp(x * attributes.inverse, float(attributes.low), float(attributes.high))
-    rounded = round_half_away(k, k.let(steps, "steps"))
-    return k.cast(rounded * attributes.scale, operands[0].type.scalar)
+    steps = round_to_steps(k, attributes, k.cast(operands[0], Scalar.F32))
+    return k.cast(steps * attributes.scale, operands[0].type.scalar)
 
 
 RULES = (ElementwiseRule(OP, _simulate, takes(FLOATS)),)
