@@ -13,7 +13,13 @@ IO_STORAGE = {
     DType.F16: Scalar.F16,
     DType.I32: Scalar.I32,
     DType.BOOL: Scalar.I32,
+    DType.I8: Scalar.I8,
+    DType.U8: Scalar.U8,
 }
+
+_BYTES = frozenset({DType.I8, DType.U8})
+#: Ops that may have 8-bit tensors on a device.
+_CONVERSIONS = frozenset({"CAST", "DEQUANTIZE", "QUANTIZE"})
 
 _MAX_BYTES = 2**31  # kernels index with 32-bit signed integers
 
@@ -25,7 +31,8 @@ def tensor_limits(node: Node, site: Site) -> Unsupported | None:
             continue
         if value.is_variable:
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
-        if value.dtype not in IO_STORAGE:
+        converted = node.op in _CONVERSIONS and site.caps.int8_storage
+        if value.dtype not in IO_STORAGE or (value.dtype in _BYTES and not converted):
             return Unsupported(
                 f"tensor {value.name} is {value.dtype.value}, which stays on the CPU"
             )
