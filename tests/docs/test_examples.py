@@ -133,3 +133,24 @@ def test_the_readme_program_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "operators run on" in done.stdout
+
+
+def test_the_guide_shows_the_examples_as_they_are() -> None:
+    """Every block of Python in CONTRIBUTING.md stands in a file of the examples."""
+    files = [p.read_text(encoding="utf-8") for p in sorted((ROOT / "examples").rglob("*.py"))]
+    blocks = python_blocks(ROOT / "CONTRIBUTING.md")
+    assert len(blocks) == 3
+    for block in blocks:
+        assert any(block in text for text in files), f"in no example:\n{block}"
+
+
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md"])
+def test_links_lead_somewhere(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if not target.startswith("https://"):
+            assert ((ROOT / path).parent / target).exists(), f"{path}: {target}"
+    # Files and folders named in running text.
+    for name in re.findall(r"`((?:core|backends|tests|examples|benchmarks|docs)/[\w/.]+)`", text):
+        if "softsign" not in name:
+            assert (ROOT / name).exists(), f"{path}: {name}"
