@@ -37,7 +37,7 @@ class TestRuns:
             recording.run()
             assert (recording.outputs[0] == chain_expected(x)).all()
 
-    @pytest.mark.parametrize("much", [0, 1 << 20])
+    @pytest.mark.parametrize("much", [1 << 60, 16])
     def test_regions_share_the_arena_or_have_buffers_of_their_own(
         self, device: Any, much: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -46,7 +46,7 @@ class TestRuns:
         made = chain(257, device.alignment)
         x = whole(257)
         recording = device.load(made)
-        assert (recording._memory._arena is None) == bool(much)
+        assert (recording._memory._arena is None) == (much == 16)
         recording.inputs[0][...] = x
         recording.run()
         assert (recording.outputs[0] == chain_expected(x)).all()

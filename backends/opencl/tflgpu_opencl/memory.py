@@ -19,8 +19,8 @@ Bytes = npt.NDArray[np.uint8]
 #: Least size of an allocation: OpenCL has no empty buffers, and kernels load whole vectors.
 _LEAST = 16
 _LEAST_BAND = 4096
-#: Bytes that are not worth sharing.
-_MUCH = 64 << 20
+#: The part of the device's largest buffer that is not worth sharing memory for.
+_MUCH = 16
 #: How many times the arena separate buffers may take.
 _SHARING = 3
 #: As a float this is NaN, as an integer -1: what was never written does not look like data.
@@ -62,7 +62,7 @@ class Memory:
         # NVIDIA's driver spends 10 us more on every launch whose buffers are parts of a big one
         # (H200, driver 580.159), so regions get buffers of their own where that is not much.
         refs = {r for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)}
-        apart = sum(r.nbytes for r in refs) <= max(_MUCH, _SHARING * plan.arena_bytes)
+        apart = sum(r.nbytes for r in refs) <= max(limit // _MUCH, _SHARING * plan.arena_bytes)
         self.constants = [self._constant(i, a) for i, a in enumerate(plan.constants)]
         whole = not guarded and not apart
         self._arena = self._allocate("the arena", plan.arena_bytes) if whole else None
