@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-
 from tflgpu.ir.dtypes import Array
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
