@@ -17,7 +17,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-
 import tflgpu
 from tflgpu.ir.dtypes import Array
 
