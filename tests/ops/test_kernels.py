@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
 from tflgpu.kernel.lowering import Precision
