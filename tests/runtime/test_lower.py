@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.kernel.caps import DeviceCaps
