@@ -35,8 +35,8 @@ class KernelRegistry:
         for rule in (*plugins, *builtin_rules()):
             if isinstance(rule, ElementwiseRule):
                 self._elementwise.setdefault(rule.op, []).append(rule)
-                rule = as_kernel_rule(rule)
-            self._rules.setdefault(rule.op, []).append(rule)
+            kernel = as_kernel_rule(rule) if isinstance(rule, ElementwiseRule) else rule
+            self._rules.setdefault(rule.op, []).append(kernel)
         for rules in self._rules.values():
             rules.sort(key=lambda r: -r.rank)
 

@@ -62,7 +62,8 @@ class Sparsity:
             if level.dense_size is not None:
                 parents *= level.dense_size
                 continue
-            assert level.segments is not None and level.indices is not None
+            assert level.segments is not None
+            assert level.indices is not None
             if len(level.segments) != parents + 1:
                 raise ModelError(
                     f"{here}: {len(level.segments)} segment bounds for {parents} parents"
@@ -134,7 +135,8 @@ class Sparsity:
                 coordinates = np.repeat(coordinates, level.dense_size, axis=1)
                 coordinates[dim] = np.tile(np.arange(level.dense_size), parents)
             else:
-                assert level.segments is not None and level.indices is not None
+                assert level.segments is not None
+                assert level.indices is not None
                 bounds = level.segments.astype(np.int64)
                 entries = bounds[1:] - bounds[:-1]
                 coordinates = np.repeat(coordinates, entries, axis=1)
