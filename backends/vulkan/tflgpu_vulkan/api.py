@@ -37,6 +37,7 @@ def make(kind: str, **fields: Any) -> Any:
     if struct_type is not None:
         fields["sType"] = struct_type
     made = ffi.new(f"{kind}*", fields)
+    assert struct_type is not None or not hasattr(made, "sType"), kind
     _alive[made] = tuple(fields.values())
     return made
 

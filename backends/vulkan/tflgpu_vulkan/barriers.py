@@ -47,9 +47,7 @@ def barriers(accesses: Sequence[Access]) -> list[bool]:
 
 
 def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    return any(
-        a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others
-    )
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
 
 
 def _barrier(source: tuple[int, int], target: tuple[int, int]) -> Any:

@@ -75,9 +75,7 @@ class Block:
         context = self._context
         needs = ffi.new("VkMemoryRequirements*")
         lib.vkGetBufferMemoryRequirements(context.handle, self.buffer, needs)
-        visible = (
-            vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        )
+        visible = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
         if kind == DEVICE:
             wishes = (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0)
         elif context.details.shares_memory:

@@ -146,9 +146,7 @@ class Context:
             enabledExtensionCount=len(details.extensions),
             ppEnabledExtensionNames=strings(details.extensions),
         )
-        return create(
-            lib.vkCreateDevice, "VkDevice", physical, info, f"opening {self.info.name}"
-        )
+        return create(lib.vkCreateDevice, "VkDevice", physical, info, f"opening {self.info.name}")
 
 
 class Commands:

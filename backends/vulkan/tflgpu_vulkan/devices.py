@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import attrs
@@ -44,9 +45,7 @@ def find_devices(instance: Instance) -> tuple[tuple[Found, ...], tuple[str, ...]
             usable.append((details, handle))
     usable.sort(key=lambda pair: pair[0].rank)
     found = tuple(
-        Found(
-            DeviceInfo(NAME, i, d.name, d.caps.vendor, d.caps.is_gpu, d.driver), d, handle
-        )
+        Found(DeviceInfo(NAME, i, d.name, d.caps.vendor, d.caps.is_gpu, d.driver), d, handle)
         for i, (d, handle) in enumerate(usable)
     )
     return found, tuple(problems)
@@ -55,7 +54,7 @@ def find_devices(instance: Instance) -> tuple[tuple[Found, ...], tuple[str, ...]
 def probe() -> Probe:
     """What `tflgpu_probe` answers; makes an instance and no device."""
     try:
-        with Instance() as instance:
+        with closing(Instance()) as instance:
             found, problems = find_devices(instance)
     except DeviceError as error:
         return Probe(False, str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any
 
 from tflgpu.errors import DeviceError
@@ -25,7 +24,7 @@ def version_word(major: int, minor: int) -> int:
 
 
 class Instance:
-    """An instance of Vulkan 1.1 or 1.2. A context manager; the debug messenger goes with it."""
+    """An instance of Vulkan 1.1 or 1.2. The debug messenger goes with it."""
 
     def __init__(self) -> None:
         """Make one.
@@ -75,17 +74,6 @@ class Instance:
         self.handle = handle[0]
         if validate:
             self._listen()
-
-    def __enter__(self) -> Instance:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Destroy it; twice is harmless."""

@@ -60,6 +60,8 @@ class PlanMemory:
         self._pool = Pool(context, HOST if self.in_place else DEVICE, alignment)
         self._staging = Pool(context, HOST, alignment)
         self._pools = (self._pool, self._staging)
+        self.input_arrays: tuple[Array, ...] = ()
+        self.output_arrays: tuple[Array, ...] = ()
         self._slices: dict[ArenaRef, Region] = {}
         self._arena: Region | None = None
         if plan.arena_bytes and not guarded:
@@ -84,8 +86,7 @@ class PlanMemory:
 
     def release(self) -> None:
         """Free everything; the device must be done with it."""
-        self.input_arrays: Sequence[Array] = ()
-        self.output_arrays: Sequence[Array] = ()
+        self.input_arrays = self.output_arrays = ()
         for pool in self._pools:
             pool.release()
 

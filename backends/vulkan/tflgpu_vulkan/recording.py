@@ -41,7 +41,10 @@ class VulkanRecording:
         self._inputs = tuple(memory.input_arrays)
         self._outputs = tuple(memory.output_arrays)
         self._timers: Timers | None = None
+        self._all: Any = None
         self._timed: Any = None
+        self._single: list[Any] = []
+        self._launches: list[Launch] = []
         self._commands = Commands(context)
         self._descriptors: Descriptors | None = None
         try:
@@ -136,7 +139,7 @@ class VulkanRecording:
         self._memory.release()
         self._launches = []
         self._all = self._timed = None
-        self._single: list[Any] = []
+        self._single = []
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -218,5 +218,3 @@ def _literal(lane: np.ndarray[Any, Any]) -> Literal:
     exponent = 128 if lane.dtype == np.float32 else 16
     return Literal(bits, ("-" if number < 0 else "") + ("0x1.8p+" if number != number else "0x1p+")  # noqa: PLR0124
                    + str(exponent))  # fmt: skip
-
-

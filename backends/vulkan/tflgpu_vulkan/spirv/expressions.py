@@ -137,5 +137,3 @@ class Expressions:
 
     def _lane(self, expr: Lane, x: Id) -> Id:
         return self._body.emit(Op.CompositeExtract, expr.type, x, expr.index)
-
-

@@ -115,9 +115,7 @@ def _wave(body: Body, type: Type, x: Id, quarters: int) -> Id:
     if quarters:
         quarter = body.emit(Op.IAdd, whole, quarter, body.const(whole, quarters))
     picked = body.select(type, _has_bit(body, whole, quarter, 1), cosine, sine)
-    return body.select(
-        type, _has_bit(body, whole, quarter, 2), body.f_neg(type, picked), picked
-    )
+    return body.select(type, _has_bit(body, whole, quarter, 2), body.f_neg(type, picked), picked)
 
 
 def _atan2(body: Body, type: Type, y: Id, x: Id) -> Id:

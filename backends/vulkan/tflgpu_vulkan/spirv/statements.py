@@ -113,9 +113,7 @@ class Statements:
         body.do(Op.Branch, test)
         body.label(test)
         current = body.emit(Op.Load, I32, index)
-        body.do(
-            Op.BranchConditional, body.emit(Op.SLessThan, BOOL, current, stop), inside, end
-        )
+        body.do(Op.BranchConditional, body.emit(Op.SLessThan, BOOL, current, stop), inside, end)
         body.label(inside)
         self._expressions.names[stmt.index.ident] = current
         self._loop_ends.append(end)
