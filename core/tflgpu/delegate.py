@@ -265,10 +265,11 @@ class GpuDelegate:
     ) -> DelegationReport:
         device = self._device
         assert device is not None
+        names = {origin: node.op for node in graph for origin in node.origins}
         by_origin: dict[int, Refusal] = {}  # an operator's simulator says nothing new
         for left in parts.refusals:
             for origin in left.origins:
-                by_origin.setdefault(origin, Refusal(origin, left.op, left.reason))
+                by_origin.setdefault(origin, Refusal(origin, names[origin], left.reason))
         refusals = tuple(by_origin.values())
         if refusals and not self.options.allow_fallback:
             listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in refusals)
@@ -278,7 +279,7 @@ class GpuDelegate:
             )
         for refusal in refusals:
             _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
-        total = {origin for node in graph for origin in node.origins}
+        total = set(names)
         refused = {r.node for r in refusals}
         on_device = [p for p in parts.parts if p.delegated]
         return DelegationReport(
