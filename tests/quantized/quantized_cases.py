@@ -7,7 +7,6 @@ from typing import Any, Union
 
 import attrs
 import numpy as np
-
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.base import Fields

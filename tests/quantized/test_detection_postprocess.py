@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 import pytest
 from flatbuffers import flexbuffers
-
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import tflgpu
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import DType

@@ -17,7 +17,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-
 import tflgpu
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.read import read_model
@@ -185,7 +184,12 @@ def test_dynamic_range_weights(
     content = model_path("dtln_model_quant_1").read_bytes()
     spec = spec_of(read_model(content))
     tensors = [
-        attrs.evolve(t, dtype=DType.F32, data=t.quantization.dequantize(t.data), quantization=None)
+        attrs.evolve(
+            t,
+            dtype=DType.F32,
+            data=t.quantization.dequantize(np.asarray(t.data)),
+            quantization=None,
+        )
         if t.dtype is DType.I8 and t.quantization is not None
         else t
         for t in spec.tensors
