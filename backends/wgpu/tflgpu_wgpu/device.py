@@ -138,7 +138,9 @@ class WgpuDevice:
             key = (id(dispatch.kernel), writable)
             if key not in printed:
                 source = dialect.source(dispatch.kernel, writable=writable)
-                printed[key] = Job.of(dispatch.kernel, source, writable=writable)
+                printed[key] = Job.of(
+                    dispatch.kernel, source, writable=writable, checked=memory.guarded
+                )
             jobs.append(printed[key])
         pipelines = self._compiler.compile(jobs)
         recording = WgpuRecording(

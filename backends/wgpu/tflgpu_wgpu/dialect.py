@@ -29,6 +29,8 @@ from tflgpu.kernel.tree import (
     Load,
     Select,
     Shared,
+    SharedLoad,
+    SharedStore,
     Splat,
     Store,
     Unary,
@@ -38,6 +40,7 @@ from tflgpu.kernel.types import I32, Scalar, Type
 from tflgpu.kernel.walk import children, operands, postorder, statements
 
 from tflgpu_wgpu.functions import helper
+from tflgpu_wgpu.signs import not_negative
 from tflgpu_wgpu.words import is_reserved
 
 _TYPES = {
@@ -89,6 +92,7 @@ class _WgslPrinter(Printer):
         self.dialect = dialect
         self._writable = writable
         self._constants = _constant_values(kernel)
+        self._not_negative = not_negative(kernel)
         self._ids: dict[str, str] = {}
         for root in [o for stmt in statements(kernel.body) for o in operands(stmt)]:
             for expr in postorder([root]):
@@ -160,7 +164,7 @@ class _WgslPrinter(Printer):
             )
         lines += [
             f"var<workgroup> {self.names[array.name]}: "
-            f"array<{self.type_name(array.type)}, {array.count}>;"
+            f"array<{self.type_name(_in_memory(array.type))}, {array.count}>;"
             for array in self.kernel.shared
         ]
         x, y, z = self.kernel.workgroup
@@ -198,6 +202,12 @@ class _WgslPrinter(Printer):
     def barrier(self) -> str:
         return "workgroupBarrier();"
 
+    def shared_store(self, stmt: SharedStore, index: Code, value: Code) -> str:
+        kind = _in_memory(stmt.array.type)
+        if kind != stmt.array.type:
+            value = self._call(self.type_name(kind), value)
+        return super().shared_store(stmt, index, value)
+
     # Expressions
 
     def builtin(self, expr: Builtin) -> Code:
@@ -214,12 +224,19 @@ class _WgslPrinter(Printer):
             return self.infix(expr.op, self._typed(expr.a, a), self._as_u32(expr.b, b))
         if expr.op in ("land", "lor") and expr.type.width > 1:
             return self.infix("and" if expr.op == "land" else "or", a, b)
+        if expr.op == "rem" and expr.type.scalar is Scalar.I32 and not self._positive(expr):
+            return self._helper("rem", expr.type.width, a, b)
         if expr.op in ("add", "sub", "mul", "div", "rem"):
             both = self._is_splat(expr.a) and self._is_splat(expr.b)
             if not both:
                 # An operator spreads a scalar over the lanes of its other operand.
                 a, b = self._unsplat(expr.a, a), self._unsplat(expr.b, b)
         return super().binary(expr, a, b)
+
+    def _positive(self, expr: Binary) -> bool:
+        """Whether no operand is negative: wgpu makes of ``%`` an instruction that Vulkan leaves
+        undefined where one is."""
+        return {id(expr.a), id(expr.b)} <= self._not_negative
 
     def _typed(self, expr: Expr, code: Code) -> Code:
         """A whole-number literal that does not leave its type to the context."""
@@ -301,6 +318,13 @@ class _WgslPrinter(Printer):
     def load(self, expr: Load, index: Code) -> Code:
         return Code(self._place(expr.buffer, expr.index, index, expr.scalar))
 
+    def shared_load(self, expr: SharedLoad, index: Code) -> Code:
+        code = super().shared_load(expr, index)
+        kind = _in_memory(expr.type)
+        if kind == expr.type:
+            return code
+        return self.infix("ne", code, self._literal(kind, np.zeros(1, np.uint32)))
+
     def store(self, stmt: Store, index: Code, value: Code) -> str:
         place = self._place(stmt.buffer, stmt.index, index, stmt.scalar)
         if stmt.buffer.scalar is Scalar.F16 and stmt.value.type.scalar is Scalar.F32:
@@ -326,6 +350,11 @@ class _WgslPrinter(Printer):
             index = Code(ident)
         shift = {2: 1, 4: 2}[width]
         return f"{name}[{index.atom} >> {shift}u][{index.atom} & {width - 1}]"
+
+
+def _in_memory(type: Type) -> Type:
+    """Booleans are kept as u32: NVIDIA's driver loses them in workgroup memory (580)."""
+    return type.with_scalar(Scalar.U32) if type.scalar is Scalar.BOOL else type
 
 
 def _constant_values(kernel: Kernel) -> dict[int, Array]:

@@ -6,6 +6,7 @@
   within 4 units in the last place where the device's ``exp`` is within its bounds.
 * float to integer: WGSL limits to the floats inside the integer's range, and leaves NaN open; the
   kernel language wants the integer's own limits, and 0.
+* ``rem``: the remainder of i32, where an operand may be negative (see `tflgpu_wgpu.signs`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,13 @@ def _to_integer(name: str, lanes: int, signed: bool) -> list[str]:
     ]
 
 
+def _remainder(name: str, lanes: int) -> list[str]:
+    i = _vector("i32", lanes)
+    return [f"fn {name}(a: {i}, b: {i}) -> {i} {{", "    return a - a / b * b;", "}"]
+
+
 _BODIES: dict[str, Callable[[str, int], list[str]]] = {
+    "rem": _remainder,
     "tanh": _tanh,
     "erf": _erf,
     "to_i32": lambda name, lanes: _to_integer(name, lanes, signed=True),

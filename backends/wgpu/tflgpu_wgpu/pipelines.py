@@ -14,23 +14,26 @@ from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
+from tflgpu_wgpu.native import shader_module
 
 _MAX_THREADS = 16
 
 
 @attrs.frozen
 class Job:
-    """What a pipeline is made of: the module's text, and which bindings are read-only."""
+    """What a pipeline is made of: the module's text, which bindings are read-only, and whether
+    indices are checked when it runs."""
 
     source: str
     read_only: tuple[bool, ...]
+    checked: bool
     name: str = attrs.field(eq=False)
 
     @classmethod
-    def of(cls, kernel: Kernel, source: str, *, writable: bool) -> Job:
+    def of(cls, kernel: Kernel, source: str, *, writable: bool, checked: bool = False) -> Job:
         """The job of a kernel that was printed so."""
         access = tuple(b.access == "read" and not writable for b in kernel.buffers)
-        return cls(source, access, kernel.name)
+        return cls(source, access, checked, kernel.name)
 
 
 @attrs.frozen(eq=False)
@@ -96,7 +99,10 @@ class Compiler:
     def _pipeline(self, job: Job, layout: Any) -> Pipeline:
         device = self._device
         try:
-            module = device.create_shader_module(label=job.name, code=job.source)
+            if job.checked:
+                module = device.create_shader_module(label=job.name, code=job.source)
+            else:
+                module = shader_module(device, job.name, job.source)
             handle = device.create_compute_pipeline(
                 label=job.name,
                 layout=device.create_pipeline_layout(bind_group_layouts=[layout]),

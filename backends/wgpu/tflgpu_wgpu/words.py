@@ -41,7 +41,7 @@ _PATTERN = re.compile(
     r"_|__.*|vec[234][a-z]?|mat[234]x[234][fh]?|(pack|unpack)[24]x\w+|atomic[A-Z]\w*"
     r"|texture\w*|dpd[xy]\w*|fwidth\w*|(subgroup|quad)\w*"
     # Names of this dialect's own.
-    r"|(tanh|erf|to_i32|to_u32)_\d|nan_bits|inf_bits"
+    r"|(tanh|erf|to_i32|to_u32|rem)_\d|nan_bits|inf_bits"
 )
 
 
