@@ -384,4 +384,5 @@ def test_real_models_build_with_the_shapes_of_the_file(model_path: Path) -> None
             continue
         for value in node.outputs:
             info = model.main.tensors[value.id]
-            assert value.shape == info.shape or -1 in info.shape_signature
+            unknown = not info.shape and not info.has_rank  # the file leaves it to the operator
+            assert value.shape == info.shape or -1 in info.shape_signature or unknown
