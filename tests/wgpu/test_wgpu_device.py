@@ -34,6 +34,14 @@ class TestRuns:
             recording.run()
             assert (recording.outputs[0] == chain_expected(x)).all()
 
+    @pytest.mark.parametrize("steps", [15, 16, 17, 18])
+    def test_chains_longer_than_a_command_buffer(self, device: Any, steps: int) -> None:
+        recording = device.load(chain(257, device.alignment, steps=steps))
+        x = whole(257)
+        recording.inputs[0][...] = x
+        recording.run()
+        assert (recording.outputs[0] == chain_expected(x, steps)).all()
+
     def test_arrays_keep_their_address_and_inputs_their_contents(self, device: Any) -> None:
         recording = device.load(biased(65))
         arrays = [*recording.inputs, *recording.outputs]
