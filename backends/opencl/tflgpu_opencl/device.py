@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import attrs
 import pyopencl as cl
 from tflgpu.errors import CompileError, StateError
 from tflgpu.kernel.caps import DeviceCaps
@@ -18,6 +19,7 @@ from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memor
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.half import computes_in_half
+from tflgpu_opencl.matrix_probe import runs_matrix_tiles
 from tflgpu_opencl.memory import Memory
 from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, make_kernel
@@ -75,8 +77,9 @@ class OpenCLDevice:
                 self._context, self._handle, cache or BinaryCache(default_folder())
             )
             f16 = computes_in_half(self._context, self._handle, self._compiler)
-            self._caps = caps_of(self._handle, f16_arithmetic=f16)
-        self._dialect = dialect or OpenCLDialect(f16_arithmetic=f16)
+            tiles = f16 and runs_matrix_tiles(self._context, self._handle, self._compiler)
+            self._caps = attrs.evolve(caps_of(self._handle, f16_arithmetic=f16), matrix_tiles=tiles)
+        self._dialect = dialect or OpenCLDialect(f16_arithmetic=f16, matrix_tiles=tiles)
         self._closed = False
 
     @property

@@ -13,6 +13,7 @@ import math
 
 import attrs
 from tflgpu.errors import KernelError
+from tflgpu.kernel.matrix import MatrixStmt, has_matrices
 from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
 from tflgpu.kernel.tree import (
     Binary,
@@ -36,6 +37,7 @@ from tflgpu.kernel.tree import (
 )
 from tflgpu.kernel.types import Scalar, Type
 
+from tflgpu_opencl.matrix import MATRIX_PRELUDE, matrix_line
 from tflgpu_opencl.prelude import prelude
 from tflgpu_opencl.words import is_reserved
 
@@ -56,11 +58,13 @@ class OpenCLDialect:
 
     Attributes:
         f16_arithmetic: `half` values can be computed with, not only loaded and stored.
+        matrix_tiles: The device and its compiler know NVIDIA's matrix instructions.
         fast_fma: The device has a fused multiply-add; where not, ``fma`` is written as `mad`,
             which may round twice.
     """
 
     f16_arithmetic: bool = False
+    matrix_tiles: bool = False
     fast_fma: bool = True
 
     def source(self, kernel: Kernel) -> str:
@@ -83,6 +87,7 @@ class _OpenCLPrinter(Printer):
         # First of all names, so that it does not depend on the body.
         self.entry_point = self.names[kernel.name]
         self._uses_half = False
+        self._uses_matrices = has_matrices(kernel)
 
     # Types and literals
 
@@ -117,7 +122,8 @@ class _OpenCLPrinter(Printer):
     # Structure
 
     def prelude(self) -> list[str]:
-        return prelude(self.helpers, self._uses_half and self.dialect.f16_arithmetic)
+        lines = prelude(self.helpers, self._uses_half and self.dialect.f16_arithmetic)
+        return [*lines, MATRIX_PRELUDE, ""] if self._uses_matrices else lines
 
     def open_kernel(self) -> list[str]:
         x, y, z = self.kernel.workgroup
@@ -143,7 +149,9 @@ class _OpenCLPrinter(Printer):
     def declare_shared(self, array: Shared) -> str:
         if array.type.scalar is Scalar.F16 and not self.dialect.f16_arithmetic:
             raise self._no_f16(f"shared array {array.name}")
-        return f"__local {self.type_name(array.type)} {self.names[array.name]}[{array.count}];"
+        aligned = " __attribute__((aligned(16)))" if self._uses_matrices else ""
+        kind, name = self.type_name(array.type), self.names[array.name]
+        return f"__local {kind} {name}[{array.count}]{aligned};"
 
     def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
         return f"{'' if mutable else 'const '}{self.type_name(type)} {ident} = {value};"
@@ -155,6 +163,10 @@ class _OpenCLPrinter(Printer):
 
     def barrier(self) -> str:
         return "barrier(CLK_LOCAL_MEM_FENCE);"
+
+    def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
+        lines = [matrix_line(stmt, self.names, operands)]
+        return lines if self.dialect.matrix_tiles else super().matrix(stmt, *operands)
 
     # Expressions
 

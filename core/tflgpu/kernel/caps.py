@@ -20,6 +20,7 @@ class DeviceCaps:
         max_buffer_bytes: Largest buffer that can be bound.
         max_bindings: Most buffers of a kernel.
         subgroup: Invocations of a subgroup, 0 where not known.
+        matrix_tiles: Matrix statements (`tflgpu.kernel.matrix`) run, on subgroups of 32.
         cache_bytes: Last-level cache that kernels share: what lies in it between two kernels
             costs no memory traffic; 0 where not known.
         compute_units: Processors that run workgroups side by side; 1 where not known.
@@ -37,6 +38,7 @@ class DeviceCaps:
     max_buffer_bytes: int = 1 << 27
     max_bindings: int = 8
     subgroup: int = 0
+    matrix_tiles: bool = False
     cache_bytes: int = 0
     compute_units: int = 1
     is_gpu: bool = False

@@ -1,9 +1,10 @@
 """The rules a kernel keeps beyond the types of its expressions.
 
-Values fit what they are stored in and assigned to; names are defined before use and inside their block; a barrier stands where every invocation of
-a workgroup gets to it (outside conditions that may differ between invocations, and after no
-`Return`); a `Break` is inside a loop, whose bounds do not change while it runs; sizes are in the
-range that every API guarantees.
+Values fit what they are stored in and assigned to; names are defined before use and inside their
+block; barriers and matrix statements stand where every invocation of a workgroup gets to them
+(outside conditions that may differ between invocations, and after no `Return`); a `Break` is
+inside a loop, whose bounds do not change while it runs; sizes are in the range that every API
+guarantees.
 """
 
 from __future__ import annotations
@@ -11,6 +12,17 @@ from __future__ import annotations
 import attrs
 
 from tflgpu.errors import KernelError
+from tflgpu.kernel.matrix import (
+    MATRIX_STATEMENTS,
+    SUBGROUP,
+    MatrixLoad,
+    MatrixRole,
+    MatrixStmt,
+    MatrixStore,
+    declared,
+    problem_of,
+    used,
+)
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -44,6 +56,7 @@ class _Scope:
     names: dict[str, bool]  # name -> is a variable
     uniform: dict[str, bool]  # name -> same value for the whole workgroup
     memory: frozenset[str] = frozenset()  # names of buffers and shared arrays
+    matrices: dict[str, MatrixRole] = attrs.field(factory=dict)
     in_loop: bool = False
     divergent: bool = False
     may_return: bool = False
@@ -99,6 +112,7 @@ def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:
         _statement(stmt, scope)
     for name in set(scope.names) - outer:
         del scope.names[name]
+        scope.matrices.pop(name, None)
 
 
 def _statement(stmt: Stmt, scope: _Scope) -> None:
@@ -141,6 +155,34 @@ def _statement(stmt: Stmt, scope: _Scope) -> None:
             scope.fail("a barrier under a condition that may differ within a workgroup")
         if scope.may_return or scope.may_break:
             scope.fail("a barrier that invocations which returned or broke out never reach")
+    elif isinstance(stmt, MATRIX_STATEMENTS):
+        _matrix(stmt, scope)
+
+
+def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:
+    if scope.kernel.workgroup[0] % SUBGROUP:
+        scope.fail(
+            f"matrices in a workgroup {scope.kernel.workgroup}: its first size must be a "
+            f"multiple of {SUBGROUP}"
+        )
+    if scope.divergent or scope.may_return or scope.may_break:
+        scope.fail("a matrix statement that a part of a workgroup may not reach")
+    for matrix in used(stmt):
+        if scope.matrices.get(matrix.ident) is not matrix.role:
+            scope.fail(f"matrix {matrix.ident} is used outside the block that defines it")
+    problem = problem_of(stmt)
+    if problem:
+        scope.fail(problem)
+    if isinstance(stmt, (MatrixLoad, MatrixStore)):
+        if stmt.array not in scope.kernel.shared:
+            scope.fail(f"a matrix in shared array {stmt.array.name}, which is not one of it")
+        if stmt.index.type != I32:
+            scope.fail(f"a matrix's index is i32, not {stmt.index.type}")
+    made = declared(stmt)
+    if made is not None:
+        _is_new(made.ident, scope)
+        scope.names[made.ident] = False
+        scope.matrices[made.ident] = made.role
 
 
 def _if(stmt: If, scope: _Scope) -> None:
@@ -193,6 +235,8 @@ def _uses(stmt: Stmt, scope: _Scope) -> None:
     for expr in postorder(operands(stmt)):
         if isinstance(expr, Name) and expr.ident not in scope.names:
             scope.fail(f"{expr.ident} is used outside the block that defines it")
+        if isinstance(expr, Name) and expr.ident in scope.matrices:
+            scope.fail(f"{expr.ident} is a matrix, not a value")
         if isinstance(expr, Load) and (
             expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write"
         ):

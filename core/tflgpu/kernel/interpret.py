@@ -18,6 +18,8 @@ from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.evaluate import binary, call, constant, convert
 from tflgpu.kernel.frame import Frame, Index, spread
+from tflgpu.kernel.interpret_matrix import run_matrix
+from tflgpu.kernel.matrix import MATRIX_STATEMENTS
 from tflgpu.kernel.memory import BufferMemory, SharedMemory
 from tflgpu.kernel.tree import (
     Assign,
@@ -204,6 +206,9 @@ class _Interpreter:
             index, value = spread(values[0], frame.count), spread(values[1], frame.count)
             array = self.shared[stmt.array.name]
             array.store(index, value, frame.full(_GROUP), frame.full(_WHO))
+        elif isinstance(stmt, MATRIX_STATEMENTS):
+            who, group = frame.full(_WHO), frame.full(_GROUP)
+            run_matrix(stmt, frame, values, self.shared, who, group)
         else:
             raise KernelError(f"unknown statement {type(stmt).__name__}")
         return None

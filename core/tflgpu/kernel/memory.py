@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.frame import Index
+from tflgpu.kernel.matrix import ROW_ALIGNMENT, TILE
 from tflgpu.kernel.tree import Buffer, Shared
 from tflgpu.kernel.types import Scalar
 
@@ -62,6 +63,29 @@ class Owners:
         self.writer[at] = who
         if (self.writer[at] != who).any():
             raise KernelError(f"two invocations write one element of {self.name}")
+
+    def read_together(self, at: Index) -> None:
+        """Several invocations read the elements, none of them one in particular.
+
+        Raises:
+            KernelError: anyone wrote an element.
+        """
+        if (self.writer[at] != _NOBODY).any():
+            raise KernelError(f"{self.name} is read {self.order} after its write")
+        self.reader[at] = _SEVERAL
+
+    def write_together(self, at: Index) -> None:
+        """Several invocations write the elements, none of them one in particular.
+
+        Raises:
+            KernelError: anyone read or wrote an element, or it is there twice.
+        """
+        if ((self.writer[at] != _NOBODY) | (self.reader[at] != _NOBODY)).any():
+            raise KernelError(f"{self.name} is overwritten {self.order}")
+        self.writer[at] = np.arange(len(at))
+        if (self.writer[at] != np.arange(len(at))).any():
+            raise KernelError(f"two subgroups write one element of {self.name}")
+        self.writer[at] = _SEVERAL
 
     def forget(self, at: Index) -> None:
         """A barrier passed for these elements."""
@@ -165,6 +189,32 @@ class SharedMemory:
         if self._races:
             self._owners.write(at, who)
         self._data[at] = value
+
+    def load_tiles(self, index: Index, stride: int, group: Index) -> Array:
+        """A matrix tile for each subgroup: [subgroups, 16, 16]."""
+        at = self._tile_elements(index, stride, group)
+        if self._races:
+            self._owners.read_together(at.ravel())
+        return np.asarray(self._data[at].reshape(-1, TILE, TILE))
+
+    def store_tiles(self, index: Index, stride: int, tiles: Array, group: Index) -> None:
+        """Write a matrix tile of each subgroup."""
+        at = self._tile_elements(index, stride, group)
+        if self._races:
+            self._owners.write_together(at.ravel())
+        self._data[at] = tiles.reshape(*at.shape, *self._data.shape[1:])
+
+    def _tile_elements(self, index: Index, stride: int, group: Index) -> Index:
+        """Of each subgroup's tile the elements: [subgroups, 16, elements of a row]."""
+        kind = self.array.type
+        if (index * kind.width * kind.scalar.itemsize % ROW_ALIGNMENT).any():
+            raise KernelError(
+                f"a matrix begins at an element of {self.array.name} that is not at a multiple "
+                f"of {ROW_ALIGNMENT} bytes"
+            )
+        rows = index[:, None] + np.arange(TILE) * stride
+        elements = rows[:, :, None] + np.arange(TILE // kind.width)
+        return self._at(elements, group[:, None, None])
 
     def barrier(self, arrived: npt.NDArray[np.bool_]) -> None:
         """These workgroups passed a barrier."""

@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
+from tflgpu.kernel.matrix import MATRIX_STATEMENTS, MatrixStmt, declared
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -127,6 +128,8 @@ class Printer:
                 idents.append(stmt.ident)
             elif isinstance(stmt, For):
                 idents.append(stmt.index.ident)
+            elif (matrix := declared(stmt)) is not None:
+                idents.append(matrix.ident)
         self.names = Names(idents, self.is_reserved)
         self._handlers: dict[type[Expr], Callable[..., Code]] = {
             Const: self.const, Name: self.name, Builtin: self.builtin, Unary: self.unary,
@@ -208,6 +211,14 @@ class Printer:
     def store(self, stmt: Store, index: Code, value: Code) -> str:
         """Write a buffer element or lane."""
         raise NotImplementedError
+
+    def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
+        """A matrix statement, in languages that can have them.
+
+        Raises:
+            KernelError: this one cannot.
+        """
+        raise self.fail("matrix tiles, which this device does not have (caps.matrix_tiles)")
 
     # What most of them share
 
@@ -337,6 +348,9 @@ class Printer:
             self._line("return;")
         elif isinstance(stmt, Barrier):
             self._line(self.barrier())
+        elif isinstance(stmt, MATRIX_STATEMENTS):
+            for line in self.matrix(stmt, *codes):
+                self._line(line)
         else:
             raise self.fail(f"unknown statement {type(stmt).__name__}")
 

@@ -24,6 +24,7 @@ from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
 from tflgpu.kernel.types import F32x4, Scalar
 from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 
 
@@ -135,8 +136,8 @@ class _Stage:
         self.b = k.shared("b", F32x4, tile.split * tile.depth * 4 * tile.slices)
         self.a_base = k.let(lane.z * (tile.pixels * self.pitch), "a0")
         self.b_base = k.let(lane.z * (tile.depth * 4 * tile.slices), "b0")
-        self._a_items = _items(k, lane.id, tile.pixels * tile.depth, threads)
-        self._b_items = _items(k, lane.id, tile.depth * 4 * tile.slices, threads)
+        self._a_items = items(k, lane.id, tile.pixels * tile.depth, threads)
+        self._b_items = items(k, lane.id, tile.depth * 4 * tile.slices, threads)
         zero = k.f32(0.0, 4)
         self._a_regs = [k.var(zero, "ra") for _ in self._a_items]
         self._b_regs = [k.var(zero, "rb") for _ in self._b_items]
@@ -171,31 +172,10 @@ class _Stage:
         k, tile = self.k, self.tile
         for (item, partial), reg in zip(self._a_items, self._a_regs, strict=True):
             at = self.a_base + item // tile.depth * self.pitch + item % tile.depth
-            _maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.a, at, reg))  # type: ignore[misc]
+            maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.a, at, reg))  # type: ignore[misc]
         for (item, partial), reg in zip(self._b_items, self._b_regs, strict=True):
             at = self.b_base + item
-            _maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.b, at, reg))  # type: ignore[misc]
-
-
-def _items(k: Builder, lane: Expr, count: int, threads: int) -> list[tuple[Expr, Expr | None]]:
-    """What of ``count`` items an invocation moves, with a condition where not all have one."""
-    found: list[tuple[Expr, Expr | None]] = []
-    for start in range(0, count, threads):
-        item = k.let(lane + start, "item")
-        if start + threads <= count:
-            found.append((item, None))
-        else:
-            inside = k.let(item < count, "inside")
-            found.append((k.let(k.min(item, count - 1), "item"), inside))
-    return found
-
-
-def _maybe(k: Builder, condition: Expr | None, action: Callable[[], None]) -> None:
-    if condition is None:
-        action()
-        return
-    with k.if_(condition):
-        action()
+            maybe(k, partial, lambda at=at, reg=reg: k.store_shared(self.b, at, reg))  # type: ignore[misc]
 
 
 def _accumulate(

@@ -1,0 +1,241 @@
+"""The blocked product of `gemm` on matrix tiles: f16 operands, f32 sums.
+
+Subgroups of a workgroup make blocks of 16 x 16 tiles each; ``split`` teams of them divide the
+sum, and add up when the result, which passes through shared memory to become vectors again, is
+finished and stored. While a stage is multiplied, the loads of the next are in flight; stages
+alternate between two places in shared memory, so one barrier a stage is enough.
+
+In precision F16 operands are rounded to f16. In F32_F16 an operand x is two f16 values,
+
+    high = f16(x),  low = f16((x - high) * 2048),
+
+and high*high + (high*low + low*high) / 2048 is nearly the f32 product (the scale keeps ``low`` of
+small values out of f16's subnormals; low*low, 2^-22 of the whole, is left out). Weights
+that are f16 values have no low part. Operands beyond f16's range are limited to +-65504.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.lowering import Lowering, Precision
+from tflgpu.kernel.matrix import TILE, Matrix, MatrixRole
+from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
+from tflgpu.kernel.types import F16x4, F32x4, Scalar
+from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.gemm import Problem
+from tflgpu.kernels.matrix_tiles import MatrixTile
+from tflgpu.kernels.sharing import items, maybe
+
+#: What ``low`` is scaled by: f16 has 11 bits.
+_LOW_SCALE = 2.0**11
+_F16_MAX = 65504.0
+
+
+def build_matrix_gemm(low: Lowering, problem: Problem, tile: MatrixTile, name: str) -> None:
+    """Write the kernel of a product and dispatch it; for devices with ``caps.matrix_tiles``."""
+    k = low.kernel(name, (tile.threads, 1, 1))
+    src = low.read(k, 0)
+    high, rest = split_weights(problem.weights)
+    exact = low.precision is Precision.F16
+    parts = [high] if exact or not rest.any() else [high, rest]
+    weights = [
+        low.weights(k, part, f"weights{i}", scalar=Scalar.F16) for i, part in enumerate(parts)
+    ]
+    bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
+    out = low.write(k)
+    lane = _Lane(k, tile)
+    stage = _Stage(k, tile, problem, lane, src, weights, splits_input=not exact)
+    sums = _Sums(k, tile, lane, has_low=not exact)
+    stages = -(-problem.depth // (tile.depth * tile.split))
+    first = k.let(lane.team * tile.depth, "first")
+    stage.fetch(first)
+    with k.loop(0, stages, name="stage") as step:
+        buffer = k.let(step % 2, "buffer")
+        stage.commit(buffer)
+        k.barrier()
+        with k.if_(step + 1 < stages):
+            stage.fetch(k.let(first + (step + 1) * (tile.depth * tile.split), "q0"))
+        sums.accumulate(stage, buffer)
+    result = sums.share()
+    k.barrier()
+    for item, inside in items(k, lane.x, tile.pixels * tile.slices, tile.threads):
+        row = k.let(k.group_id(1) * tile.pixels + item // tile.slices, "row")
+        column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "column")
+        valid = (row < problem.pixels) & (column < problem.slices)
+        with k.if_(valid if inside is None else valid & inside):
+            total = k.load(bias, column)
+            at = k.let(item // tile.slices * tile.out_pitch + item % tile.slices, "at")
+            for team in range(tile.split):
+                offset = team * tile.pixels * tile.out_pitch
+                total = total + k.load_shared(result, at + offset)
+            out.store(row, column, problem.finish(k, k.let(total, "total")))
+    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
+    low.dispatch_groups(k, groups)
+
+
+def split_weights(weights: Array) -> tuple[Array, Array]:
+    """f32 weights as two of f16, of which the second is scaled (see the module's text)."""
+    limited = np.clip(weights, -_F16_MAX, _F16_MAX)
+    high = limited.astype(np.float16)
+    return high, ((limited - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+
+
+class _Lane:
+    """Where an invocation stands in its workgroup."""
+
+    def __init__(self, k: Builder, tile: MatrixTile) -> None:
+        self.x = k.let(k.local_id(0), "lx")
+        subgroup = k.let(k.subgroup_id(), "subgroup")
+        team_size = tile.rows * tile.cols
+        self.team = k.let(subgroup // team_size, "team") if tile.split > 1 else k.i32(0)
+        self.row = k.let(subgroup % team_size // tile.cols, "srow")
+        self.col = k.let(subgroup % tile.cols, "scol")
+        self.id = k.let(self.x % tile.team_threads, "lid")  # within its team
+
+
+class _Stage:
+    """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`).
+
+    Both are stored as rows of f16 vectors: pixels x depth, and depth x channels.
+    """
+
+    def __init__(
+        self, k: Builder, tile: MatrixTile, problem: Problem, lane: _Lane, src: ReadView,
+        weights: list[Buffer], *, splits_input: bool,
+    ) -> None:  # fmt: skip
+        self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
+        self._weights = weights
+        self.a_size = tile.pixels * tile.a_pitch
+        self.b_size = tile.depth * 4 * tile.b_pitch
+        self.a = [
+            k.shared(f"a{i}", F16x4, 2 * tile.split * self.a_size)
+            for i in range(2 if splits_input else 1)
+        ]
+        self.b = [
+            k.shared(f"b{i}", F16x4, 2 * tile.split * self.b_size) for i in range(len(weights))
+        ]
+        self._a_items = items(k, lane.id, tile.pixels * tile.depth, tile.team_threads)
+        self._b_items = items(k, lane.id, tile.depth * 4 * tile.slices, tile.team_threads)
+        self._a_regs = [k.var(k.f32(0.0, 4), "ra") for _ in self._a_items]
+        self._b_regs = [[k.var(k.const(0, F16x4), "rb") for _ in self._b_items] for _ in weights]
+        self._gathers: list[Callable[[Expr], Expr]] = []
+        for item, _ in self._a_items:
+            row = k.let(k.group_id(1) * tile.pixels + item // tile.depth, "pixel")
+            # Past the last pixel any pixel will do: its sums are never stored.
+            row = k.let(k.min(row, problem.pixels - 1), "pixel")
+            self._gathers.append(problem.gather(k, src, row))
+
+    def a_base(self, buffer: Expr) -> Expr:
+        """Where this team's pixels begin in ``a``."""
+        return (buffer * self.tile.split + self.lane.team) * self.a_size
+
+    def b_base(self, buffer: Expr) -> Expr:
+        """Where this team's weights begin in ``b``."""
+        return (buffer * self.tile.split + self.lane.team) * self.b_size
+
+    def fetch(self, q0: Expr) -> None:
+        """Start the loads of the stage that begins at slice ``q0``."""
+        k, tile = self.k, self.tile
+        for (item, _), reg, gather in zip(self._a_items, self._a_regs, self._gathers, strict=True):
+            k.set(reg, gather(k.let(q0 + item % tile.depth, "q")))
+        limit = self.problem.depth * 4
+        ragged = self.problem.depth % (tile.depth * tile.split) != 0
+        for i, (item, _) in enumerate(self._b_items):
+            row = q0 * 4 + item // tile.slices
+            column = k.group_id(0) * tile.slices + item % tile.slices
+            # Clamped, not masked: rows past the end meet zeros of the other operand, and
+            # columns past the end are never stored.
+            row = k.min(row, limit - 1) if ragged else row
+            if self.problem.slices % tile.slices:
+                column = k.min(column, self.problem.slices - 1)
+            at = k.let(row * self.problem.slices + column, "wat")
+            for regs, weights in zip(self._b_regs, self._weights, strict=True):
+                k.set(regs[i], k.load(weights, at))
+
+    def commit(self, buffer: Expr) -> None:
+        """Put what was fetched into shared memory."""
+        k, tile = self.k, self.tile
+        a_base = k.let(self.a_base(buffer), "pa")
+        for (item, inside), reg in zip(self._a_items, self._a_regs, strict=True):
+            at = k.let(a_base + item // tile.depth * tile.a_pitch + item % tile.depth, "ia")
+            maybe(k, inside, lambda at=at, reg=reg: self._commit_input(at, reg))  # type: ignore[misc]
+        b_base = k.let(self.b_base(buffer), "pb")
+        for i, (item, inside) in enumerate(self._b_items):
+            at = k.let(b_base + item // tile.slices * tile.b_pitch + item % tile.slices, "ib")
+            maybe(k, inside, lambda at=at, i=i: self._commit_weights(at, i))  # type: ignore[misc]
+
+    def _commit_input(self, at: Expr, reg: Name) -> None:
+        k = self.k
+        if len(self.a) == 1:
+            k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
+            return
+        value = k.let(k.clamp(reg, -_F16_MAX, _F16_MAX), "x")
+        high = k.let(k.cast(value, Scalar.F16), "high")
+        rest = (value - k.cast(high, Scalar.F32)) * _LOW_SCALE
+        k.store_shared(self.a[0], at, high)
+        k.store_shared(self.a[1], at, k.cast(rest, Scalar.F16))
+
+    def _commit_weights(self, at: Expr, item: int) -> None:
+        for array, regs in zip(self.b, self._b_regs, strict=True):
+            self.k.store_shared(array, at, regs[item])
+
+
+class _Sums:
+    """A subgroup's block of accumulators, twice where there are low parts."""
+
+    def __init__(self, k: Builder, tile: MatrixTile, lane: _Lane, *, has_low: bool) -> None:
+        self._k, self._tile, self._lane = k, tile, lane
+        shape = range(tile.block_rows), range(tile.block_cols)
+        self._high = [[k.matrix_fill() for _ in shape[1]] for _ in shape[0]]
+        self._low = [[k.matrix_fill() for _ in shape[1]] for _ in shape[0]] if has_low else None
+
+    def accumulate(self, stage: _Stage, buffer: Expr) -> None:
+        """Multiply what is staged."""
+        k, tile, lane = self._k, self._tile, self._lane
+        a0 = lane.row * (tile.block_rows * TILE * tile.a_pitch)
+        b0 = lane.col * (tile.block_cols * 4)
+        a0, b0 = k.let(stage.a_base(buffer) + a0, "ta"), k.let(stage.b_base(buffer) + b0, "tb")
+        for s in range(tile.depth // 4):
+            left = [
+                [
+                    k.matrix_load(array, a0 + (i * TILE * tile.a_pitch + s * 4), tile.a_pitch,
+                                  MatrixRole.A, "l")
+                    for i in range(tile.block_rows)
+                ]
+                for array in stage.a
+            ]  # fmt: skip
+            for j in range(tile.block_cols):
+                at = b0 + (s * TILE * tile.b_pitch + j * 4)
+                right = [
+                    k.matrix_load(array, at, tile.b_pitch, MatrixRole.B, "r") for array in stage.b
+                ]
+                for i in range(tile.block_rows):
+                    self._multiply(i, j, [part[i] for part in left], right)
+
+    def _multiply(self, i: int, j: int, left: list[Matrix], right: list[Matrix]) -> None:
+        k = self._k
+        k.matrix_multiply(self._high[i][j], left[0], right[0])
+        if self._low is None:
+            return
+        k.matrix_multiply(self._low[i][j], left[1], right[0])
+        if len(right) > 1:
+            k.matrix_multiply(self._low[i][j], left[0], right[1])
+
+    def share(self) -> Shared:
+        """Put the sums into shared memory: teams x pixels x slices."""
+        k, tile, lane = self._k, self._tile, self._lane
+        pitch = tile.out_pitch
+        result = k.shared("result", F32x4, tile.split * tile.pixels * pitch)
+        row = lane.team * tile.pixels + lane.row * (tile.block_rows * TILE)
+        base = k.let(row * pitch + lane.col * (tile.block_cols * 4), "mine")
+        for i in range(tile.block_rows):
+            for j in range(tile.block_cols):
+                if self._low is not None:
+                    k.matrix_add(self._high[i][j], self._low[i][j], 1 / _LOW_SCALE)
+                k.matrix_store(result, base + (i * TILE * pitch + j * 4), pitch, self._high[i][j])
+        return result
