@@ -1,0 +1,120 @@
+"""Finding devices: no package, no loader, no driver, an old one; and the validation layer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+PROBE = (
+    "import sys\n"
+    "{before}\n"
+    "from tflgpu.plugins import registry\n"
+    "assert not [f for f in registry().failures if f.name == 'vulkan'], registry().failures\n"
+    "probe = registry().probe('vulkan')\n"
+    "print(probe.available, probe.reason)"
+)
+
+
+def probe_with(before: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(before=before)],
+        capture_output=True, text=True, check=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_without_the_package_the_reason_has_the_command() -> None:
+    said = probe_with("sys.modules['vulkan'] = None")
+    assert said.endswith("run: pip install tflgpu[vulkan]")
+
+
+def test_without_the_loader_the_reason_names_it() -> None:
+    pytest.importorskip("_cffi_backend")
+    before = (
+        "import importlib.util, _cffi_backend\n"
+        "if importlib.util.find_spec('vulkan') is None: print('False loader'); sys.exit()\n"
+        "class FFI(_cffi_backend.FFI):\n"
+        "    def dlopen(self, name, *flags): raise OSError(name + ' is not there')\n"
+        "_cffi_backend.FFI = FFI"
+    )
+    said = probe_with(before)
+    assert said.startswith("False")
+    assert "loader" in said
+
+
+def test_without_a_driver_there_is_a_reason(require_backend: Callable[[str], Any]) -> None:
+    require_backend("vulkan")
+    none = os.devnull + ".json"
+    said = probe_with("", VK_ICD_FILENAMES=none, VK_DRIVER_FILES=none)
+    assert said.startswith("False ")
+    assert "VK_ERROR_INCOMPATIBLE_DRIVER" in said or "no Vulkan driver" in said
+
+
+def test_gpus_come_first_and_unusable_devices_have_a_reason(
+    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_backend("vulkan")
+    import attrs
+    from tflgpu_vulkan import devices
+
+    instance = devices.Instance()
+    (first, *_), _ = devices.find_devices(instance)
+    base = first.details
+    kinds = {"cpu": 3, "other": 4, "discrete": 0, "virtual": 2, "integrated": 1, "second": 0}
+    found: dict[str, Any] = {
+        name: attrs.evolve(base, name=name, rank=rank) for name, rank in kinds.items()
+    }
+    found["old"] = "old: its driver has Vulkan 1.0; 1.1 is needed"
+    monkeypatch.setattr(devices, "listed", lambda *args, **kw: list(found))
+    monkeypatch.setattr(devices, "details_of", lambda instance, handle: found[handle])
+    listed, problems = devices.find_devices(instance)
+    assert [(f.info.index, f.info.name) for f in listed] == list(
+        enumerate(["discrete", "second", "integrated", "virtual", "cpu", "other"])
+    )
+    assert problems == (found["old"],)
+    monkeypatch.undo()
+    instance.close()
+    instance.close()
+
+
+WRONG_USE = """
+from tflgpu_vulkan import memory
+from tflgpu_vulkan.device import VulkanDevice
+from tflgpu.conformance.plans import biased, chain
+from tflgpu.errors import DeviceError
+device = VulkanDevice(0)
+recording = device.load(chain(99, device.alignment))
+recording.run(); recording.profile(); recording.close()
+guarded = device.load(biased(9), guard_bands=True)
+guarded.run(); guarded.close()
+print("clean")
+from tflgpu_vulkan.blocks import Region
+Region.bound = property(lambda self: (1, 1))
+try:
+    device.load(biased(9)).run()
+except DeviceError as error:
+    print(error)
+device._context.instance.problems.clear()
+device.close()
+"""
+
+
+def test_the_validation_layer_s_errors_are_raised(require_backend: Callable[[str], Any]) -> None:
+    require_backend("vulkan")
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG_USE],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "TFLGPU_VULKAN_VALIDATION": "1"},
+    )  # fmt: skip
+    if "vulkan-validationlayers" in done.stderr:
+        pytest.skip("no Khronos validation layer; apt install vulkan-validationlayers")
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first == "clean"
+    assert "the validation layer says" in rest[0]
+    assert "VUID-VkWriteDescriptorSet" in done.stdout

@@ -1,0 +1,287 @@
+"""Printed SPIR-V, run between guard bands, against the kernel interpreter.
+
+Tolerances are those of the Vulkan specification ("Precision and Operation of SPIR-V
+Instructions"), plus what NumPy's own function may be off where it is not exact. For what the
+backend writes out itself, because Vulkan's own would be too far off, they are those of the
+shared table: a few units in the last place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.conformance.node_table import (
+    GROUPS,
+    Case,
+    build_table,
+    operands,
+    result_of,
+    table,
+    table_arrays,
+    ulps,
+)
+from tflgpu.conformance.programs import PROGRAMS, Program
+from tflgpu.kernel import Builder, Kernel, interpret
+from tflgpu.kernel.types import I32, Scalar, Type
+
+_NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
+_F32 = 2.0**-23
+
+#: Functions whose error the specification bounds otherwise than by units of the result: an
+#: absolute bound from the unit of 1 in the lanes' type and the operands.
+_LOOSE: dict[str, Callable[..., Any]] = {
+    "exp": lambda eps, x: (3 + 2 * np.abs(x)) * np.exp(x) * _F32,
+    "log": lambda eps, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * np.abs(np.log(x)) * _F32),
+    # As exp2(y * log2(x)): 3 + 2|t| units, and the error of t, in which log2 has 3 or 2**-21.
+    "pow": lambda eps, x, y: (
+        np.power(x, y)
+        * (
+            (3 + 2 * np.abs(y * np.log2(x))) * _F32
+            + np.abs(y) * np.maximum(2.0**-21, 4 * np.abs(np.log2(x)) * _F32)
+        )
+    ),
+    # x * y + z in two roundings.
+    "fma": lambda eps, a, b, c: np.abs(a * b) * eps,
+    # Of the argument's own rounding, a number of quarter turns away from 0.
+    "sin": lambda eps, x: np.abs(x) * 2.0**-26 + 2.0**-24,
+    "cos": lambda eps, x: np.abs(x) * 2.0**-26 + 2.0**-24,
+}
+
+
+def needs_f16(runner: Any, scalar: Scalar) -> None:
+    if scalar is Scalar.F16 and not runner.f16:
+        pytest.skip(f"{runner.name} has no shaderFloat16")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "scalar", [Scalar.F32, Scalar.F16, Scalar.I32, Scalar.U32], ids=lambda s: s.value
+)
+def test_every_operation(runner: Any, scalar: Scalar, width: int) -> None:
+    needs_f16(runner, scalar)
+    cases = table(scalar)
+    kernel = build_table(cases, scalar, width)
+    arrays, own = table_arrays(cases, scalar, width, seed=1)
+    got = runner.run(kernel, GROUPS, arrays)
+    interpret(kernel, GROUPS, arrays)
+    off: dict[str, object] = {}
+    for number, case in enumerate(cases):
+        found, want = (result_of(cases, number, a, width) for a in (got, arrays))
+        if case.name in _LOOSE:
+            at = _first_beyond(_LOOSE[case.name], own[number], found, want)
+            if at is not None:
+                off[case.name] = (found[at], want[at], [a[at] for a in own[number]])
+        elif (distance := ulps(found, want)) > _allowed(case, scalar):
+            off[case.name] = distance
+    assert not off
+
+
+def _first_beyond(
+    bound: Callable[..., Any], own: list[np.ndarray], found: np.ndarray, want: np.ndarray
+) -> int | None:
+    eps = float(np.finfo(want.dtype).eps)
+    with np.errstate(all="ignore"):
+        allowed = bound(eps, *(a.astype(np.float64) for a in own))
+        # One unit more, in which the result itself is rounded, and NumPy's part.
+        allowed = allowed + (1 + _NUMPY_ULP) * np.spacing(np.abs(want)).astype(np.float64)
+        distance = np.abs(found.astype(np.float64) - want.astype(np.float64))
+    wrong = np.flatnonzero((found != want) & ~(distance <= allowed))
+    return int(wrong[0]) if wrong.size else None
+
+
+def _allowed(case: Case, scalar: Scalar) -> float:
+    if scalar is Scalar.F16:
+        return 1 if case.ulp else 0  # computed in f32 and rounded, or rounded once
+    return case.ulp + (_NUMPY_ULP if case.ulp else 0)
+
+
+def unary(fn: str, count: int, arity: int = 1) -> Kernel:
+    """``fn`` of floats."""
+    k = Builder(fn, (32, 1, 1))
+    sources = [k.buffer(f"x{i}", Scalar.F32, 1, "read") for i in range(arity)]
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    i = k.let(k.global_id(0))
+    with k.if_(i < count):
+        k.store(dst, i, k.call(fn, *[k.load(source, i) for source in sources]))
+    return k.build()
+
+
+@pytest.mark.parametrize(
+    ("fn", "low", "high", "rtol", "atol"),
+    [
+        ("sin", -100, 100, 0, 4e-7), ("cos", -100, 100, 0, 4e-7), ("sin", -1e-3, 1e-3, 5e-7, 0),
+        ("sin", -5000, 5000, 0, 2e-6), ("tanh", -12, 12, 1e-6, 0), ("tanh", -1e-4, 1e-4, 3e-7, 0),
+        ("erf", -6, 6, 1e-6, 0), ("erf", -1e-4, 1e-4, 3e-7, 0),
+    ],
+)  # fmt: skip
+def test_what_is_written_out_is_close(
+    runner: Any, fn: str, low: float, high: float, rtol: float, atol: float
+) -> None:
+    x = np.linspace(low, high, 4001).astype(np.float32)
+    got = runner.run(unary(fn, x.size), (-(-x.size // 32), 1, 1), [x, np.zeros_like(x)])[1]
+    wide = x.astype(np.float64)
+    if fn == "erf":
+        from math import erf
+
+        want = np.array([erf(v) for v in wide])
+    else:
+        want = getattr(np, fn)(wide)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+
+
+def test_powers_of_every_kind(runner: Any) -> None:
+    bases = [2.0, -2.0, 0.0, 1.0, -1.5, 0.5, 10.0]
+    exponents = [0.0, 1.0, 2.0, 3.0, -1.0, -2.0, 0.5, 5.0]
+    x, y = (np.array(a, np.float32).ravel() for a in np.meshgrid(bases, exponents))
+    with np.errstate(all="ignore"):
+        want = np.power(x, y)
+    kernel = unary("pow", x.size, 2)
+    got = runner.run(kernel, (-(-x.size // 32), 1, 1), [x, y, np.zeros_like(x)])[2]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_angles_of_every_quadrant(runner: Any) -> None:
+    x, y = (a.astype(np.float32).ravel() for a in np.meshgrid(*[np.linspace(-3, 3, 41)] * 2))
+    x[:4], y[:4] = [0, 0, 2, -2], [0, 3, 0, 0]
+    got = runner.run(unary("atan2", x.size, 2), (-(-x.size // 32), 1, 1), [y, x, np.zeros_like(x)])
+    np.testing.assert_allclose(got[2], np.arctan2(y, x), rtol=1e-6)
+
+
+def test_remainders_of_negative_numbers(runner: Any) -> None:
+    """Vulkan leaves OpSRem undefined for them."""
+    k = Builder("remainders", (32, 1, 1))
+    src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
+    i = k.let(k.global_id(0))
+    for at, divisor in enumerate((3, -3, 8, -8)):
+        k.store(dst, i * 4 + at, k.load(src, i) % divisor)
+    x = np.arange(-16, 16).astype(np.int32)
+    got = runner.run(k.build(), (1, 1, 1), [x, np.zeros(128, np.int32)])[1].reshape(32, 4)
+    for at, divisor in enumerate((3, -3, 8, -8)):
+        assert np.array_equal(got[:, at], np.fmod(x, divisor))
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_dot(runner: Any, width: int) -> None:
+    k = Builder("dot", (8, 1, 1))
+    a = k.buffer("a", Scalar.F32, 1, "read")
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    i = k.let(k.global_id(0))
+    x = k.vec([k.load(a, i * width + lane) for lane in range(width)])
+    y = k.vec([k.load(a, i * width + lane) for lane in reversed(range(width))])
+    k.store(dst, i, k.dot(x, y))
+    # Whole numbers: every order of summation gives the same.
+    data = np.random.default_rng(0).integers(-99, 99, 8 * width).astype(np.float32)
+    rows = data.reshape(8, width)
+    got = runner.run(k.build(), (1, 1, 1), [data, np.zeros(8, np.float32)])
+    assert np.array_equal(got[1], (rows * rows[:, ::-1]).sum(1))
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_program(runner: Any, make: Callable[[], Program]) -> None:
+    program = make()
+    got = runner.run(program.kernel, program.groups, program.arrays)
+    for index, want in program.want.items():
+        assert np.array_equal(got[index], want)
+
+
+# Memory: every element type, by vectors and by lanes
+
+STORED = [Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16, Scalar.I8, Scalar.U8, Scalar.I16]
+
+
+def extremes(scalar: Scalar, count: int) -> np.ndarray:
+    """Numbers that a wrong conversion would change: limits, subnormals, negatives."""
+    rng = np.random.default_rng(count)
+    if scalar.is_float:
+        info = np.finfo(scalar.numpy)
+        data = rng.normal(0, 4, count).astype(scalar.numpy)
+        data[:5] = [info.max, info.min, -0.0, 1.5, np.inf]
+        return data
+    limits = np.iinfo(scalar.numpy)
+    data = rng.integers(limits.min, limits.max, count, endpoint=True).astype(scalar.numpy)
+    data[:2] = [limits.min, limits.max]
+    return data
+
+
+@pytest.mark.parametrize("lanes", [False, True], ids=["vectors", "lanes"])
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("scalar", STORED, ids=lambda s: s.value)
+def test_load_and_store(runner: Any, scalar: Scalar, width: int, lanes: bool) -> None:
+    caps = runner.device.caps
+    if not (caps.f16_storage and caps.int8_storage):
+        pytest.skip(f"{runner.name} has no narrow storage")
+    data = extremes(scalar, 12 * width)
+    for wide in (None, Scalar.F32) if scalar is Scalar.F16 else (None,):
+        k = Builder("move", (4, 1, 1))
+        src, dst = k.buffer("src", scalar, width, "read"), k.buffer("dst", scalar, width, "write")
+        i = k.let(k.global_id(0), "i")
+        if lanes:
+            for lane in range(width):
+                k.store_lane(dst, i * width + lane, k.load_lane(src, i * width + lane, wide))
+        else:
+            k.store(dst, i, k.load(src, i, wide))
+        got = runner.run(k.build(), (3, 1, 1), [data, np.zeros_like(data)])
+        assert got[1].tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_f16_store_rounds_to_nearest_even(runner: Any, width: int) -> None:
+    k = Builder("round", (4, 1, 1))
+    src = k.buffer("src", Scalar.F32, width, "read")
+    dst = k.buffer("dst", Scalar.F16, width, "write")
+    k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
+    data = np.random.default_rng(0).normal(0, 300, 8 * width).astype(np.float32)
+    data[:4] = [2049, 2051, 65519, 1.00048828125]
+    got = runner.run(k.build(), (2, 1, 1), [data, np.zeros(data.size, np.float16)])
+    assert got[1].tobytes() == data.astype(np.float16).tobytes()
+
+
+def test_literals_arrive_exactly(runner: Any) -> None:
+    numbers = [0.1, 1 / 3, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6]
+    whole = [-(2**31), 2**31 - 1, 0, -1]
+    k = Builder("literals", (1, 1, 1))
+    f = k.buffer("f", Scalar.F32, 1, "write")
+    i = k.buffer("i", Scalar.I32, 1, "write")
+    u = k.buffer("u", Scalar.U32, 1, "write")
+    for at, number in enumerate([*numbers, float("nan")]):
+        k.store(f, at, k.f32(number))
+    for at, value in enumerate(whole):
+        k.store(i, at, k.i32(value))
+    k.store(u, 0, k.const(2**32 - 1, Type(Scalar.U32)))
+    arrays = [np.zeros(9, np.float32), np.zeros(4, np.int32), np.zeros(1, np.uint32)]
+    got = runner.run(k.build(), (1, 1, 1), arrays)
+    assert got[0][:-1].tobytes() == np.array(numbers, np.float32).tobytes()
+    assert np.isnan(got[0][-1])
+    assert got[1].tolist() == whole
+    assert got[2].tolist() == [2**32 - 1]
+
+
+def test_shared_array_of_every_type(runner: Any) -> None:
+    kinds = [Type(Scalar.F32, 3), Type(Scalar.I32, 4), Type(Scalar.U32, 2), I32]
+    if runner.f16:
+        kinds += [Type(Scalar.F16, width) for width in (1, 2, 3, 4)]
+    for kind in kinds:
+        k = Builder("exchange", (4, 1, 1))
+        dst = k.buffer("dst", kind.scalar, 1, "write")
+        tile = k.shared("tile", kind, 4)
+        lane = k.let(k.local_id(0))
+        base = k.cast(lane * 10, kind.scalar)
+        k.store_shared(tile, lane, k.vec([base + i for i in range(kind.width)]))
+        k.barrier()
+        other = k.let(k.load_shared(tile, (lane + 1) % 4))
+        for i, part in enumerate(other.lanes):
+            k.store(dst, k.global_id(0) * kind.width + i, part)
+        got = runner.run(k.build(), (1, 1, 1), [np.zeros(4 * kind.width, kind.scalar.numpy)])
+        want = [(lane + 1) % 4 * 10 + i for lane in range(4) for i in range(kind.width)]
+        assert got[0].tolist() == want
+
+
+def test_operands_are_those_of_the_table() -> None:
+    """`_LOOSE` is written for the operands that the table draws."""
+    names = {case.name for case in table(Scalar.F32)}
+    assert set(_LOOSE) <= names
+    pow_case = next(case for case in table(Scalar.F32) if case.name == "pow")
+    assert (operands(pow_case, Scalar.F32, 97, 1)[0] > 0).all()
