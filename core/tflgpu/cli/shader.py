@@ -1,0 +1,82 @@
+"""`tflgpu shader`: the program text that runs for a node, in the backend's own language."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from tflgpu.cli import console
+from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, delegate_of
+from tflgpu.errors import InputError, OptionError
+from tflgpu.plugins import registry
+from tflgpu.runtime.protocols import Device as LoadedDevice
+from tflgpu.runtime.protocols import NodeDevice, PlannedDispatch
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+
+def shader(
+    model: Model,
+    node: Annotated[
+        int | None, typer.Option(help="Operator index in the file; default: a list of all.")
+    ] = None,
+    backend: Backend = None,
+    device: Device = None,
+    precision: Precision = None,
+) -> None:
+    """Print the kernels of an operator: OpenCL C, SPIR-V assembly, WGSL or the kernel tree.
+
+    Without --node, list the dispatches of an inference: operators, kernel, workgroups.
+    """
+    if backend == CPU:
+        raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists backends")
+    file = read_model(str(model))
+    graph = build_graph(file, 0, registry().ops())
+    with delegate_of(backend, device, precision) as delegate:
+        opened = delegate.device
+        if opened is None or isinstance(opened, NodeDevice):
+            raise OptionError(
+                "no device here runs kernels; `tflgpu devices` says what would, and "
+                "`--backend cpu_ref --device 1` shows the kernel trees anywhere"
+            )
+        dispatches = [d for plan in delegate.plans(graph) for d in plan.dispatches]
+        if node is None:
+            _list(dispatches)
+            return
+        count = len(file.main.operators)
+        if not 0 <= node < count:
+            raise InputError(f"there is no operator {node}; the model has {count}, from 0")
+        found = [d for d in dispatches if node in _operators(d)]
+        if not found:
+            raise InputError(
+                f"operator {node} ({file.main.operators[node].name}) has no kernel of its own: it "
+                "was folded away, only reinterprets a tensor, or runs on the CPU; "
+                "`tflgpu inspect` tells which"
+            )
+        for dispatch in found:
+            _print(opened, dispatch)
+
+
+def _operators(dispatch: PlannedDispatch) -> set[int]:
+    """Indices in the file of the operators a dispatch stands for, from its label."""
+    marks = re.findall(r"#([\d+]+) ", dispatch.label)
+    return {int(index) for mark in marks for index in mark.split("+")}
+
+
+def _list(dispatches: list[PlannedDispatch]) -> None:
+    table = console.table(
+        "Dispatches", "#", "operators", "kernel", "workgroups", "workgroup", right=("#",)
+    )
+    for i, d in enumerate(dispatches):
+        sizes = ("x".join(map(str, s)) for s in (d.groups, d.kernel.workgroup))
+        table.add_row(str(i), d.label, d.kernel.name, *sizes)
+    console.show(table)
+
+
+def _print(device: LoadedDevice, dispatch: PlannedDispatch) -> None:
+    groups = "x".join(map(str, dispatch.groups))
+    # Plain text, so that it can be piped into a compiler or a pager.
+    typer.echo(f"// {dispatch.label}: {dispatch.kernel.name}, {groups} workgroups")
+    typer.echo(device.source(dispatch.kernel).rstrip() + "\n")
