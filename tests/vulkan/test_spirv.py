@@ -240,7 +240,7 @@ def test_f16_arithmetic_is_refused_where_there_is_none(fn: str) -> None:
         k.store(dst, 0, k.call(fn, *[x] * (3 if fn == "fma" else 1)).lane(0))
     if fn == "shared":
         k.store(dst, 0, x.lane(0))
-    with pytest.raises(KernelError, match="kernel half: .*f16.*F32"):
+    with pytest.raises(KernelError, match=r"kernel half: .*f16.*F32"):
         module_of(k.build(), PLAIN)
 
 

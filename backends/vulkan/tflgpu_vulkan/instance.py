@@ -7,7 +7,7 @@ from typing import Any
 
 from tflgpu.errors import DeviceError
 
-from tflgpu_vulkan.api import NULL, check, create, ffi, lib, listed, make, strings, text, vk
+from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, listed, make, strings, text, vk
 
 VALIDATION = "TFLGPU_VULKAN_VALIDATION"
 _LAYER = "VK_LAYER_KHRONOS_validation"
@@ -60,8 +60,18 @@ class Instance:
             pApplicationName=ffi.new("char[]", b"tflgpu"),
             apiVersion=self.version,
         )
+        # It also follows what every command reads and writes, and misses no missing barrier.
+        features = make(
+            "VkValidationFeaturesEXT",
+            enabledValidationFeatureCount=1,
+            pEnabledValidationFeatures=array(
+                "VkValidationFeatureEnableEXT",
+                [vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT],
+            ),
+        )
         info = make(
             "VkInstanceCreateInfo",
+            pNext=features if validate else NULL,
             flags=flags,
             pApplicationInfo=application,
             enabledLayerCount=len(layers),
