@@ -11,6 +11,7 @@ from tflgpu.errors import DeviceError
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, strings, vk
 from tflgpu_vulkan.devices import device_at
 from tflgpu_vulkan.instance import Instance
+from tflgpu_vulkan.matrix import enabled_features
 
 #: How long a run may be waited for by asking again and again, which hears of its end at once;
 #: after that the thread sleeps. Seconds.
@@ -132,6 +133,7 @@ class Context:
             "VkPhysicalDevice16BitStorageFeatures", storageBuffer16BitAccess=1, pNext=chain
         )
         chain = short if target.f16_storage else chain
+        chain = enabled_features(chain) if target.matrix_tiles else chain
         queue = make(
             "VkDeviceQueueCreateInfo",
             queueFamilyIndex=details.queue_family,

@@ -6,10 +6,11 @@ import os
 from typing import Any
 
 import attrs
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
 
 from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
 from tflgpu_vulkan.instance import Instance, version_word
+from tflgpu_vulkan.matrix import EXTENSION, has_matrix_tiles
 from tflgpu_vulkan.spirv.target import Target
 
 _MAX_BINDINGS = 64
@@ -21,6 +22,12 @@ _VENDORS = {
 }  # fmt: skip
 #: Processors of a GPU that does not tell, by vendor: of small parts rather than of large ones.
 _USUAL_UNITS = {"nvidia": 32, "amd": 24, "intel": 16, "arm": 8, "qualcomm": 4, "apple": 8}
+#: Last-level caches, of which Vulkan says nothing, by part of a device's name; MiB, as the
+#: vendors' architecture papers give them. What is not listed counts as not known.
+_CACHES_MIB = {
+    "H200": 50, "H100": 50, "A100": 40, "L40": 96, "L4": 48, "RTX 4090": 72, "RTX 4080": 64,
+    "RTX 3090": 6, "RTX 3080": 5,
+}  # fmt: skip
 #: Kinds of devices in the order of preference.
 _KINDS = (
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
@@ -92,9 +99,15 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
     is_core = min(properties.apiVersion, instance.version) >= version_word(1, 2)
     query = _Query(handle, known, is_core)
     target = query.target()
+    if is_core and target.f16_arithmetic and EXTENSION in known:
+        subgroup = query.properties("VkPhysicalDeviceSubgroupProperties", "")
+        tiles = has_matrix_tiles(instance.handle, handle, int(subgroup.subgroupSize))
+        target = attrs.evolve(target, matrix_tiles=tiles)
     kind = properties.deviceType
     memory = _memory_types(handle)
     wanted = [_SUBSET] if is_core else [_SUBSET, _F16_INT8, _STORAGE_8BIT, _FLOAT_CONTROLS]
+    if target.matrix_tiles:
+        wanted.append(EXTENSION)
     driver = query.properties("VkPhysicalDeviceDriverProperties", _DRIVER)
     driver_name = f"{text(driver.driverName)} {text(driver.driverInfo)}".strip() if driver else ""
     uuid = bytes(ffi.buffer(properties.pipelineCacheUUID)).hex()
@@ -217,6 +230,11 @@ def _caps(properties: Any, query: _Query, target: Target, largest: int) -> Devic
             int(limits.maxPerStageResources),
         ),
         subgroup=int(subgroup.subgroupSize),
+        matrix_tiles=target.matrix_tiles,
+        cache_bytes=guess_cache_bytes(
+            is_gpu=is_gpu,
+            is_discrete=properties.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
+        ),
         compute_units=_compute_units(query, vendor) if is_gpu else os.cpu_count() or 1,
         is_gpu=is_gpu,
         vendor=vendor,
@@ -232,6 +250,19 @@ def _compute_units(query: _Query, vendor: str) -> int:
         arrays = amd.shaderEngineCount * amd.shaderArraysPerEngineCount
         return max(1, int(arrays * amd.computeUnitsPerShaderArray))
     return _USUAL_UNITS.get(vendor, 8)
+
+
+def _cache_bytes(properties: Any) -> int:
+    if properties.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_CPU:
+        try:
+            return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+        except (AttributeError, OSError, ValueError):  # not a Linux with GNU's library
+            return 0
+    words = f"{text(properties.deviceName)} "
+    for name, mebibytes in _CACHES_MIB.items():
+        if f"{name} " in words or f"{name}-" in words:
+            return mebibytes << 20
+    return 0
 
 
 def _compute_queue(handle: Any) -> tuple[int, bool] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import wgpu
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.runtime.protocols import DeviceInfo, Probe
 
 NAME = "wgpu"
@@ -103,6 +103,10 @@ def open_adapter(handle: Any) -> Any:
     )
 
 
+#: Compute units where nothing tells them, by (is a GPU, is discrete): what is common.
+_UNITS = {(True, True): 64, (True, False): 16, (False, False): 4}
+
+
 def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, int]) -> DeviceCaps:
     """A device's limits and features."""
     f16 = "shader-f16" in features
@@ -125,6 +129,8 @@ def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, in
             _MOST_BINDINGS,
         ),
         # What WebGPU does not tell: compute units, caches, and the width of subgroups.
+        cache_bytes=guess_cache_bytes(is_gpu=_is_gpu(info), is_discrete=_is_discrete(info)),
+        compute_units=_UNITS[_is_gpu(info), _is_discrete(info)],
         subgroup=_SUBGROUPS.get(_vendor(info), 0),
         is_gpu=_is_gpu(info),
         vendor=_vendor(info),
@@ -144,6 +150,10 @@ def _kind(info: Mapping[str, Any]) -> int:
 
 def _is_gpu(info: Mapping[str, Any]) -> bool:
     return info["adapter_type"] in ("DiscreteGPU", "IntegratedGPU")
+
+
+def _is_discrete(info: Mapping[str, Any]) -> bool:
+    return bool(info["adapter_type"] == "DiscreteGPU")
 
 
 def _vendor(info: Mapping[str, Any]) -> str:

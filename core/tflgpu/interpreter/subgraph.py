@@ -19,6 +19,7 @@ from tflgpu.errors import (
     ResizeError,
 )
 from tflgpu.interpreter.details import numpy_type, tensor_details
+from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -56,6 +57,7 @@ class Subgraph:
         self._model = model
         self._ops = ops
         self._open_session = open_session
+        self._pool = ResultPool()
         self._preserve_all = preserve_all
         self._resized: dict[int, Shape] = {}
         self._shapes: dict[int, Shape] = {}
@@ -195,8 +197,12 @@ class Subgraph:
         Raises:
             As `array`.
         """
-        copy = self.array(index).copy()
-        return copy if copy.ndim else copy[()]
+        source = self.array(index)
+        if not source.ndim:
+            return source.copy()[()]
+        copy = self._pool.empty(source.shape, source.dtype)
+        np.copyto(copy, source)
+        return copy
 
     def set(self, index: int, value: Any) -> None:
         """Copy ``value`` into a tensor.

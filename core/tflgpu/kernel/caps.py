@@ -43,3 +43,14 @@ class DeviceCaps:
     compute_units: int = 1
     is_gpu: bool = False
     vendor: str = ""
+
+
+def guess_cache_bytes(*, is_gpu: bool, is_discrete: bool) -> int:
+    """`DeviceCaps.cache_bytes` where an API does not tell: what small devices of the kind have.
+
+    Discrete GPUs have had 4 MiB of second-level cache or more since about 2016; integrated ones
+    1 MiB; processors that stand in for a GPU 8 MiB of third-level cache.
+    """
+    if not is_gpu:
+        return 8 << 20
+    return 4 << 20 if is_discrete else 1 << 20

@@ -24,14 +24,27 @@ from tflgpu.kernel.tree import Buffer, Expr, Kernel
 from tflgpu.kernel.types import Scalar, Type
 from tflgpu.kernel.view import Link, ReadView, WriteView, load_broadcast
 
+#: Bytes in f32 from which weights are worth rounding, and from which they are worth testing for
+#: being f16 numbers anyway.
+_MANY_WEIGHTS = 256 << 10
+_FEW_WEIGHTS = 4 << 10
+
+
+def _fits_f16(data: Array) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((data.astype(np.float16) == data).all())
+
 
 class Precision(enum.Enum):
     """Storage and arithmetic of float tensors on a device.
 
     F32_F16 computes in f32 and stores f16 where that buys something: halving a tensor saves
     memory traffic only if it does not stay in the device's cache between two kernels, while
-    rounding it costs accuracy in any case. F16 stores and computes everything in f16 (sums of
-    many products still in f32).
+    rounding it costs accuracy in any case. Weights are read by many workgroups each, so they
+    are halved from a smaller size on. F16 stores and computes everything in f16 (sums of many
+    products still in f32).
+
+    Weights that f16 holds exactly (files with f16 weights) may be stored so in any precision.
     """
 
     F32 = "f32"
@@ -39,10 +52,21 @@ class Precision(enum.Enum):
     F32_F16 = "f32_f16"
 
     def storage(self, elements: int, caps: DeviceCaps) -> Scalar:
-        """What a float tensor, or a buffer of weights, of that many elements is stored as."""
+        """What a float tensor of that many elements is stored as."""
         if self is Precision.F16:
             return Scalar.F16
         if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
+            return Scalar.F16
+        return Scalar.F32
+
+    def weight_storage(self, weights: Array, caps: DeviceCaps) -> Scalar:
+        """What a buffer of weights is stored as."""
+        if self is Precision.F16:
+            return Scalar.F16
+        nbytes = weights.size * 4
+        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, _MANY_WEIGHTS):
+            return Scalar.F16
+        if caps.is_gpu and caps.f16_storage and nbytes > _FEW_WEIGHTS and _fits_f16(weights):
             return Scalar.F16
         return Scalar.F32
 
@@ -190,8 +214,8 @@ class Lowering:
         scalar: Scalar | None = None,
     ) -> Buffer:  # fmt: skip
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
-        as ``scalar`` (default: what the precision stores weights of that size as)."""
-        scalar = scalar or self.precision.storage(data.size, self.caps)
+        as ``scalar`` (default: `Precision.weight_storage`)."""
+        scalar = scalar or self.precision.weight_storage(data, self.caps)
         flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy)
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")

@@ -59,7 +59,10 @@ class Body:
 
     def variable(self, type: Type, name: str) -> Id:
         """A variable of the function (its first value is stored where it is declared)."""
-        kind = self.declarations.value_type(type)
+        return self.variable_of(self.declarations.value_type(type), name)
+
+    def variable_of(self, kind: Id, name: str) -> Id:
+        """The same with a declared type."""
         pointer = self.declarations.pointer(StorageClass.Function, kind)
         found = self.declarations.assembly.new_id()
         self._variables.append(Instruction(Op.Variable, (StorageClass.Function,), found, pointer))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from tflgpu.errors import KernelError
+from tflgpu.kernel.matrix import has_matrices
 from tflgpu.kernel.tree import Buffer, Kernel, Number, Shared
 from tflgpu.kernel.types import Scalar, Type
 
@@ -14,6 +15,7 @@ from tflgpu_vulkan.spirv.grammar import (
     BuiltIn,
     Capability,
     Decoration,
+    MemoryAccess,
     Op,
     StorageClass,
 )
@@ -38,6 +40,10 @@ class Declarations:
         self.extensions: set[str] = set()
         self.interface: list[Id] = []
         self.float_widths: set[int] = set()
+        #: What accesses to shared memory say (see `tflgpu_vulkan.spirv.matrix`).
+        self.shared_access: tuple[Operand, ...] = (
+            (MemoryAccess.NonPrivatePointer,) if has_matrices(kernel) else ()
+        )
         self.glsl = assembly.define("imports", Op.ExtInstImport, "GLSL.std.450")
         self._made: dict[Any, Id] = {}
         self._named: set[Id] = set()

@@ -1,6 +1,7 @@
 """The part of SPIR-V that kernels need: opcodes and enumerants, by the specification's names.
 
-SPIR-V specification 1.3, sections 3.2 to 3.32, and the GLSL.std.450 extended instruction set.
+SPIR-V specification 1.3, sections 3.2 to 3.32, the GLSL.std.450 extended instruction set, and
+SPV_KHR_cooperative_matrix.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Op(enum.IntEnum):
     SDiv = 135
     FDiv = 136
     UMod = 137
+    MatrixTimesScalar = 143
     Dot = 148
     LogicalEqual = 164
     LogicalNotEqual = 165
@@ -105,6 +107,10 @@ class Op(enum.IntEnum):
     BranchConditional = 250
     Return = 253
     Unreachable = 255
+    TypeCooperativeMatrixKHR = 4456
+    CooperativeMatrixLoadKHR = 4457
+    CooperativeMatrixStoreKHR = 4458
+    CooperativeMatrixMulAddKHR = 4459
 
 
 class Glsl(enum.IntEnum):
@@ -144,6 +150,8 @@ class Capability(enum.IntEnum):
     DenormPreserve = 4464
     SignedZeroInfNanPreserve = 4466
     RoundingModeRTE = 4467
+    VulkanMemoryModel = 5345
+    CooperativeMatrixKHR = 6022
 
 
 class StorageClass(enum.IntEnum):
@@ -197,6 +205,7 @@ class MemoryModel(enum.IntEnum):
     """Rules of memory."""
 
     GLSL450 = 1
+    Vulkan = 3
 
 
 class ExecutionModel(enum.IntEnum):
@@ -230,9 +239,38 @@ class LoopControl(enum.IntFlag):
     Unroll = 1
 
 
+class MemoryAccess(enum.IntFlag):
+    """What an access to memory promises or asks."""
+
+    NonPrivatePointer = 0x20
+
+
+class MatrixUse(enum.IntEnum):
+    """What a cooperative matrix is in a product."""
+
+    MatrixA = 0
+    MatrixB = 1
+    MatrixAccumulator = 2
+
+
+class MatrixLayout(enum.IntEnum):
+    """How a cooperative matrix lies in memory."""
+
+    RowMajorKHR = 0
+
+
+class MatrixOperands(enum.IntFlag):
+    """How a product takes its operands."""
+
+    NoHint = 0
+
+
 #: Scope of a barrier, and what it orders: AcquireRelease | WorkgroupMemory.
 SCOPE_WORKGROUP = 2
 WORKGROUP_ACQUIRE_RELEASE = 0x8 | 0x100
+#: The same under the Vulkan memory model: MakeAvailable | MakeVisible too.
+WORKGROUP_AVAILABLE_VISIBLE = WORKGROUP_ACQUIRE_RELEASE | 0x2000 | 0x4000
+SCOPE_SUBGROUP = 3
 
 #: Terminators of a block: nothing may follow them but a label.
 TERMINATORS = frozenset({Op.Branch, Op.BranchConditional, Op.Return, Op.Unreachable})

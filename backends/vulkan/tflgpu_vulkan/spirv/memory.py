@@ -52,13 +52,14 @@ class Memory:
         """An element of a shared array."""
         variable = self._body.declarations.shared(expr.array)
         pointer = self._chain(StorageClass.Workgroup, expr.type, variable, index)
-        return self._body.emit(Op.Load, expr.type, pointer)
+        access = self._body.declarations.shared_access
+        return self._body.emit(Op.Load, expr.type, pointer, *access)
 
     def store_shared(self, stmt: SharedStore, index: Id, value: Id) -> None:
         """Write an element of a shared array."""
         variable = self._body.declarations.shared(stmt.array)
         pointer = self._chain(StorageClass.Workgroup, stmt.array.type, variable, index)
-        self._body.do(Op.Store, pointer, value)
+        self._body.do(Op.Store, pointer, value, *self._body.declarations.shared_access)
 
     # Inside
 

@@ -14,10 +14,10 @@ from tflgpu_vulkan.spirv.grammar import (
     ExecutionMode,
     ExecutionModel,
     FunctionControl,
-    MemoryModel,
     Op,
 )
 from tflgpu_vulkan.spirv.listing import listing
+from tflgpu_vulkan.spirv.matrix import memory_model
 from tflgpu_vulkan.spirv.memory import Memory
 from tflgpu_vulkan.spirv.statements import Statements
 from tflgpu_vulkan.spirv.target import Target
@@ -55,6 +55,7 @@ def _assemble(kernel: Kernel, target: Target, guard: int, *, named: bool) -> Ass
     signature = declarations.declare(Op.TypeFunction, void)
     entry = assembly.new_id()
     declarations.name(entry, kernel.name)
+    model = memory_model(declarations)
     body = Body(declarations)
     memory = Memory(body, guard)
     Statements(body, memory, expressions := Expressions(body, memory)).block(kernel.body)
@@ -66,7 +67,7 @@ def _assemble(kernel: Kernel, target: Target, guard: int, *, named: bool) -> Ass
     opening = Instruction(Op.Function, (FunctionControl.NoHint, signature), entry, void)
     closing = Instruction(Op.FunctionEnd, ())
     assembly.extend("functions", [opening, *body.instructions(), closing])
-    assembly.add("memory model", Op.MemoryModel, AddressingModel.Logical, MemoryModel.GLSL450)
+    assembly.add("memory model", Op.MemoryModel, AddressingModel.Logical, model)
     assembly.add(
         "entry points", Op.EntryPoint, ExecutionModel.GLCompute, entry, ENTRY_POINT,
         *declarations.interface,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tflgpu.kernel.matrix import MATRIX_STATEMENTS
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -26,10 +27,12 @@ from tflgpu_vulkan.spirv.expressions import Expressions
 from tflgpu_vulkan.spirv.grammar import (
     SCOPE_WORKGROUP,
     WORKGROUP_ACQUIRE_RELEASE,
+    WORKGROUP_AVAILABLE_VISIBLE,
     LoopControl,
     Op,
     SelectionControl,
 )
+from tflgpu_vulkan.spirv.matrix import Matrices
 from tflgpu_vulkan.spirv.memory import Memory
 
 
@@ -41,6 +44,7 @@ class Statements:
         self._body = body
         self._memory = memory
         self._expressions = expressions
+        self._matrices = Matrices(body)
         self._loop_ends: list[Id] = []
 
     def block(self, statements: Sequence[Stmt]) -> None:
@@ -74,8 +78,12 @@ class Statements:
             body.do(Op.Return)
         elif isinstance(stmt, Barrier):
             scope = body.declarations.u32(SCOPE_WORKGROUP)
-            semantics = body.declarations.u32(WORKGROUP_ACQUIRE_RELEASE)
+            vulkan = bool(body.declarations.shared_access)
+            order = WORKGROUP_AVAILABLE_VISIBLE if vulkan else WORKGROUP_ACQUIRE_RELEASE
+            semantics = body.declarations.u32(order)
             body.do(Op.ControlBarrier, scope, scope, semantics)
+        elif isinstance(stmt, MATRIX_STATEMENTS):
+            self._matrices.write(stmt, *values)
         else:
             raise body.declarations.fail(f"unknown statement {type(stmt).__name__}")
 

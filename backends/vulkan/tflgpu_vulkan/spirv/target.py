@@ -13,6 +13,7 @@ class Target:
         f16_storage: storageBuffer16BitAccess: 16-bit elements in buffers.
         f16_arithmetic: shaderFloat16: 16-bit floats as values.
         int8_storage: storageBuffer8BitAccess: 8-bit elements in buffers.
+        matrix_tiles: cooperativeMatrix and vulkanMemoryModel: 16 x 16 products.
         keeps_special: Float widths with shaderSignedZeroInfNanPreserve; without it a driver may
             compute as if there were no infinities.
         rounds_to_even: Widths with shaderRoundingModeRTE.
@@ -22,6 +23,7 @@ class Target:
     f16_storage: bool = True
     f16_arithmetic: bool = False
     int8_storage: bool = True
+    matrix_tiles: bool = False
     keeps_special: frozenset[int] = frozenset()
     rounds_to_even: frozenset[int] = frozenset()
     keeps_denormals: frozenset[int] = frozenset()
