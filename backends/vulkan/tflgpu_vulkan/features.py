@@ -22,12 +22,6 @@ _VENDORS = {
 }  # fmt: skip
 #: Processors of a GPU that does not tell, by vendor: of small parts rather than of large ones.
 _USUAL_UNITS = {"nvidia": 32, "amd": 24, "intel": 16, "arm": 8, "qualcomm": 4, "apple": 8}
-#: Last-level caches, of which Vulkan says nothing, by part of a device's name; MiB, as the
-#: vendors' architecture papers give them. What is not listed counts as not known.
-_CACHES_MIB = {
-    "H200": 50, "H100": 50, "A100": 40, "L40": 96, "L4": 48, "RTX 4090": 72, "RTX 4080": 64,
-    "RTX 3090": 6, "RTX 3080": 5,
-}  # fmt: skip
 #: Kinds of devices in the order of preference.
 _KINDS = (
     vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
@@ -250,19 +244,6 @@ def _compute_units(query: _Query, vendor: str) -> int:
         arrays = amd.shaderEngineCount * amd.shaderArraysPerEngineCount
         return max(1, int(arrays * amd.computeUnitsPerShaderArray))
     return _USUAL_UNITS.get(vendor, 8)
-
-
-def _cache_bytes(properties: Any) -> int:
-    if properties.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_CPU:
-        try:
-            return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
-        except (AttributeError, OSError, ValueError):  # not a Linux with GNU's library
-            return 0
-    words = f"{text(properties.deviceName)} "
-    for name, mebibytes in _CACHES_MIB.items():
-        if f"{name} " in words or f"{name}-" in words:
-            return mebibytes << 20
-    return 0
 
 
 def _compute_queue(handle: Any) -> tuple[int, bool] | None:
