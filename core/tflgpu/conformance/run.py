@@ -1,20 +1,87 @@
-"""Run one op's case on a device, the way the delegate would."""
+"""Run op cases on a device, the way the delegate would: one by one or many in a load.
+
+At a partition's edge tensors lie as NumPy has them. Inside one they lie channel-sliced, in the
+precision's storage, with padding lanes that must stay zero; the host packs and unpacks them so,
+and the kernels are those that a whole partition would run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Sequence
+from typing import Union
 
 import attrs
 import numpy as np
 
+from tflgpu.conformance.internals import plan_of_internals
+from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.samples import Case
+from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Rule, Site, Unsupported
+from tflgpu.kernel.rule import KernelRule, Rule, Site, Unsupported
 from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.runtime.limits import tensor_limits
 from tflgpu.runtime.lower import LoweringInput, lower
-from tflgpu.runtime.protocols import Device
+from tflgpu.runtime.protocols import Device, Plan
+
+
+class Tensors(enum.Enum):
+    """How an op's tensors lie."""
+
+    EDGE = "edge"
+    INTERNAL = "internal"
+
+
+@attrs.frozen(eq=False)
+class Prepared:
+    """A case with its plan.
+
+    Attributes:
+        case: The case.
+        plan: What a device loads.
+        tensors: How the op's tensors lie.
+    """
+
+    case: Case
+    plan: Plan
+    tensors: Tensors
+
+    def fill(self, inputs: Sequence[Array]) -> None:
+        """Write the case's operands into a recording's inputs."""
+        for value, array in zip(self.case.graph.inputs, inputs, strict=True):
+            data = self.case.arrays[value.id]
+            if self.tensors is Tensors.INTERNAL:
+                rows = data.reshape(array.shape[0], -1)
+                data = np.pad(rows, ((0, 0), (0, array.shape[1] - rows.shape[1])))
+            np.copyto(array, data, casting="unsafe")
+
+    def take(self, outputs: Sequence[Array]) -> list[Array]:
+        """The op's results, in the tensors' own shapes and dtypes.
+
+        Raises:
+            AssertionError: a padding lane is not zero.
+        """
+        results = []
+        for i, (value, array) in enumerate(zip(self.case.graph.outputs, outputs, strict=True)):
+            found = np.array(array)
+            if self.tensors is Tensors.INTERNAL:
+                channels = value.shape[-1] if value.shape else 1
+                padding = found[:, channels:]
+                if padding.any():
+                    at = np.argwhere(padding)[0]
+                    raise AssertionError(
+                        f"output {i}: padding lane {at[1]} at position {at[0]} holds "
+                        f"{padding[tuple(at)]!r}, not zero"
+                    )
+                found = found[:, :channels].reshape(value.shape)
+            results.append(found.astype(value.dtype.numpy))
+        return results
+
+
+#: What came of one case of several: its results, or what went wrong.
+Result = Union[list[Array], TflgpuError, AssertionError]
 
 
 def run_case(
@@ -24,34 +91,94 @@ def run_case(
     *,
     rules: Sequence[Rule] = (),
     guard_bands: bool = False,
+    tensors: Tensors = Tensors.EDGE,
 ) -> list[Array] | Unsupported:
     """The case's outputs, or why the device does not take its node.
 
     Outputs come in the tensors' own dtypes. ``rules`` are a plugin's, beside the shipped ones.
+
+    Raises:
+        AssertionError: with internal tensors, a padding lane is not zero.
     """
-    node = case.node
     # No cache to stay in: whatever the precision may store as f16 is stored so.
     site = Site(attrs.evolve(device.caps, cache_bytes=0), precision)
-    refused = tensor_limits(node, site)
+    refused = tensor_limits(case.node, site)
     if refused is not None:
         return refused
     kernels = KernelRegistry(tuple(rules))
-    rule = kernels.select(node, site)
+    rule = kernels.select(case.node, site)
     if isinstance(rule, Unsupported):
         return rule
+    prepared = prepare(case, kernels, site, device.alignment, tensors)
+    return run_one(device, prepared, guard_bands=guard_bands)
+
+
+def prepare(
+    case: Case, kernels: KernelRegistry, site: Site, alignment: int, tensors: Tensors
+) -> Prepared:
+    """Lower a case that the device takes.
+
+    Raises:
+        KernelError: a generator broke a rule of the language or a limit of the device.
+    """
+    graph, node = case.graph, case.node
+    rule = kernels.select(node, site)
+    assert isinstance(rule, KernelRule), rule
+    if tensors is Tensors.INTERNAL:
+        return Prepared(case, plan_of_internals(case, rule, site, alignment), tensors)
     views = frozenset({id(node)} if case.op.is_view else ())
     request = LoweringInput(
-        [node], case.graph.inputs, case.graph.outputs, {id(node): rule},
+        graph.nodes, graph.inputs, graph.outputs, {id(node): rule},
         lambda n: kernels.elementwise(n, site), views, site,
     )  # fmt: skip
-    recording = device.load(lower(request, device.alignment), guard_bands=guard_bands)
+    return Prepared(case, lower(request, alignment), tensors)
+
+
+def run_one(device: Device, item: Prepared, *, guard_bands: bool = False) -> list[Array]:
+    """Load, run and close one case.
+
+    Raises:
+        TflgpuError: the device failed.
+        AssertionError: a padding lane is not zero.
+    """
+    recording = device.load(item.plan, guard_bands=guard_bands)
     try:
-        for value, array in zip(case.graph.inputs, recording.inputs, strict=True):
-            np.copyto(array, case.arrays[value.id], casting="unsafe")
+        item.fill(recording.inputs)
         recording.run()
-        return [
-            np.array(array).astype(value.dtype.numpy)
-            for value, array in zip(case.graph.outputs, recording.outputs, strict=True)
-        ]
+        return item.take(recording.outputs)
     finally:
         recording.close()
+
+
+def run_many(device: Device, items: Sequence[Prepared]) -> list[Result]:
+    """The results of several cases. All are loaded as one plan, which a device compiles at once;
+    if that fails, each on its own, so that it is known which one is at fault."""
+    if len(items) > 1:
+        try:
+            return _run_together(device, items)
+        except TflgpuError:
+            pass
+    return [_attempt(lambda item=item: run_one(device, item)) for item in items]  # type: ignore[misc]
+
+
+def _run_together(device: Device, items: Sequence[Prepared]) -> list[Result]:
+    recording = device.load(merge_plans([i.plan for i in items]))
+    try:
+        inputs, outputs = list(recording.inputs), list(recording.outputs)
+        for item in items:
+            item.fill([inputs.pop(0) for _ in item.plan.inputs])
+        recording.run()
+        results: list[Result] = []
+        for item in items:
+            own = [outputs.pop(0) for _ in item.plan.outputs]
+            results.append(_attempt(lambda item=item, own=own: item.take(own)))  # type: ignore[misc]
+        return results
+    finally:
+        recording.close()
+
+
+def _attempt(action: Callable[[], list[Array]]) -> Result:
+    try:
+        return action()
+    except (TflgpuError, AssertionError) as error:
+        return error

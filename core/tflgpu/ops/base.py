@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import numpy as np
@@ -16,6 +16,8 @@ import numpy as np
 from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+
+_T = TypeVar("_T")
 
 
 class Activation(enum.Enum):
@@ -204,6 +206,23 @@ class Sample:
     custom_options: bytes = b""
 
 
+class Draw(Protocol):
+    """What a generator of samples draws from; `tflgpu.conformance` brings one that finds the
+    smallest failing example."""
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+        ...
+
+    def choice(self, options: Sequence[_T]) -> _T:
+        """One of several; the first is taken for the simplest."""
+        ...
+
+    def size(self, most: int = 17) -> int:
+        """A dimension: 1, a prime, a multiple of 4 or a neighbour of one."""
+        ...
+
+
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
 Reference = Callable[[Any, Sequence[Array | None]], list[Array]]
 
@@ -237,6 +256,8 @@ class OpDef:
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
+        generate: Draws a random sample, for the conformance suite; without it the suite resizes
+            the samples, which is enough where operands of any size fit together.
     """
 
     name: str
@@ -252,6 +273,7 @@ class OpDef:
     stateful: bool = False
     is_view: bool = False
     shape_only: bool = False
+    generate: Callable[[Draw], Sample] | None = None
 
 
 @attrs.frozen

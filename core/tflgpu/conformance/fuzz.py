@@ -1,0 +1,131 @@
+"""Level 3: generated cases.
+
+They are drawn first and run together, since a device compiles many kernels at once faster than
+one by one. Only where one fails is it searched again, by Hypothesis, for its smallest form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import attrs
+
+from tflgpu.conformance.check import Check, Outcome
+from tflgpu.conformance.generate import generate, source_of
+from tflgpu.conformance.op_checks import Question, ask, judge
+from tflgpu.conformance.run import Tensors
+from tflgpu.conformance.target import Target
+from tflgpu.errors import TflgpuError
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.protocols import NodeDevice
+
+#: Cases an op where the user names no number.
+EXAMPLES = 6
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 16, 17, 19, 20, 23)
+_T = TypeVar("_T")
+
+
+@attrs.frozen
+class HypothesisDraw:
+    """`tflgpu.ops.base.Draw` over Hypothesis, which makes what it draws smaller."""
+
+    draw: Callable[[Any], Any]
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+        from hypothesis import strategies as st
+
+        return int(self.draw(st.integers(low, high)))
+
+    def choice(self, options: Sequence[_T]) -> _T:
+        """One of several."""
+        return options[self.integer(0, len(options) - 1)]
+
+    def size(self, most: int = 17) -> int:
+        """A dimension up to ``most``."""
+        return self.choice([n for n in _SIZES if n <= most])
+
+
+def generated_checks(ops: Iterable[OpDef]) -> list[Check]:
+    """One check an op."""
+    return [Check(f"3/{op.name}", partial(_check, op), op.name) for op in ops]
+
+
+def _check(op: OpDef, target: Target) -> Outcome:
+    precisions = [p for p in Precision if target.lacks(p) is None]
+    ways = [Tensors.EDGE] if isinstance(target.device, NodeDevice) else list(Tensors)
+
+    def question(draw: Callable[[Any], Any]) -> Question:
+        drawn = HypothesisDraw(draw)
+        precision, tensors = drawn.choice(precisions), drawn.choice(ways)
+        return Question(op, generate(op, drawn), precision, tensors)
+
+    questions: list[Question] = []
+    _explore(question, questions.append, target.examples)
+    refused = 0
+    for asked, (case, answer) in zip(questions, ask(target, questions), strict=True):
+        try:
+            outcome = judge(target, case, answer, half=asked.half)
+        except (TflgpuError, AssertionError) as error:
+            smallest = _smallest(question, target) or (asked, error)
+            raise AssertionError(_report(*smallest)) from error
+        refused += isinstance(outcome, Unsupported)
+    if refused and refused == len(questions):
+        return Unsupported(f"all {refused} generated cases were refused")
+    return None
+
+
+def _explore(
+    question: Callable[[Any], Question],
+    use: Callable[[Question], None],
+    examples: int | None,
+    *,
+    shrink: bool = False,
+) -> None:
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import strategies as st
+
+    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
+
+    @settings(
+        max_examples=examples or EXAMPLES, database=None, deadline=None, phases=phases,
+        derandomize=examples is None, suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False, print_blob=False,
+    )  # fmt: skip
+    @given(st.data())
+    def explore(data: Any) -> None:
+        use(question(data.draw))
+
+    explore()
+
+
+def _smallest(
+    question: Callable[[Any], Question], target: Target
+) -> tuple[Question, BaseException] | None:
+    """The smallest failing case that a fresh search finds, None where it finds none."""
+    last: list[tuple[Question, BaseException]] = []
+
+    def try_one(asked: Question) -> None:
+        ((case, answer),) = ask(target, [asked])
+        try:
+            judge(target, case, answer, half=asked.half)
+        except (TflgpuError, AssertionError) as error:
+            last.append((asked, error))
+            raise AssertionError("wrong") from error
+
+    try:
+        _explore(question, try_one, max(target.examples or 0, 50), shrink=True)
+    except AssertionError:
+        return last[-1]
+    return None
+
+
+def _report(asked: Question, error: BaseException) -> str:
+    return (
+        f"{asked.op.name} in {asked.precision.value}, tensors {asked.tensors.value}: {error}\n"
+        f"to paste into its samples:\n    {source_of(asked.sample)}"
+    )

@@ -1,0 +1,188 @@
+"""Level 4: small graphs, where nodes meet.
+
+However the nodes are fused, folded or parted between device and CPU, the numbers are those of
+the op references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tflgpu.conformance.check import Check, NotApplicable, Outcome
+from tflgpu.conformance.dags import random_graph, reference
+from tflgpu.conformance.target import Target
+from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.errors import UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import KernelRule, Site, Unsupported
+from tflgpu.partition import Part, partition
+from tflgpu.passes.base import run_passes
+from tflgpu.passes.registry import default_passes
+from tflgpu.runtime.lower import LoweringInput, lower
+from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Recording
+from tflgpu.runtime.reference import ReferenceRecording
+
+GRAPHS = 6
+
+Support = Callable[[Node], Unsupported | None]
+
+
+def graph_checks() -> list[Check]:
+    """The random graphs, in every way in which one can be run."""
+    ways: dict[str, Callable[[Target, int, Precision], Outcome]] = {
+        "fused": _fused, "parts": _parts, "passes": _passes
+    }  # fmt: skip
+    return [
+        Check(f"4/{way}/{seed}/{precision.value}", partial(_start, run, seed, precision))
+        for way, run in ways.items()
+        for seed in range(GRAPHS)
+        for precision in Precision
+    ]
+
+
+def _start(
+    run: Callable[[Target, int, Precision], Outcome],
+    seed: int,
+    precision: Precision,
+    target: Target,
+) -> Outcome:
+    return target.lacks(precision) or run(target, seed, precision)
+
+
+def _fused(target: Target, seed: int, precision: Precision) -> Outcome:
+    """With and without elementwise chains joined to their producers."""
+    if isinstance(target.device, NodeDevice):
+        return NotApplicable("the device runs nodes; nothing is fused")
+    graph = random_graph(target.ops, seed)
+    refused = _whole(target, graph, precision)
+    if refused is not None:
+        return refused
+    apart = run_graph(target, graph, precision, fuse=False)
+    joined = run_graph(target, graph, precision, fuse=True)
+    _check(target, graph, apart, precision, "unfused")
+    _check(target, graph, joined, precision, "fused")
+    tolerance = _tolerance(target, precision)
+    for i, (a, b) in enumerate(zip(joined, apart, strict=True)):
+        tolerance.check(a, b, f"{graph.name}: output {i}, fused against unfused")
+    return None
+
+
+def _parts(target: Target, seed: int, precision: Precision) -> Outcome:
+    """With random nodes vetoed, so that tensors go between device and CPU."""
+    graph = random_graph(target.ops, seed, steps=13)
+    rng = np.random.default_rng(seed)
+    vetoed = {id(n) for n in graph if rng.random() < 0.35}
+    refused = _whole(target, graph, precision)
+    if refused is not None:
+        return refused
+
+    def veto(node: Node) -> Unsupported | None:
+        return Unsupported("a test says so") if id(node) in vetoed else None
+
+    found = run_graph(target, graph, precision, veto=veto)
+    _check(target, graph, found, precision, f"{len(vetoed)} of {len(graph.nodes)} vetoed")
+    return None
+
+
+def _passes(target: Target, seed: int, precision: Precision) -> Outcome:
+    """After the graph passes, plugins' included."""
+    graph = random_graph(target.ops, seed, steps=13)
+    work = graph.copy()
+    run_passes(work, default_passes(target.registry.passes()))
+    refused = _whole(target, work, precision)
+    if refused is not None:
+        return refused
+    _check(target, graph, run_graph(target, work, precision), precision, "after passes")
+    return None
+
+
+def _whole(target: Target, graph: Graph, precision: Precision) -> Unsupported | None:
+    """The first refusal of a node, None where the device takes all."""
+    site = target.site(precision)
+    for node in graph:
+        refused = target.refusal(node, site)
+        if refused is not None:
+            return Unsupported(f"{node.op}: {refused.reason}")
+    return None
+
+
+def inputs_of(graph: Graph) -> dict[int, Array]:
+    """Random contents that f16 can hold, the same at every call."""
+    rng = np.random.default_rng(3)
+    return {
+        v.id: rng.uniform(-2, 2, v.shape).astype(np.float16).astype(np.float32)
+        for v in graph.inputs
+    }
+
+
+def _tolerance(target: Target, precision: Precision) -> Tolerance:
+    # Every node adds its rounding; a graph of a dozen stays within what one sum may be off.
+    return target.scaled(Tolerance.accumulate(1, half=precision is not Precision.F32))
+
+
+def _check(
+    target: Target, graph: Graph, found: list[Array], precision: Precision, how: str
+) -> None:
+    env = reference(graph, target.ops, inputs_of(graph))
+    tolerance = _tolerance(target, precision)
+    for value, got in zip(graph.outputs, found, strict=True):
+        tolerance.check(got, env[value.id], f"{graph.name}, {how}, {value.name}\n{graph.dump()}\n")
+
+
+def run_graph(
+    target: Target,
+    graph: Graph,
+    precision: Precision,
+    *,
+    veto: Support = lambda node: None,
+    fuse: bool = True,
+) -> list[Array]:
+    """A graph's outputs, its nodes on the device but for those that are vetoed.
+
+    Raises:
+        UnsupportedError: the device refused a node that was not vetoed.
+    """
+    site = target.site(precision)
+
+    def support(node: Node) -> Unsupported | None:
+        refused = veto(node)
+        if refused is None and (own := target.refusal(node, site)) is not None:
+            raise UnsupportedError(f"{node.label}: {own.reason}")
+        return refused
+
+    env: dict[int, Array] = dict(inputs_of(graph))
+    env |= {v.id: v.data for v in graph.values.values() if v.data is not None}
+    for part in partition(graph, support).parts:
+        recording = _record(target, part, site, fuse)
+        try:
+            for value, array in zip(part.inputs, recording.inputs, strict=True):
+                np.copyto(array, env[value.id], casting="unsafe")
+            recording.run()
+            for value, array in zip(part.outputs, recording.outputs, strict=True):
+                env[value.id] = np.array(array).astype(value.dtype.numpy)
+        finally:
+            recording.close()
+    return [env[v.id] for v in graph.outputs]
+
+
+def _record(target: Target, part: Part, site: Site, fuse: bool) -> Recording:
+    run = NodeRun(part.nodes, part.inputs, part.outputs, target.ops, {})
+    device = target.device
+    if not part.delegated:
+        return ReferenceRecording(run)
+    if isinstance(device, NodeDevice):
+        return device.load_nodes(run)
+    assert isinstance(device, Device)
+    rules = {id(n): target.kernels.select(n, site) for n in part.nodes}
+    chosen = {key: rule for key, rule in rules.items() if isinstance(rule, KernelRule)}
+    views = frozenset(id(n) for n in part.nodes if target.ops[n.op].is_view)
+    request = LoweringInput(
+        part.nodes, part.inputs, part.outputs, chosen,
+        lambda n: target.kernels.elementwise(n, site), views, site, fuse,
+    )  # fmt: skip
+    return device.load(lower(request, device.alignment))

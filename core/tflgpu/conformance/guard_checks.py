@@ -1,0 +1,150 @@
+"""Level 5: nothing is written outside its buffer, and what a cache gives back is the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tflgpu.conformance.check import Check, NotApplicable, Outcome
+from tflgpu.conformance.merge import merge_plans
+from tflgpu.conformance.op_checks import Question, judge
+from tflgpu.conformance.plans import dispatch, io, plan, stray
+from tflgpu.conformance.run import Prepared, Tensors, prepare, run_one
+from tflgpu.conformance.target import Target
+from tflgpu.errors import DeviceError
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.protocols import Device, OutputRef
+
+#: What the cache is filled from: kernels of several kinds.
+_CACHED = ("CONV_2D", "SOFTMAX", "ADD")
+
+
+def guard_checks(ops: Iterable[OpDef]) -> list[Check]:
+    """One check an op, one of the guard bands themselves, and the cache."""
+    checks = [Check(f"5/guards/{op.name}", partial(_guards, op), op.name) for op in ops]
+    checks += [Check(f"5/stray/{where}", partial(_stray, at)) for where, at in _STRAYS.items()]
+    return [*checks, Check("5/cache/reload", _reload), Check("5/cache/damaged", _damaged)]
+
+
+def _guards(op: OpDef, target: Target) -> Outcome:
+    """A few samples, each alone between guard bands, with odd channels where there are some."""
+    device = target.device
+    if not isinstance(device, Device):
+        return NotApplicable("the device runs nodes; it has no buffers to guard")
+    site = target.site(Precision.F32)
+    refused: Unsupported | None = None
+    done = 0
+    samples = list(op.samples())
+    for i, sample in enumerate([samples[0], samples[len(samples) // 2], samples[-1]]):
+        tensors = Tensors.INTERNAL if i % 2 else Tensors.EDGE
+        case = Question(op, sample, Precision.F32, tensors).case()
+        refused = target.refusal(case.node, site)
+        if refused is None:
+            item = prepare(case, target.kernels, site, device.alignment, tensors)
+            judge(target, case, run_one(device, item, guard_bands=True), half=False)
+            done += 1
+    return None if done else refused
+
+
+_STRAYS = {"before": -1, "after": 13, "far_after": 40}
+
+
+def _stray(at: int, target: Target) -> Outcome:
+    """That the bands notice a kernel which writes outside its output."""
+    device = target.device
+    if not isinstance(device, Device):
+        return NotApplicable("the device runs nodes; it has no buffers to guard")
+    made = plan(
+        [dispatch(stray(13, at), 13, [OutputRef(0)], "culprit")], outputs=[io("y", (13,))],
+        alignment=device.alignment,
+    )  # fmt: skip
+    recording = device.load(made, guard_bands=True)
+    try:
+        recording.run()
+    except DeviceError:
+        return None
+    finally:
+        recording.close()
+    raise AssertionError(f"guard bands missed a store to element {at} of 13")
+
+
+# The cache
+
+
+@contextlib.contextmanager
+def _cache_folder() -> Iterator[Path]:
+    """An empty cache, for devices that are opened inside."""
+    before = os.environ.get("TFLGPU_CACHE_DIR")
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["TFLGPU_CACHE_DIR"] = name
+        try:
+            yield Path(name)
+        finally:
+            if before is None:
+                del os.environ["TFLGPU_CACHE_DIR"]
+            else:
+                os.environ["TFLGPU_CACHE_DIR"] = before
+
+
+def _outputs(target: Target) -> list[Array]:
+    """What a newly opened device computes."""
+    other = target.reopen()
+    try:
+        device = other.device
+        assert isinstance(device, Device)
+        site = other.site(Precision.F32)
+        items: list[Prepared] = []
+        for name in _CACHED:
+            op = other.ops[name]
+            case = Question(op, op.samples()[0], Precision.F32, Tensors.EDGE).case()
+            if other.refusal(case.node, site) is None:
+                items.append(prepare(case, other.kernels, site, device.alignment, Tensors.EDGE))
+        recording = device.load(merge_plans([i.plan for i in items]))
+        inputs = list(recording.inputs)
+        for item in items:
+            item.fill([inputs.pop(0) for _ in item.plan.inputs])
+        recording.run()
+        found = [np.array(a) for a in recording.outputs]
+        recording.close()
+    finally:
+        other.close()
+    return found
+
+
+def _equal(got: list[Array], want: list[Array], what: str) -> None:
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        if a.tobytes() != b.tobytes():
+            raise AssertionError(f"output {i} is not the same {what}")
+
+
+def _reload(target: Target) -> Outcome:
+    if not isinstance(target.device, Device):
+        return NotApplicable("the device runs nodes; it compiles nothing")
+    with _cache_folder() as folder:
+        first = _outputs(target)
+        kept = any(p.is_file() for p in folder.rglob("*"))
+        _equal(_outputs(target), first, "from the cache")
+    return None if kept else NotApplicable("the backend keeps nothing in TFLGPU_CACHE_DIR")
+
+
+def _damaged(target: Target) -> Outcome:
+    """Files that were cut short, or overwritten, are made anew."""
+    if not isinstance(target.device, Device):
+        return NotApplicable("the device runs nodes; it compiles nothing")
+    with _cache_folder() as folder:
+        first = _outputs(target)
+        files = [p for p in folder.rglob("*") if p.is_file()]
+        for i, file in enumerate(sorted(files)):
+            data = file.read_bytes()
+            file.write_bytes(data[: len(data) // 2] if i % 2 else b"\xa5" * len(data))
+        _equal(_outputs(target), first, "after the cache was damaged")
+    return None if files else NotApplicable("the backend keeps nothing in TFLGPU_CACHE_DIR")

@@ -1,0 +1,65 @@
+"""The plan of one node whose tensors lie as they do inside a partition."""
+
+from __future__ import annotations
+
+import math
+
+from tflgpu.conformance.samples import Case
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Value
+from tflgpu.kernel.layout import Layout, LayoutKind
+from tflgpu.kernel.lowering import Constant, Lowering, Temp, storage_of
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.runtime.protocols import (
+    ArenaRef,
+    ConstRef,
+    InputRef,
+    OutputRef,
+    Plan,
+    PlannedDispatch,
+    PlannedIO,
+    Ref,
+)
+
+
+def plan_of_internals(case: Case, rule: KernelRule, site: Site, alignment: int) -> Plan:
+    """A plan whose inputs and outputs are channel-sliced buffers, of shape [outer, padded
+    channels] each. A view is not taken for an alias: its copy kernel runs.
+
+    Raises:
+        KernelError: a generator broke a rule of the language.
+    """
+
+    def layout(value: Value) -> Layout:
+        return Layout(value.shape, LayoutKind.C4, storage_of(value, site.precision, site.caps))
+
+    low = Lowering(case.node, site.caps, site.precision, layout)
+    rule.build(low)
+    refs: dict[object, Ref] = {v.id: InputRef(i) for i, v in enumerate(case.graph.inputs)}
+    refs |= {v.id: OutputRef(i) for i, v in enumerate(case.graph.outputs)}
+    constants: list[Array] = []
+    dispatches: list[PlannedDispatch] = []
+    arena = 0
+    for item in low.dispatches:
+        bound: list[Ref] = []
+        for binding in item.bindings:
+            if isinstance(binding, Constant):
+                bound.append(ConstRef(len(constants)))
+                constants.append(binding.data)
+                continue
+            if isinstance(binding, Temp) and ("temp", binding.id) not in refs:
+                refs["temp", binding.id] = ArenaRef(arena, binding.layout.nbytes)
+                arena += math.ceil(binding.layout.nbytes / alignment) * alignment
+            key = ("temp", binding.id) if isinstance(binding, Temp) else binding.id
+            bound.append(refs[key])
+        dispatches.append(PlannedDispatch(item.kernel, item.groups, tuple(bound), item.label))
+    inputs, outputs = (
+        tuple(_io(v, layout(v)) for v in values)
+        for values in (case.graph.inputs, case.graph.outputs)
+    )
+    return Plan(arena, alignment, tuple(constants), inputs, outputs, tuple(dispatches))
+
+
+def _io(value: Value, layout: Layout) -> PlannedIO:
+    dtype = DType.from_numpy(layout.storage.numpy)
+    return PlannedIO(value.name, (layout.outer, layout.slices * 4), dtype, layout.nbytes)

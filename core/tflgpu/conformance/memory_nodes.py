@@ -1,0 +1,188 @@
+"""Small kernels of loads, stores, literals and types, with what each should leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tflgpu.conformance.programs import Program
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.interpret import interpret
+from tflgpu.kernel.make import binary
+from tflgpu.kernel.tree import Expr, Kernel
+from tflgpu.kernel.types import Scalar, Type
+
+
+def move_data(scalar: Scalar, count: int) -> Array:
+    """Numbers that a wrong conversion would change: limits, subnormals, negatives."""
+    rng = np.random.default_rng(count)
+    if scalar.is_float:
+        info = np.finfo(scalar.numpy)
+        data = rng.normal(0, 4, count).astype(scalar.numpy)
+        data[:5] = [info.max, info.min, -0.0, 1.5, np.inf]
+        if scalar is Scalar.F16:
+            data[5:7] = [info.smallest_subnormal, -info.smallest_subnormal * 3]
+        return data
+    limits = np.iinfo(scalar.numpy)
+    data = rng.integers(limits.min, limits.max, count, endpoint=True).astype(scalar.numpy)
+    data[:2] = [limits.min, limits.max]
+    return data
+
+
+def move(scalar: Scalar, width: int, lanes: bool, as_scalar: Scalar | None) -> Kernel:
+    """Copies 12 elements by vectors, or by their lanes."""
+    k = Builder("move", (4, 1, 1))
+    src, dst = k.buffer("src", scalar, width, "read"), k.buffer("dst", scalar, width, "write")
+    i = k.let(k.global_id(0), "i")
+    if lanes:
+        for lane in range(width):
+            at = i * width + lane
+            k.store_lane(dst, at, k.load_lane(src, at, as_scalar))
+    else:
+        k.store(dst, i, k.load(src, i, as_scalar))
+    return k.build()
+
+
+def half_rounding() -> Program:
+    """Stores of f32 into f16 round to nearest even, overflow to infinity, and keep subnormals."""
+    k = Builder("half_rounding", (4, 1, 1))
+    src = k.buffer("src", Scalar.F32, 4, "read")
+    dst = k.buffer("dst", Scalar.F16, 4, "write")
+    k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
+    data = np.random.default_rng(0).normal(0, 300, 32).astype(np.float32)
+    data[:6] = [2049, 2051, 65519, 65520, 1e-7, -3e-8]
+    with np.errstate(over="ignore"):
+        want = data.astype(np.float16)
+    return Program(k.build(), (2, 1, 1), [data, np.zeros(32, np.float16)], {1: want})
+
+
+def literals() -> Program:
+    """Literals arrive exactly: limits, subnormals, infinities."""
+    floats = [0.1, 1 / 3, 1e-38, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6]
+    whole = [-(2**31), 2**31 - 1, 0, -1]
+    k = Builder("literals", (1, 1, 1))
+    f, i, u = (
+        k.buffer(n, s, 1, "write")
+        for n, s in (("f", Scalar.F32), ("i", Scalar.I32), ("u", Scalar.U32))
+    )
+    for at, number in enumerate(floats):
+        k.store(f, at, k.f32(number))
+    for at, value in enumerate(whole):
+        k.store(i, at, k.i32(value))
+    k.store(u, 0, k.const(2**32 - 1, Type(Scalar.U32)))
+    want = {
+        0: np.array(floats, np.float32), 1: np.array(whole, np.int32),
+        2: np.array([2**32 - 1], np.uint32),
+    }  # fmt: skip
+    return Program(k.build(), (1, 1, 1), [np.zeros_like(a) for a in want.values()], want)
+
+
+def constants() -> Program:
+    """Constants of every type and width."""
+    k = Builder("constants", (1, 1, 1))
+    out = k.buffer("out", Scalar.I32, 1, "write")
+    at = 0
+    for scalar, value in ((Scalar.F32, 3.0), (Scalar.I32, -4), (Scalar.U32, 5)):
+        for width in (1, 2, 3, 4):
+            total = k.cast(k.const(value, Type(scalar, width)), Scalar.I32)
+            k.store(out, at, sum(total.lanes, start=k.i32(0)) + k.global_id(0))
+            at += 1
+    want = np.array([v * w for v in (3, -4, 5) for w in (1, 2, 3, 4)], np.int32)
+    return Program(k.build(), (1, 1, 1), [np.zeros(at, np.int32)], {0: want})
+
+
+def precedence() -> Program:
+    """Random integer expressions of one another."""
+    rng = np.random.default_rng(7)
+    k = Builder("precedence", (1, 1, 1))
+    src = k.buffer("src", Scalar.I32, 1, "read")
+    out = k.buffer("out", Scalar.I32, 1, "write")
+    pool: list[Expr] = [k.load(src, i) for i in range(5)]
+    for _ in range(120):
+        a, b = (pool[int(i)] for i in rng.integers(0, len(pool), 2))
+        op = str(
+            rng.choice(["add", "sub", "mul", "and", "or", "xor", "neg", "select", "shl", "lt"])
+        )
+        if op == "neg":
+            pool.append(-a)
+        elif op == "select":
+            pool.append(k.select((a < b) | ~(b < 0) & a.eq(1), a - b, b))
+        elif op == "lt":
+            pool.append(k.cast((a < b).ne(a > 3), Scalar.I32))
+        elif op == "shl":
+            pool.append((a << (b & 7)) >> 2)
+        else:
+            pool.append(binary(op, a, b))
+    for at, expr in enumerate(pool):
+        k.store(out, at, expr)
+    data = rng.integers(-20, 20, 5).astype(np.int32)
+    arrays = [data, np.zeros(len(pool), np.int32)]
+    kernel, groups = k.build(), (1, 1, 1)
+    wanted = [a.copy() for a in arrays]
+    interpret(kernel, groups, wanted)
+    return Program(kernel, groups, arrays, {1: wanted[1]})
+
+
+def dot_products() -> Program:
+    """``dot`` of 2, 3 and 4 lanes, of whole numbers: every order of summation gives the same."""
+    k = Builder("dot", (8, 1, 1))
+    a = k.buffer("a", Scalar.F32, 1, "read")
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    i = k.let(k.global_id(0))
+    for n, width in enumerate((2, 3, 4)):
+        x = k.vec([k.load(a, i * 4 + lane) for lane in range(width)])
+        y = k.vec([k.load(a, i * 4 + lane) for lane in reversed(range(width))])
+        k.store(dst, i * 3 + n, k.dot(x, y))
+    data = np.random.default_rng(0).integers(-99, 99, 32).astype(np.float32)
+    rows = data.reshape(8, 4)
+    want = np.stack([(rows[:, :w] * rows[:, :w][:, ::-1]).sum(1) for w in (2, 3, 4)], 1)
+    arrays = [data, np.zeros(24, np.float32)]
+    return Program(k.build(), (1, 1, 1), arrays, {1: want.reshape(-1)})
+
+
+def _shared(kind: Type) -> Program:
+    k = Builder(f"exchange_{kind.scalar.value}_{kind.width}", (4, 1, 1))
+    dst = k.buffer("dst", kind.scalar, 1, "write")
+    tile = k.shared("tile", kind, 4)
+    lane = k.let(k.local_id(0))
+    base = k.cast(lane * 10, kind.scalar)
+    k.store_shared(tile, lane, k.vec([base + i for i in range(kind.width)]))
+    k.barrier()
+    other = k.let(k.load_shared(tile, (lane + 1) % 4))
+    for i, part in enumerate(other.lanes):
+        k.store(dst, k.global_id(0) * kind.width + i, part)
+    want = [(lane + 1) % 4 * 10 + i for lane in range(4) for i in range(kind.width)]
+    dtype = kind.scalar.numpy
+    return Program(
+        k.build(), (1, 1, 1), [np.zeros(4 * kind.width, dtype)], {0: np.array(want, dtype)}
+    )
+
+
+def shared_f32x3() -> Program:
+    """A shared array of vectors that no buffer can have."""
+    return _shared(Type(Scalar.F32, 3))
+
+
+def shared_i32x4() -> Program:
+    """A shared array of integer vectors."""
+    return _shared(Type(Scalar.I32, 4))
+
+
+def shared_u32x2() -> Program:
+    """A shared array of unsigned pairs."""
+    return _shared(Type(Scalar.U32, 2))
+
+
+def shared_f16x4() -> Program:
+    """A shared array of 16-bit floats."""
+    return _shared(Type(Scalar.F16, 4))
+
+
+#: Kernels by the function that makes them, and the type that a device must have for one.
+KERNELS: list[tuple[Callable[[], Program], Scalar | None]] = [
+    (half_rounding, None), (literals, None), (constants, None), (precedence, None),
+    (dot_products, None), (shared_f32x3, None), (shared_i32x4, None), (shared_u32x2, None),
+    (shared_f16x4, Scalar.F16),
+]  # fmt: skip

@@ -1,0 +1,186 @@
+"""Level 1: every node of the kernel language, compiled and run, against the interpreter.
+
+Tolerances of functions are those of the OpenCL C specification (full profile, section 7.4), plus
+what NumPy's own function may be off where it is not exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from tflgpu.conformance.check import Check, NotApplicable, Outcome
+from tflgpu.conformance.memory_nodes import KERNELS, move, move_data
+from tflgpu.conformance.node_table import GROUPS, build_table, result_of, table, table_arrays, ulps
+from tflgpu.conformance.plans import io, plan
+from tflgpu.conformance.programs import PROGRAMS, Program
+from tflgpu.conformance.target import Target
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.kernel.builder import Builder, Size3
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.interpret import interpret
+from tflgpu.kernel.tree import Buffer, Kernel
+from tflgpu.kernel.types import Scalar
+from tflgpu.runtime.protocols import (
+    Device,
+    InputRef,
+    OutputRef,
+    Plan,
+    PlannedDispatch,
+    PlannedIO,
+    Ref,
+)
+
+_NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
+STORED = (
+    Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16, Scalar.I8, Scalar.U8, Scalar.I16,
+)  # fmt: skip
+
+
+def node_checks() -> list[Check]:
+    """Tables of operations, programs, moves of every type, and single kernels."""
+    checks = [
+        Check(f"1/operations/{s.value}x{w}", partial(_with_kernels, partial(_table, s, w), s))
+        for s in (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
+        for w in (1, 2, 3, 4)
+    ]
+    checks += [
+        Check(f"1/programs/{make.__name__}", partial(_with_kernels, partial(_program, make), None))
+        for make in PROGRAMS
+    ]
+    checks += [
+        Check(
+            f"1/memory/{s.value}x{w}/{'lanes' if lanes else 'vectors'}",
+            partial(_with_kernels, partial(_memory, s, w, lanes), s),
+        )
+        for s in STORED
+        for w in (1, 2, 4)
+        for lanes in (False, True)
+    ]
+    for make, scalar in KERNELS:
+        run = partial(_with_kernels, partial(_program, make), scalar)
+        checks.append(Check(f"1/kernels/{make.__name__}", run))
+    return checks
+
+
+def _with_kernels(
+    check: Callable[[Device], None], scalar: Scalar | None, target: Target
+) -> Outcome:
+    if not isinstance(target.device, Device):
+        return NotApplicable("the device runs nodes, not kernels")
+    lacking = _lacks(scalar, target.caps)
+    if lacking is not None:
+        return NotApplicable(f"{target.device.info.name} {lacking}")
+    check(target.device)
+    return None
+
+
+def _lacks(scalar: Scalar | None, caps: DeviceCaps) -> str | None:
+    if scalar is Scalar.F16 and not (caps.f16_storage and caps.f16_arithmetic):
+        return "has no 16-bit arithmetic"
+    if scalar in (Scalar.I8, Scalar.U8, Scalar.I16) and not caps.int8_storage:
+        return "does not store small integers"
+    return None
+
+
+def run_kernel(
+    device: Device, kernel: Kernel, groups: Size3, arrays: Sequence[Array]
+) -> list[Array]:
+    """The arrays after a kernel ran on a device; the given ones stay as they are.
+
+    Read-only buffers become inputs of a plan and written ones outputs; what is read and written
+    is copied from an input first.
+    """
+    made = kernel_plan(kernel, groups, arrays, device.alignment)
+    recording = device.load(made, guard_bands=True)
+    try:
+        inputs = [a for b, a in zip(kernel.buffers, arrays, strict=True) if b.access != "write"]
+        for target, array in zip(recording.inputs, inputs, strict=True):
+            target[...] = array
+        recording.run()
+        outputs = iter([np.array(a) for a in recording.outputs])
+        return [
+            array if b.access == "read" else next(outputs)
+            for b, array in zip(kernel.buffers, arrays, strict=True)
+        ]
+    finally:
+        recording.close()
+
+
+def kernel_plan(kernel: Kernel, groups: Size3, arrays: Sequence[Array], alignment: int) -> Plan:
+    """The plan of `run_kernel`."""
+    inputs: list[PlannedIO] = []
+    outputs: list[PlannedIO] = []
+    refs: list[Ref] = []
+    dispatches: list[PlannedDispatch] = []
+    for buffer, array in zip(kernel.buffers, arrays, strict=True):
+        one = io(buffer.name, array.shape, DType.from_numpy(array.dtype))
+        ref: Ref = InputRef(len(inputs))
+        if buffer.access != "write":
+            inputs.append(one)
+        if buffer.access != "read":
+            if buffer.access == "read_write":
+                copy = _copy(buffer, array.size)
+                refs_of = (ref, OutputRef(len(outputs)))
+                count = -(-array.size // 32)
+                dispatches.append(PlannedDispatch(copy, (count, 1, 1), refs_of, "copy"))
+            ref = OutputRef(len(outputs))
+            outputs.append(one)
+        refs.append(ref)
+    dispatches.append(PlannedDispatch(kernel, groups, tuple(refs), kernel.name))
+    return plan(dispatches, inputs, outputs, alignment=alignment)
+
+
+def _copy(buffer: Buffer, count: int) -> Kernel:
+    k = Builder("copy", (32, 1, 1))
+    src = k.buffer("src", buffer.scalar, 1, "read")
+    dst = k.buffer("dst", buffer.scalar, 1, "write")
+    i = k.let(k.global_id(0))
+    with k.if_(i < count):
+        k.store(dst, i, k.load(src, i))
+    return k.build()
+
+
+def _table(scalar: Scalar, width: int, device: Device) -> None:
+    """Every operation and function of a type and width, in one kernel."""
+    cases = [c for c in table(scalar) if scalar is not Scalar.F16 or c.name != "fma"]
+    kernel = build_table(cases, scalar, width)
+    arrays, _ = table_arrays(cases, scalar, width, seed=1)
+    found = run_kernel(device, kernel, GROUPS, arrays)
+    interpret(kernel, GROUPS, arrays)
+    off = {}
+    for number, case in enumerate(cases):
+        got, want = (result_of(cases, number, a, width) for a in (found, arrays))
+        allowed = case.ulp + (_NUMPY_ULP if case.ulp else 0)
+        if scalar is Scalar.F16:
+            # Computed in f32 and rounded, or by the device's own operator, which the
+            # specification has correctly rounded.
+            allowed = 1 if case.ulp else 0
+        distance = ulps(got, want)
+        if distance > allowed:
+            off[case.name] = f"{distance:g} ulp, {allowed:g} allowed"
+    if off:
+        raise AssertionError("; ".join(f"{name} is off by {text}" for name, text in off.items()))
+
+
+def _program(make: Callable[[], Program], device: Device) -> None:
+    program = make()
+    got = run_kernel(device, program.kernel, program.groups, program.arrays)
+    for index, want in program.want.items():
+        name = program.kernel.buffers[index].name
+        if not np.array_equal(got[index], want, equal_nan=want.dtype.kind == "f"):
+            at = int(np.argmax(got[index] != want))
+            raise AssertionError(
+                f"{program.kernel.name}: {name}[{at}] is {got[index][at]!r}, not {want[at]!r}"
+            )
+
+
+def _memory(scalar: Scalar, width: int, lanes: bool, device: Device) -> None:
+    data = move_data(scalar, 12 * width)
+    made = move(scalar, width, lanes, None)
+    got = run_kernel(device, made, (3, 1, 1), [data, np.zeros_like(data)])
+    if got[1].tobytes() != data.tobytes():
+        at = int(np.argmax(got[1] != data))
+        raise AssertionError(f"{scalar.value}: {data[at]!r} came back as {got[1][at]!r}")

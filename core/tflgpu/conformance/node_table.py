@@ -1,0 +1,331 @@
+"""Every operation and function of the kernel language as a table: how it is built, what it should
+give by a computation that is not the interpreter's own, and how far a device may be off.
+
+`build_table` makes one kernel of all cases of a type and width; the interpreter and each device
+run that same kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from tflgpu.kernel import make
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.tree import Expr, Kernel
+from tflgpu.kernel.types import Scalar, Type
+
+Array = npt.NDArray[Any]
+COUNT = 97  # elements: a prime, so that the last workgroup is partly idle
+_GROUP = 16
+
+
+@attrs.frozen
+class Case:
+    """One operation. ``ulp`` is the worst error that the OpenCL specification allows."""
+
+    name: str
+    result: Scalar
+    build: Callable[..., Expr]
+    expected: Callable[..., Any]  # of Python numbers, lane by lane
+    ulp: float = 0.0
+    domain: str = "any"
+    arity: int = 2
+
+
+def _int_cases(scalar: Scalar) -> list[Case]:
+    bits = 2**32
+
+    def wrap(value: int) -> int:
+        value %= bits
+        return value - bits if scalar is Scalar.I32 and value >= bits // 2 else value
+
+    def quotient(a: int, b: int) -> int:
+        return wrap((abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1))
+
+    def remainder(a: int, b: int) -> int:
+        return a - b * ((abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1))
+
+    plain: dict[str, Callable[[int, int], int]] = {
+        "add": lambda a, b: wrap(a + b), "sub": lambda a, b: wrap(a - b),
+        "mul": lambda a, b: wrap(a * b), "min": min, "max": max,
+        "and": lambda a, b: wrap(a & b), "or": lambda a, b: wrap(a | b),
+        "xor": lambda a, b: wrap(a ^ b),
+    }  # fmt: skip
+    found = [Case(op, scalar, _binary(op), fn) for op, fn in plain.items()]
+    found += [
+        Case("div", scalar, _binary("div"), quotient, domain="divisor"),
+        Case("rem", scalar, _binary("rem"), remainder, domain="divisor"),
+        Case("shl", scalar, _binary("shl"), lambda a, b: wrap(a << b), domain="shift"),
+        Case("shr", scalar, _binary("shr"), lambda a, b: a >> b, domain="shift"),
+        Case("neg", scalar, lambda k, a: -a, lambda a: wrap(-a), arity=1),
+    ]
+    if scalar is Scalar.I32:
+        found += [
+            Case("abs", scalar, _function("abs"), lambda a: wrap(abs(a)), arity=1),
+            Case("sign", scalar, _function("sign"), lambda a: (a > 0) - (a < 0), arity=1),
+        ]
+    return found
+
+
+def _float_cases(scalar: Scalar) -> list[Case]:
+    def divide(a: float, b: float) -> float:
+        return a / b if b else math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a)
+
+    found = [
+        Case("add", scalar, _binary("add"), lambda a, b: a + b),
+        Case("sub", scalar, _binary("sub"), lambda a, b: a - b),
+        Case("mul", scalar, _binary("mul"), lambda a, b: a * b),
+        Case("div", scalar, _binary("div"), divide, 2.5, "nonzero"),
+        Case("min", scalar, _binary("min"), min),
+        Case("max", scalar, _binary("max"), max),
+        Case("neg", scalar, lambda k, a: -a, lambda a: -a, arity=1),
+        Case("fma", scalar, _function("fma"), lambda a, b, c: a * b + c, 1, arity=3),
+        Case("pow", scalar, _function("pow"), math.pow, 16, "positive"),
+        Case("atan2", scalar, _function("atan2"), math.atan2, 6),
+    ]
+    one: list[tuple[str, Callable[[float], float], float, str]] = [
+        ("exp", math.exp, 3, "small"), ("log", math.log, 3, "positive"),
+        ("sqrt", math.sqrt, 3, "positive"), ("rsqrt", lambda a: 1 / math.sqrt(a), 2, "positive"),
+        ("sin", math.sin, 4, "small"), ("cos", math.cos, 4, "small"),
+        ("tanh", math.tanh, 5, "small"), ("erf", math.erf, 16, "small"),
+        ("floor", math.floor, 0, "any"), ("ceil", math.ceil, 0, "any"),
+        ("round", round, 0, "any"), ("trunc", math.trunc, 0, "any"), ("abs", abs, 0, "any"),
+        ("sign", lambda a: (a > 0) - (a < 0), 0, "any"),
+    ]  # fmt: skip
+    found += [
+        Case(name, scalar, _function(name), fn, ulp, domain, arity=1)
+        for name, fn, ulp, domain in one
+    ]
+    return found
+
+
+def _compare_cases(scalar: Scalar) -> list[Case]:
+    def build(op: str) -> Callable[..., Expr]:
+        return lambda k, a, b: k.cast(make.binary(op, a, b), Scalar.I32)
+
+    return [
+        Case("eq", Scalar.I32, build("eq"), lambda a, b: int(a == b), domain="equal"),
+        Case("ne", Scalar.I32, build("ne"), lambda a, b: int(a != b), domain="equal"),
+        Case("lt", Scalar.I32, build("lt"), lambda a, b: int(a < b), domain="equal"),
+        Case("le", Scalar.I32, build("le"), lambda a, b: int(a <= b), domain="equal"),
+        Case("gt", Scalar.I32, build("gt"), lambda a, b: int(a > b), domain="equal"),
+        Case("ge", Scalar.I32, build("ge"), lambda a, b: int(a >= b), domain="equal"),
+    ]
+
+
+def _logic_cases(scalar: Scalar) -> list[Case]:
+    """Booleans, and what chooses by them; conditions are made of the numbers."""
+
+    def both(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast((a > 0) & (b > 0), Scalar.I32)
+
+    def either(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast((a > 0) | (b > 0), Scalar.I32)
+
+    def neither(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast(~((a > 0) | (b > 0)), Scalar.I32)
+
+    def same(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast((a > 0).eq(b > 0), Scalar.I32)
+
+    def differ(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast((a > 0).ne(b > 0), Scalar.I32)
+
+    def pick(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.select(a < b, a, b)
+
+    def pick_all(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.select(k.group_id(0) >= 0, b, a)
+
+    def swap_bools(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast(k.select(a < b, b > 0, a > 0), Scalar.I32)
+
+    def constants(k: Builder, a: Expr, b: Expr) -> Expr:
+        true = k.const(True, Type(Scalar.BOOL, a.type.width))
+        return k.cast(((a > 0) & true) | k.const(False, true.type), Scalar.I32)
+
+    def lanes(k: Builder, a: Expr, b: Expr) -> Expr:
+        parts = [x > y for x, y in zip(a.lanes, b.lanes, strict=True)]
+        whole = k.vec(parts)
+        again = k.vec([~lane for lane in (~whole).lanes])
+        return k.cast(again, Scalar.I32)
+
+    def spread(k: Builder, a: Expr, b: Expr) -> Expr:
+        return k.cast(k.splat(k.group_id(0) >= 0, a.type.width) & (a > b), Scalar.I32)
+
+    i32 = Scalar.I32
+    return [
+        Case("land", i32, both, lambda a, b: int(a > 0 and b > 0)),
+        Case("lor", i32, either, lambda a, b: int(a > 0 or b > 0)),
+        Case("not", i32, neither, lambda a, b: int(not (a > 0 or b > 0))),
+        Case("eq bool", i32, same, lambda a, b: int((a > 0) == (b > 0))),
+        Case("ne bool", i32, differ, lambda a, b: int((a > 0) != (b > 0))),
+        Case("select", scalar, pick, min),
+        Case("select whole", scalar, pick_all, lambda a, b: b),
+        Case("select bool", i32, swap_bools, lambda a, b: int((max(a, b)) > 0)),
+        Case("bool constants", i32, constants, lambda a, b: int(a > 0)),
+        Case("bool lanes", i32, lanes, lambda a, b: int(a > b)),
+        Case("bool splat", i32, spread, lambda a, b: int(a > b)),
+    ]
+
+
+def _cast_cases(scalar: Scalar) -> list[Case]:
+    def limit(low: int, high: int) -> Callable[[float], int]:
+        return lambda a: 0 if math.isnan(a) else math.trunc(max(low, min(high, a)))
+
+    def wrap(a: int) -> int:
+        return (a + 2**31) % 2**32 - 2**31
+
+    def to(target: Scalar) -> Callable[..., Expr]:
+        return lambda k, a: k.cast(a, target)
+
+    def through_bool(k: Builder, a: Expr) -> Expr:
+        return k.cast(k.cast(a, Scalar.BOOL), scalar)
+
+    found = [Case("through bool", scalar, through_bool, lambda a: int(a != 0), arity=1)]
+    if scalar.is_float:
+        low, high = -(2**31), 2**31 - 1
+        found += [
+            Case("to i32", Scalar.I32, to(Scalar.I32), limit(low, high), 0, "huge", 1),
+            Case("to u32", Scalar.U32, to(Scalar.U32), limit(0, 2**32 - 1), 0, "huge", 1),
+        ]
+    elif scalar is Scalar.I32:
+        found.append(Case("to u32", Scalar.U32, to(Scalar.U32), lambda a: a % 2**32, arity=1))
+    else:
+        found.append(Case("to i32", Scalar.I32, to(Scalar.I32), wrap, arity=1))
+    if scalar is not Scalar.F32:
+        found.append(Case("to f32", Scalar.F32, to(Scalar.F32), np.float32, arity=1))
+    return found
+
+
+def table(scalar: Scalar) -> list[Case]:
+    """All cases whose operands are lanes of ``scalar``."""
+    own = _float_cases(scalar) if scalar.is_float else _int_cases(scalar)
+    return own + _compare_cases(scalar) + _logic_cases(scalar) + _cast_cases(scalar)
+
+
+def _binary(op: str) -> Callable[..., Expr]:
+    return lambda k, a, b: make.binary(op, a, b)
+
+
+def _function(name: str) -> Callable[..., Expr]:
+    return lambda k, *args: k.call(name, *args)
+
+
+# Inputs
+
+
+def operands(case: Case, scalar: Scalar, lanes: int, seed: int) -> list[Array]:
+    """Arrays for a case: random numbers of its domain, with the awkward ones among them."""
+    rng = np.random.default_rng([seed, *case.name.encode()])
+    dtype = scalar.numpy
+    if scalar.is_float:
+        arrays: list[Array] = [rng.normal(0, 8, lanes) for _ in range(case.arity)]
+        arrays[0][:4] = [0.0, 0.5, 1.5, -2.5]
+        if case.domain == "positive":
+            arrays[0] = np.abs(arrays[0]) + 0.01
+            arrays[1:] = [a / 4 for a in arrays[1:]]
+        elif case.domain == "huge":
+            arrays[0][4:9] = [3e9, -3e9, 1e20, -1e20, np.nan]
+            if scalar is Scalar.F16:
+                arrays[0][4:8] = [np.inf, -np.inf, 6e4, -6e4]
+        elif case.domain == "nonzero":
+            arrays[1] = np.where(np.abs(arrays[1]) < 0.1, 1.0, arrays[1])
+    else:
+        info = np.iinfo(dtype)
+        arrays = [rng.integers(info.min, info.max, lanes) for _ in range(case.arity)]
+        small = rng.integers(max(info.min, -50), 50, lanes)
+        arrays[0][::3] = small[::3]
+        arrays[0][:4] = [0, 1, info.max, info.min]
+        if case.domain == "divisor":
+            arrays[1] = np.where(small == 0, 7, small)
+            arrays[0][3] = 5  # the smallest integer by -1 has no quotient
+        elif case.domain == "shift":
+            arrays[1] = rng.integers(0, 32, lanes)
+    if case.domain == "equal":
+        arrays[1][::2] = arrays[0][::2]
+    return [a.astype(dtype) for a in arrays]
+
+
+def expected(case: Case, arrays: Sequence[Array]) -> Array:
+    """What a case should give: computed number by number, in Python, then rounded once."""
+    rows = zip(*(a.tolist() for a in arrays), strict=True)
+    values = [case.expected(*row) for row in rows]
+    with np.errstate(over="ignore"):
+        return np.array(values).astype(case.result.numpy)
+
+
+# One kernel of all cases
+
+
+def build_table(cases: Sequence[Case], scalar: Scalar, width: int) -> Kernel:
+    """Element i of every case's result comes from element i of its operands."""
+    k = Builder(f"table_{scalar.value}_{width}", (_GROUP, 1, 1))
+    lanes_only = width == 3  # there are no buffers of 3-lane elements
+    buffer_width = 1 if lanes_only else width
+    sources = [k.buffer(name, scalar, buffer_width, "read") for name in "abc"]
+    results = sorted({case.result for case in cases}, key=lambda s: s.value)
+    targets = {s: k.buffer(f"to_{s.value}", s, buffer_width, "write") for s in results}
+    i = k.let(k.global_id(0), "i")
+    with k.if_(i < COUNT):
+        for number, case in enumerate(cases):
+            at = i + number * COUNT
+            if lanes_only:
+                args = [
+                    k.vec([k.load(s, at * 3 + lane) for lane in range(3)])
+                    for s in sources[: case.arity]
+                ]
+            else:
+                args = [k.load(s, at) for s in sources[: case.arity]]
+            value = k.let(case.build(k, *args), "value")
+            if lanes_only:
+                for lane in range(3):
+                    k.store(targets[case.result], at * 3 + lane, value.lane(lane))
+            else:
+                k.store(targets[case.result], at, value)
+    return k.build()
+
+
+GROUPS = (-(-COUNT // _GROUP), 1, 1)
+
+
+def table_arrays(
+    cases: Sequence[Case], scalar: Scalar, width: int, seed: int = 0
+) -> tuple[list[Array], list[list[Array]]]:
+    """The buffers' arrays (operands, then zeroed results), and each case's own operands."""
+    lanes = COUNT * width
+    own = [operands(case, scalar, lanes, seed) for case in cases]
+    empty = np.zeros(lanes, scalar.numpy)
+    merged = [
+        np.concatenate([arrays[i] if i < len(arrays) else empty for arrays in own])
+        for i in range(3)
+    ]
+    results = sorted({case.result for case in cases}, key=lambda s: s.value)
+    return merged + [np.zeros(lanes * len(cases), s.numpy) for s in results], own
+
+
+def result_of(cases: Sequence[Case], number: int, arrays: Sequence[Array], width: int) -> Array:
+    """A case's part of the arrays after a run."""
+    results = sorted({case.result for case in cases}, key=lambda s: s.value)
+    array = arrays[3 + results.index(cases[number].result)]
+    lanes = COUNT * width
+    return array[number * lanes : (number + 1) * lanes]
+
+
+def ulps(found: Array, want: Array) -> float:
+    """The largest distance in units in the last place; integers count whole."""
+    if found.dtype.kind != "f":
+        return float(np.abs(found.astype(np.int64) - want.astype(np.int64)).max(initial=0))
+    if (np.isnan(found) != np.isnan(want)).any():
+        return math.inf
+    same = (found == want) | np.isnan(want)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(found.astype(np.float64) - want.astype(np.float64))
+        step = np.spacing(np.abs(want)).astype(np.float64)
+    return float(np.where(same, 0, distance / np.where(same, 1, step)).max(initial=0))

@@ -1,0 +1,140 @@
+"""Level 2: every op's samples, in every precision, at a partition's edge and inside one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Union
+
+import attrs
+import numpy as np
+
+from tflgpu.conformance.check import Check, NotApplicable, Outcome
+from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
+from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.target import Target
+from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef, Sample
+from tflgpu.runtime.protocols import NodeDevice, NodeRun
+
+#: What asking about one question gave: like a `Result`, or why there is none.
+Answer = Union[Result, Unsupported, NotApplicable]
+
+
+@attrs.frozen(eq=False)
+class Question:
+    """A sample, the numbers drawn for it, and how it is to be run."""
+
+    op: OpDef
+    sample: Sample
+    precision: Precision
+    tensors: Tensors
+    seed: int = 0
+
+    @property
+    def half(self) -> bool:
+        """Whether tensors may be stored as f16."""
+        return self.precision is not Precision.F32
+
+    def case(self) -> Case:
+        """The sample with its numbers."""
+        return materialize(self.op, self.sample, self.seed, half=self.half)
+
+
+def op_checks(ops: Iterable[OpDef]) -> list[Check]:
+    """One check for each sample, precision and way in which tensors lie."""
+    found = []
+    for op in ops:
+        samples = tuple(op.samples())
+        for precision in Precision:
+            for tensors in Tensors:
+                questions = tuple(Question(op, s, precision, tensors) for s in samples)
+                way = f"{precision.value}/{tensors.value}"
+                for i, sample in enumerate(samples):
+                    run = partial(_check, questions, i)
+                    found.append(Check(f"2/{op.name}/{sample.id}/{way}", run, op.name))
+    return found
+
+
+def _check(questions: Sequence[Question], index: int, target: Target) -> Outcome:
+    """The first check of a group asks for all of it; the others read what came."""
+    answers = target.once(("ops", id(questions)), lambda: ask(target, questions))
+    case, answer = answers[index]
+    return judge(target, case, answer, half=questions[index].half)
+
+
+def ask(target: Target, questions: Sequence[Question]) -> list[tuple[Case, Answer]]:
+    """Run many questions in one load."""
+    cases = [q.case() for q in questions]
+    first = [_prepared(target, q, c) for q, c in zip(questions, cases, strict=True)]
+    ready = [p for p in first if isinstance(p, Prepared)]
+    if isinstance(target.device, NodeDevice):
+        return list(zip(cases, [p for p in first if not isinstance(p, Prepared)], strict=True))
+    results = iter(run_many(target.device, ready))
+    answers = [next(results) if isinstance(p, Prepared) else p for p in first]
+    return list(zip(cases, answers, strict=True))
+
+
+def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answer:
+    lacking = target.lacks(question.precision)
+    if lacking is not None:
+        return lacking
+    site = target.site(question.precision)
+    refused = target.refusal(case.node, site)
+    if isinstance(target.device, NodeDevice):
+        if question.tensors is Tensors.INTERNAL:
+            return NotApplicable("the device runs nodes; tensors lie as it likes")
+        return refused or _answer(lambda: _run_node(target, target.device, case))
+    if refused is not None:
+        return refused
+    try:
+        return prepare(case, target.kernels, site, target.device.alignment, question.tensors)
+    except TflgpuError as error:
+        return error
+
+
+def _run_node(target: Target, device: object, case: Case) -> list[Array]:
+    assert isinstance(device, NodeDevice)
+    variables = {v.id: np.array(case.arrays[v.id]) for v in case.variables}
+    graph = case.graph
+    run = NodeRun(
+        tuple(graph.nodes), tuple(graph.inputs), tuple(graph.outputs), target.ops, variables
+    )
+    recording = device.load_nodes(run)
+    try:
+        for value, array in zip(graph.inputs, recording.inputs, strict=True):
+            np.copyto(array, case.arrays[value.id])
+        recording.run()
+        found = [np.array(a) for a in recording.outputs]
+    finally:
+        recording.close()
+    for i, (value, state) in enumerate(zip(case.variables, case.states, strict=True)):
+        case.tolerance().check(variables[value.id], state, f"state {i}")
+    return found
+
+
+def _answer(action: Callable[[], list[Array]]) -> Result:
+    try:
+        return action()
+    except (TflgpuError, AssertionError) as error:
+        return error
+
+
+def judge(target: Target, case: Case, answer: Answer, *, half: bool) -> Outcome:
+    """Hold what came against the op's reference.
+
+    Raises:
+        AssertionError: a result is not close enough, or a padding lane is not zero.
+        TflgpuError: the device failed.
+    """
+    if isinstance(answer, (TflgpuError, AssertionError)):
+        raise answer
+    if isinstance(answer, (Unsupported, NotApplicable)):
+        return answer
+    tolerance = target.scaled(case.tolerance(half=half))
+    for i, (got, expected) in enumerate(zip(answer, case.expected, strict=True)):
+        tolerance.check(got, expected, f"{case.op.name}, sample {case.sample.id}, output {i}")
+    return None

@@ -1,0 +1,116 @@
+"""Small plans made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.tree import Kernel
+from tflgpu.kernel.types import Scalar
+from tflgpu.runtime.protocols import (
+    ArenaRef,
+    ConstRef,
+    InputRef,
+    OutputRef,
+    Plan,
+    PlannedDispatch,
+    PlannedIO,
+    Ref,
+)
+
+_GROUP = 32
+
+
+def affine(count: int, a: float = 2.0, b: float = 1.0, *, name: str = "affine") -> Kernel:
+    """``dst[i] = src[i] * a + b`` for ``count`` floats."""
+    k = Builder(name, (_GROUP, 1, 1))
+    src = k.buffer("src", Scalar.F32, 1, "read")
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    i = k.global_id(0)
+    with k.if_(i < count):
+        k.store(dst, i, k.load(src, i) * a + b)
+    return k.build()
+
+
+def add(count: int, scalar: Scalar = Scalar.F32) -> Kernel:
+    """``dst[i] = x[i] + y[i]``."""
+    k = Builder("add", (_GROUP, 1, 1))
+    x = k.buffer("x", scalar, 1, "read")
+    y = k.buffer("y", scalar, 1, "read")
+    dst = k.buffer("dst", scalar, 1, "write")
+    i = k.global_id(0)
+    with k.if_(i < count):
+        k.store(dst, i, k.load(x, i) + k.load(y, i))
+    return k.build()
+
+
+def stray(count: int, at: int) -> Kernel:
+    """Writes 1 to ``count`` floats, as it should, and to element ``at``, which it should not."""
+    k = Builder("stray", (_GROUP, 1, 1))
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    i = k.global_id(0)
+    with k.if_(i < count):
+        k.store(dst, i, k.f32(1))
+    with k.if_(i.eq(0)):
+        k.store(dst, at, k.f32(1))
+    return k.build()
+
+
+def io(name: str, shape: tuple[int, ...], dtype: DType = DType.F32) -> PlannedIO:
+    """An input or output."""
+    return PlannedIO(name, shape, dtype, int(np.prod(shape)) * dtype.numpy.itemsize)
+
+
+def dispatch(kernel: Kernel, count: int, refs: Sequence[Ref], label: str = "") -> PlannedDispatch:
+    """Enough groups for ``count`` invocations."""
+    groups = (-(-count // _GROUP), 1, 1)
+    return PlannedDispatch(kernel, groups, tuple(refs), label or kernel.name)
+
+
+def plan(
+    dispatches: Sequence[PlannedDispatch],
+    inputs: Sequence[PlannedIO] = (),
+    outputs: Sequence[PlannedIO] = (),
+    *,
+    constants: Sequence[Array] = (),
+    arena: int = 0,
+    alignment: int = 64,
+) -> Plan:
+    """A plan."""
+    return Plan(
+        arena, alignment, tuple(constants), tuple(inputs), tuple(outputs), tuple(dispatches)
+    )
+
+
+def chain(count: int, alignment: int, steps: int = 3) -> Plan:
+    """``steps`` times ``x * 2 + 1``, through two regions of the arena in turn."""
+    stride = -(-count * 4 // alignment) * alignment
+    kernel = affine(count)
+    arena = [ArenaRef(i * stride, count * 4) for i in range(2)]
+    refs: list[Ref] = [InputRef(0), *(arena[i % 2] for i in range(steps - 1)), OutputRef(0)]
+    return plan(
+        [dispatch(kernel, count, refs[i : i + 2], f"step {i}") for i in range(steps)],
+        [io("x", (count,))],
+        [io("y", (count,))],
+        arena=2 * stride,
+        alignment=alignment,
+    )
+
+
+def chain_expected(x: Array, steps: int = 3) -> Array:
+    """What `chain` gives for whole numbers, exactly."""
+    return (x * 2.0**steps + (2.0**steps - 1)).astype(np.float32)
+
+
+def biased(count: int) -> Plan:
+    """``y = x + bias`` with a constant bias of 0, 1, 2, ..."""
+    bias = np.arange(count, dtype=np.float32)
+    return plan(
+        [dispatch(add(count), count, [InputRef(0), ConstRef(0), OutputRef(0)], "bias")],
+        [io("x", (count,))],
+        [io("y", (count,))],
+        constants=[bias],
+    )

@@ -1,0 +1,84 @@
+"""All checks of a backend, in the order of their levels, and how each is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import attrs
+
+from tflgpu.conformance.check import LEVELS, Check, NotApplicable, Outcome
+from tflgpu.conformance.contract import device_checks
+from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
+from tflgpu.conformance.fuzz import generated_checks
+from tflgpu.conformance.graph_checks import graph_checks
+from tflgpu.conformance.guard_checks import guard_checks
+from tflgpu.conformance.node_checks import node_checks
+from tflgpu.conformance.op_checks import op_checks
+from tflgpu.conformance.target import Target
+from tflgpu.errors import TflgpuError
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.plugins import Registry
+
+
+@attrs.frozen
+class Verdict:
+    """What came of a check.
+
+    Attributes:
+        status: "passed", "refused" (the device says no), "inapplicable", "expected" (a known
+            failure) or "failed".
+        detail: The reason, or what is wrong.
+    """
+
+    status: str
+    detail: str = ""
+
+
+@attrs.frozen
+class Suite:
+    """The checks of a backend and what is expected of them."""
+
+    checks: tuple[Check, ...]
+    expected: dict[str, Expectation]
+
+    @classmethod
+    def of(cls, registry: Registry, backend: str) -> Suite:
+        """Every check.
+
+        Raises:
+            DeviceError: there is no such backend.
+            PluginError: its plugin failed on its profile.
+            OptionError: its expectations are malformed, or name a case that there is not.
+        """
+        ops = list(registry.ops().values())
+        checks = (
+            *device_checks(), *node_checks(), *op_checks(ops), *generated_checks(ops),
+            *graph_checks(), *guard_checks(ops),
+        )  # fmt: skip
+        profile = registry.conformance_profile(backend)
+        expectations = read_expectations(profile.expectations)
+        return cls(checks, match_expectations(expectations, (c.id for c in checks)))
+
+    def select(self, levels: Collection[int] = ()) -> Sequence[Check]:
+        """The checks of some levels, of all where none is named."""
+        wanted = set(levels or range(len(LEVELS)))
+        return [c for c in self.checks if c.level in wanted]
+
+    def judge(self, check: Check, target: Target) -> Verdict:
+        """Run a check. A known failure that fails is "expected"; one that passes has failed."""
+        expectation = self.expected.get(check.id)
+        try:
+            outcome: Outcome = check.run(target)
+        except Exception as error:  # noqa: BLE001
+            if expectation is not None:
+                return Verdict("expected", str(expectation))
+            known = isinstance(error, (AssertionError, TflgpuError))
+            text = str(error) if known else f"{type(error).__name__}: {error}"
+            return Verdict("failed", text)
+        if isinstance(outcome, Unsupported):
+            return Verdict("refused", outcome.reason)
+        if isinstance(outcome, NotApplicable):
+            return Verdict("inapplicable", outcome.reason)
+        if expectation is not None:
+            return Verdict("failed", f"passes, but was expected to fail ({expectation})")
+        return Verdict("passed")

@@ -1,0 +1,121 @@
+"""What is under test: an opened device of a backend, with the registry it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from tflgpu.conformance.check import NotApplicable
+from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import Site, Unsupported
+from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.ops.base import OpDef
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import Registry
+from tflgpu.runtime.limits import tensor_limits
+from tflgpu.runtime.protocols import Device, NodeDevice
+
+_T = TypeVar("_T")
+
+
+@attrs.define(eq=False)
+class Target:
+    """An opened device. Close it when the last check has run.
+
+    Attributes:
+        registry: Where the backend, its rules and the ops come from.
+        backend: Its name.
+        index: The device's index.
+        device: The opened device.
+        tolerance_scale: Factor on every tolerance, from the backend's profile.
+        examples: Generated cases an op, None for the fixed selection.
+    """
+
+    registry: Registry
+    backend: str
+    index: int
+    device: Device | NodeDevice
+    tolerance_scale: float = 1.0
+    examples: int | None = None
+    kernels: KernelRegistry = attrs.Factory(
+        lambda self: KernelRegistry(self.registry.rules(self.backend)), takes_self=True
+    )
+    _kept: dict[object, Any] = attrs.field(factory=dict, repr=False)
+
+    @classmethod
+    def open(
+        cls, registry: Registry, backend: str, index: int = 0, *, examples: int | None = None
+    ) -> Target:
+        """Open a device.
+
+        Raises:
+            DeviceError: there is no such backend or device, or it cannot be opened.
+            PluginError: the backend's plugin did not answer, or its profile is wrong.
+        """
+        device = registry.open_device(backend, index, DelegateOptions())
+        scale = registry.conformance_profile(backend).tolerance_scale
+        return cls(registry, backend, index, device, scale, examples)
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """The device's limits and features."""
+        return self.device.caps
+
+    @property
+    def ops(self) -> Mapping[str, OpDef]:
+        """Every op that the registry knows."""
+        return self.registry.ops()
+
+    def site(self, precision: Precision) -> Site:
+        """Where kernels are selected. It has no cache to stay in: whatever a precision may store
+        as f16 is stored so."""
+        return Site(attrs.evolve(self.caps, cache_bytes=0), precision)
+
+    def lacks(self, precision: Precision) -> NotApplicable | None:
+        """Why a precision makes no sense here; None where it does."""
+        name = self.device.info.name
+        if precision is not Precision.F32 and not self.caps.f16_storage:
+            return NotApplicable(f"{name} does not store 16-bit floats")
+        if precision is Precision.F16 and not self.caps.f16_arithmetic:
+            return NotApplicable(f"{name} has no 16-bit arithmetic")
+        return None
+
+    def refusal(self, node: Node, site: Site) -> Unsupported | None:
+        """Why the device does not take a node, asked as the delegate asks."""
+        if isinstance(self.device, NodeDevice):
+            return self.device.supports(node, self.ops)
+        refused = tensor_limits(node, site)
+        if refused is not None:
+            return refused
+        reason = self.ops[node.op].limits(node)
+        if reason is not None:
+            return Unsupported(reason)
+        rule = self.kernels.select(node, site)
+        if isinstance(rule, Unsupported):
+            return rule
+        return self.registry.node_support(self.backend, node, site)
+
+    def scaled(self, tolerance: Tolerance) -> Tolerance:
+        """A tolerance with the backend's factor on it."""
+        return tolerance if self.tolerance_scale == 1 else tolerance.scaled(self.tolerance_scale)
+
+    def reopen(self) -> Target:
+        """A second, independent device of the same index."""
+        return Target.open(self.registry, self.backend, self.index, examples=self.examples)
+
+    def once(self, key: object, make: Callable[[], _T]) -> _T:
+        """What ``make`` gives, made at the first call for ``key``."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        found: _T = self._kept[key]
+        return found
+
+    def close(self) -> None:
+        """Close the device."""
+        self._kept.clear()
+        self.device.close()
