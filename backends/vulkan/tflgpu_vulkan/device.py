@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 
@@ -108,6 +109,10 @@ class VulkanDevice:
             self._context.wait_idle()
             self._pipelines.close()
             self._context.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
 
     # Inside
 

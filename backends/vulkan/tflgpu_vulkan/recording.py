@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,6 +128,11 @@ class VulkanRecording:
                 self._context.wait_idle()  # something of it may be running
             self._release()
         self._on_close(self)
+
+    def __del__(self) -> None:
+        # Dropped without having been closed (or half made): the device's objects go with it.
+        with contextlib.suppress(Exception):
+            self.close()
 
     # Inside
 
