@@ -12,13 +12,14 @@ from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.features import shared_flags
+from tflgpu_vulkan.features import shared_flags, writable_flags
 
 Bytes = npt.NDArray[np.uint8]
 #: Vulkan has no empty buffers, and kernels load whole vectors.
 _LEAST = 16
 
-DEVICE, HOST = "device", "host"
+#: The device's own memory; the host's; the device's own that the host can write to.
+DEVICE, HOST, WRITABLE = "device", "host", "host-writable device"
 
 
 class Block:
@@ -43,7 +44,7 @@ class Block:
         try:
             self._memory = self._allocate(kind, what)
             check(lib.vkBindBufferMemory(context.handle, self.buffer, self._memory, 0), what)
-            pointer = self._map(what) if kind == HOST else None
+            pointer = None if kind == DEVICE else self._map(what)
         except DeviceError:
             lib.vkDestroyBuffer(context.handle, self.buffer, NULL)
             lib.vkFreeMemory(context.handle, self._memory, NULL)
@@ -76,8 +77,11 @@ class Block:
         needs = ffi.new("VkMemoryRequirements*")
         lib.vkGetBufferMemoryRequirements(context.handle, self.buffer, needs)
         visible = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+        wishes: tuple[int, ...]
         if kind == DEVICE:
             wishes = (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0)
+        elif kind == WRITABLE:
+            wishes = (writable_flags(),)
         elif context.details.shares_memory:
             wishes = (shared_flags(), visible)
         else:

@@ -53,6 +53,7 @@ class Details:
         max_allocation: Largest piece of memory.
         memory: Flags of each memory type.
         shares_memory: Host and device use the same memory.
+        has_writable_memory: The host can write to memory of the device's own.
         queue_family: The family whose queue runs everything.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
         extensions: To enable.
@@ -68,6 +69,7 @@ class Details:
     max_allocation: int
     memory: tuple[int, ...]
     shares_memory: bool
+    has_writable_memory: bool
     queue_family: int
     tick: float
     extensions: tuple[str, ...]
@@ -120,6 +122,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         max_allocation=largest,
         memory=memory,
         shares_memory=kind in _SHARING and any(_is_shared(flags) for flags in memory),
+        has_writable_memory=any(f & writable_flags() == writable_flags() for f in memory),
         queue_family=family,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
         extensions=tuple(e for e in wanted if e in known),
@@ -134,6 +137,15 @@ def shared_flags() -> int:
         | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
         | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
         | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+    )
+
+
+def writable_flags() -> int:
+    """The device's own memory that the host can write to (and read, but only slowly)."""
+    return int(
+        vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
     )
 
 

@@ -17,6 +17,7 @@ from tflgpu.runtime.protocols import (
     ArenaRef,
     ConstRef,
     InputRef,
+    OutputRef,
     Plan,
     PlannedDispatch,
     PlannedIO,
@@ -25,7 +26,7 @@ from tflgpu.runtime.protocols import (
 
 from tflgpu_vulkan.api import lib, make
 from tflgpu_vulkan.barriers import upload_barrier
-from tflgpu_vulkan.blocks import DEVICE, HOST, Bytes, Pool, Region
+from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Bytes, Pool, Region
 from tflgpu_vulkan.context import Commands, Context
 
 #: Where guarded regions' bands begin; a multiple of every element's size.
@@ -33,6 +34,11 @@ BAND = 4096
 #: As a float this is NaN, as an integer -1: what was never written does not look like data.
 _POISON = 0xFF
 _UPLOAD_PIECE = 64 << 20
+#: Inputs up to this size in all are written straight into device memory, where the host can; some
+#: machines have just 256 MiB of it.
+_WRITABLE_INPUTS = 64 << 20
+#: Outputs up to this size are stored straight into host memory: shorter than a copy.
+_SMALL_OUTPUT = 64 << 10
 
 
 class PlanMemory:
@@ -59,15 +65,18 @@ class PlanMemory:
         alignment = context.details.alignment
         self._pool = Pool(context, HOST if self.in_place else DEVICE, alignment)
         self._staging = Pool(context, HOST, alignment)
-        self._pools = (self._pool, self._staging)
+        self._writable = Pool(context, WRITABLE, alignment)
+        self._pools = (self._pool, self._staging, self._writable)
         self.input_arrays: tuple[Array, ...] = ()
         self.output_arrays: tuple[Array, ...] = ()
         self._slices: dict[ArenaRef, Region] = {}
+        self._direct: set[int] = set()  # regions, by id, that host and device both reach
         self._arena: Region | None = None
         if plan.arena_bytes and not guarded:
             self._arena = self._region("the arena", plan.arena_bytes)
-        self.inputs = [self._region(f"input {io.name}", io.nbytes) for io in plan.inputs]
-        self.outputs = [self._region(f"output {io.name}", io.nbytes) for io in plan.outputs]
+        self.inputs = [self._input(io) for io in plan.inputs]
+        read = _outputs_read(plan)
+        self.outputs = [self._output(io, i in read) for i, io in enumerate(plan.outputs)]
         self.constants = [
             self._region(f"constant {i}", a.nbytes) for i, a in enumerate(plan.constants)
         ]
@@ -123,10 +132,31 @@ class PlanMemory:
     def _region(self, name: str, nbytes: int) -> Region:
         return self._pool.region(name, nbytes, self.band)
 
+    def _input(self, io: PlannedIO) -> Region:
+        name = f"input {io.name}"
+        if self.in_place or not self._context.details.has_writable_memory:
+            return self._region(name, io.nbytes)
+        if sum(each.nbytes for each in self._plan.inputs) > _WRITABLE_INPUTS:
+            return self._region(name, io.nbytes)
+        region = self._writable.region(name, io.nbytes)
+        self._direct.add(id(region))
+        return region
+
+    def _output(self, io: PlannedIO, read_back: bool) -> Region:
+        name = f"output {io.name}"
+        if self.in_place or read_back or io.nbytes > _SMALL_OUTPUT:
+            return self._region(name, io.nbytes)
+        region = self._staging.region(name, io.nbytes)
+        self._direct.add(id(region))
+        return region
+
     def _stage(self, regions: Sequence[Region]) -> list[Region]:
-        if self.in_place:
-            return list(regions)
-        return [self._staging.region(f"{r.name} on the host", r.nbytes) for r in regions]
+        """Where the host writes or reads: the region itself where it can."""
+        return [
+            r if self.in_place or id(r) in self._direct
+            else self._staging.region(f"{r.name} on the host", r.nbytes)
+            for r in regions
+        ]  # fmt: skip
 
     def _arrays(self, ios: Sequence[PlannedIO], regions: Sequence[Region]) -> tuple[Array, ...]:
         found = []
@@ -241,3 +271,13 @@ class PlanMemory:
 
 def _flat(array: Array) -> Bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _outputs_read(plan: Plan) -> set[int]:
+    """Outputs that some dispatch reads again."""
+    return {
+        ref.index
+        for dispatch in plan.dispatches
+        for ref, buffer in zip(dispatch.refs, dispatch.kernel.buffers, strict=False)
+        if isinstance(ref, OutputRef) and buffer.access != "write"
+    }

@@ -167,7 +167,7 @@ def record(
     buffer = commands.begin()
     if timers:
         timers.reset(buffer)
-    if not memory.in_place and _copy(buffer, memory.input_staging, memory.inputs):
+    if _copy(buffer, memory.input_staging, memory.inputs):
         upload_barrier(buffer)
     needed = barriers([launch.access for launch in launches])
     for index, launch in enumerate(launches):
@@ -179,12 +179,11 @@ def record(
         if timers:
             dispatch_barrier(buffer)
             timers.stamp(buffer, 2 * index + 1)
-    if memory.in_place:
-        written_barrier(buffer)
-    else:
+    if any(a is not b for a, b in zip(memory.outputs, memory.output_staging, strict=True)):
         download_barrier(buffer)
         if _copy(buffer, memory.outputs, memory.output_staging):
             copied_barrier(buffer)
+    written_barrier(buffer)
     return commands.end(buffer)
 
 
@@ -200,7 +199,7 @@ def _copy(buffer: Any, sources: Sequence[Region], targets: Sequence[Region]) -> 
     """Copy regions; whether there was anything to copy."""
     any_bytes = False
     for source, target in zip(sources, targets, strict=True):
-        if source.nbytes:
+        if source.nbytes and source is not target:
             any_bytes = True
             copy = make(
                 "VkBufferCopy",
