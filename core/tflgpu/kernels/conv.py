@@ -1,6 +1,7 @@
 """CONV_2D: which kernel, and how input pixels are found.
 
-many rows, GPU             blocked product through shared memory        gemm.py
+many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
+many rows, other GPUs      blocked product through shared memory        gemm.py
 few rows, GPU              a workgroup per few output slices            gemv.py
 CPU, odd groups            one invocation per few pixels and a slice    direct.py
 filter known only at run   one invocation per pixel and slice           here
@@ -15,7 +16,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.lowering import Lowering, Precision, guard
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
@@ -31,6 +32,8 @@ from tflgpu.kernels.gemm import (
     pack_weights,
 )
 from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_tiles import LEAST_DEPTH, choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
@@ -136,9 +139,21 @@ def build_product(low: Lowering, problem: Problem, name: str) -> None:
         build_direct(low, problem, f"{name}_direct", Block(4, columns))
     elif problem.pixels <= MAX_ROWS:
         build_gemv(low, problem, f"{name}_gemv")
+    elif _uses_matrices(low, problem):
+        operands = split_operands(low, problem)
+        parts = (operands.inputs, len(operands.weights))
+        sizes = (problem.pixels, problem.slices, problem.depth)
+        matrix_tile = choose_matrix_tile(*sizes, *parts, low.caps)
+        build_matrix_gemm(low, problem, operands, matrix_tile, f"{name}_matrix")
     else:
         tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps)
         build_gemm(low, problem, tile, f"{name}_gemm")
+
+
+def _uses_matrices(low: Lowering, problem: Problem) -> bool:
+    # Their operands are f16, so never in F32.
+    halves = low.precision is not Precision.F32
+    return low.caps.matrix_tiles and halves and problem.depth >= LEAST_DEPTH
 
 
 def constant_weights(node: Node, site: Site) -> str | None:

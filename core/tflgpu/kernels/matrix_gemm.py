@@ -11,13 +11,15 @@ In precision F16 operands are rounded to f16. In F32_F16 an operand x is two f16
 
 and high*high + (high*low + low*high) / 2048 is nearly the f32 product (the scale keeps ``low`` of
 small values out of f16's subnormals; low*low, 2^-22 of the whole, is left out). Weights
-that are f16 values have no low part. Operands beyond f16's range are limited to +-65504.
+that are f16 values, or would be stored as such anyway, have no low part; nor have inputs stored
+in f16. Operands beyond f16's range are limited to +-65504.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -36,21 +38,30 @@ _LOW_SCALE = 2.0**11
 _F16_MAX = 65504.0
 
 
-def build_matrix_gemm(low: Lowering, problem: Problem, tile: MatrixTile, name: str) -> None:
+@attrs.frozen
+class Operands:
+    """What is multiplied: f16 values that an input is made of (1 or 2), and those of the
+    weights, as in `Problem`."""
+
+    inputs: int
+    weights: tuple[Array, ...] = attrs.field(eq=False)
+
+
+def build_matrix_gemm(
+    low: Lowering, problem: Problem, operands: Operands, tile: MatrixTile, name: str
+) -> None:
     """Write the kernel of a product and dispatch it; for devices with ``caps.matrix_tiles``."""
     k = low.kernel(name, (tile.threads, 1, 1))
     src = low.read(k, 0)
-    high, rest = split_weights(problem.weights)
-    exact = low.precision is Precision.F16
-    parts = [high] if exact or not rest.any() else [high, rest]
     weights = [
-        low.weights(k, part, f"weights{i}", scalar=Scalar.F16) for i, part in enumerate(parts)
+        low.weights(k, part, f"weights{i}", scalar=Scalar.F16)
+        for i, part in enumerate(operands.weights)
     ]
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
     out = low.write(k)
     lane = _Lane(k, tile)
-    stage = _Stage(k, tile, problem, lane, src, weights, splits_input=not exact)
-    sums = _Sums(k, tile, lane, has_low=not exact)
+    stage = _Stage(k, tile, problem, lane, src, weights, operands.inputs)
+    sums = _Sums(k, tile, lane, has_low=operands.inputs + len(weights) > 2)
     stages = -(-problem.depth // (tile.depth * tile.split))
     first = k.let(lane.team * tile.depth, "first")
     stage.fetch(first)
@@ -78,11 +89,16 @@ def build_matrix_gemm(low: Lowering, problem: Problem, tile: MatrixTile, name: s
     low.dispatch_groups(k, groups)
 
 
-def split_weights(weights: Array) -> tuple[Array, Array]:
-    """f32 weights as two of f16, of which the second is scaled (see the module's text)."""
-    limited = np.clip(weights, -_F16_MAX, _F16_MAX)
+def split_operands(low: Lowering, problem: Problem) -> Operands:
+    """How the operands of a product become f16 (see the module's text)."""
+    is_half = low.layout(low.node.input(0)).storage is Scalar.F16
+    inputs = 1 if is_half or low.precision is Precision.F16 else 2
+    limited = np.clip(problem.weights, -_F16_MAX, _F16_MAX)
     high = limited.astype(np.float16)
-    return high, ((limited - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    if low.precision.weight_storage(problem.weights, low.caps) is Scalar.F16:
+        return Operands(inputs, (high,))
+    rest = ((limited - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    return Operands(inputs, (high, rest) if rest.any() else (high,))
 
 
 class _Lane:
@@ -106,16 +122,13 @@ class _Stage:
 
     def __init__(
         self, k: Builder, tile: MatrixTile, problem: Problem, lane: _Lane, src: ReadView,
-        weights: list[Buffer], *, splits_input: bool,
+        weights: list[Buffer], inputs: int,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
         self._weights = weights
         self.a_size = tile.pixels * tile.a_pitch
         self.b_size = tile.depth * 4 * tile.b_pitch
-        self.a = [
-            k.shared(f"a{i}", F16x4, 2 * tile.split * self.a_size)
-            for i in range(2 if splits_input else 1)
-        ]
+        self.a = [k.shared(f"a{i}", F16x4, 2 * tile.split * self.a_size) for i in range(inputs)]
         self.b = [
             k.shared(f"b{i}", F16x4, 2 * tile.split * self.b_size) for i in range(len(weights))
         ]
@@ -222,7 +235,8 @@ class _Sums:
         k.matrix_multiply(self._high[i][j], left[0], right[0])
         if self._low is None:
             return
-        k.matrix_multiply(self._low[i][j], left[1], right[0])
+        if len(left) > 1:
+            k.matrix_multiply(self._low[i][j], left[1], right[0])
         if len(right) > 1:
             k.matrix_multiply(self._low[i][j], left[0], right[1])
 

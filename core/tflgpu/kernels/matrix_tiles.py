@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.matrix import SUBGROUP, TILE
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
@@ -68,3 +69,91 @@ class MatrixTile:
         """Shared memory of a workgroup, by the number of parts of either operand (1 or 2)."""
         stage = inputs * self.pixels * self.a_pitch + weights * self.depth * 4 * self.b_pitch
         return self.split * (2 * 8 * stage + 16 * self.pixels * self.out_pitch)
+
+
+#: Each was the best for some shape.
+TILES = (
+    MatrixTile(2, 2, 1, 2, 2, 8),
+    MatrixTile(2, 2, 1, 2, 2, 4),
+    MatrixTile(2, 2, 1, 1, 2, 8),
+    MatrixTile(2, 2, 1, 1, 1, 8),
+    MatrixTile(2, 2, 1, 1, 1, 16),
+    MatrixTile(4, 2, 1, 1, 2, 8),
+    MatrixTile(4, 1, 1, 2, 1, 8),
+    MatrixTile(4, 1, 1, 1, 2, 8),
+    MatrixTile(4, 1, 1, 1, 1, 8),
+    MatrixTile(4, 1, 1, 1, 1, 4),
+    MatrixTile(1, 1, 1, 1, 1, 8),
+    MatrixTile(1, 1, 1, 1, 1, 4),
+    MatrixTile(2, 2, 2, 1, 1, 8),
+    MatrixTile(1, 2, 2, 1, 2, 8),
+    MatrixTile(1, 1, 2, 1, 1, 8),
+    MatrixTile(1, 2, 4, 1, 1, 8),
+    MatrixTile(1, 2, 4, 1, 1, 4),
+    MatrixTile(2, 1, 4, 1, 1, 8),
+    MatrixTile(1, 1, 4, 2, 2, 4),
+    MatrixTile(1, 1, 4, 1, 2, 8),
+    MatrixTile(1, 1, 4, 1, 2, 4),
+    MatrixTile(1, 1, 4, 1, 1, 16),
+    MatrixTile(1, 1, 4, 1, 1, 8),
+    MatrixTile(1, 1, 4, 1, 1, 4),
+    MatrixTile(1, 1, 8, 1, 1, 8),
+    MatrixTile(1, 1, 8, 1, 1, 4),
+)
+
+#: Shorter sums are bound by their stores, which the blocked product without matrices does as fast.
+LEAST_DEPTH = 5
+
+_A_CLOCKS = 0.52  # of moving an input's f16 vector to shared memory
+_B_CLOCKS = 0.20  # of moving a weights' one
+_MULTIPLY_CLOCKS = 0.86
+_STAGE_LATENCY = 95.0
+_FETCH_LATENCY = 60.0
+_MULTIPLY_LATENCY = 59.0
+_RESULT_CLOCKS = 0.019
+_RESIDENT_BYTES = 51000
+_WAVE_CLOCKS = 1350.0
+
+
+def choose_matrix_tile(
+    pixels: int, slices: int, depth: int, inputs: int, weights: int, caps: DeviceCaps
+) -> MatrixTile:
+    """The tile that a machine model expects to be fastest on a device.
+
+    Args:
+        pixels: Rows of the output.
+        slices: Channel slices of the output.
+        depth: Length of the sums, in slices of q.
+        inputs: Parts (f16 values) of an input, 1 or 2.
+        weights: The same of a weight.
+        caps: The device.
+    """
+    fitting = [
+        t for t in TILES
+        if t.shared_bytes(inputs, weights) <= caps.shared_bytes
+        and t.threads <= min(caps.max_workgroup, caps.max_workgroup_size[0])
+    ]  # fmt: skip
+    units = caps.compute_units
+    return min(fitting, key=lambda t: _clocks(t, pixels, slices, depth, inputs, weights, units))
+
+
+def _clocks(
+    tile: MatrixTile, pixels: int, slices: int, depth: int, inputs: int, weights: int, units: int
+) -> float:
+    """Clocks of the whole product, in a unit of its own: waves of workgroups, each some stages
+    long. A stage costs what its fetches and multiplications cost, or, where that is less, the
+    latency that nothing hides."""
+    workgroups = -(-pixels // tile.pixels) * -(-slices // tile.slices)
+    per_unit = -(-workgroups // units)
+    resident = max(1, min(per_unit, _RESIDENT_BYTES // tile.shared_bytes(inputs, weights)))
+    stages = -(-depth // (tile.depth * tile.split))
+    multiplied = tile.block_rows * tile.block_cols * (tile.depth // 4) * (inputs + weights - 1)
+    fetch = tile.pixels * inputs * _A_CLOCKS + tile.slices * 4 * weights * _B_CLOCKS
+    work = fetch * tile.depth * tile.split
+    work += multiplied * tile.rows * tile.cols * tile.split * _MULTIPLY_CLOCKS
+    # Both parts of a weight are fetched, but one fetch of an input gives both of its parts.
+    fetched = (tile.pixels + tile.slices * 4 * weights) * tile.depth / tile.team_threads
+    latency = _STAGE_LATENCY + _FETCH_LATENCY * fetched + _MULTIPLY_LATENCY * multiplied
+    result = tile.pixels * tile.slices * tile.split * _RESULT_CLOCKS
+    stage = max(work * resident, latency)
+    return -(-per_unit // resident) * (stages * stage + result * resident + _WAVE_CLOCKS)
