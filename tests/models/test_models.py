@@ -49,6 +49,7 @@ MODELS = (
     Model("edsr_f32b5_fp32", low=0.0, high=255.0, shape=(1, 54, 97, 3)),
 )
 LIMITS = {"f32": 1e-5, "f32_f16": 1e-2}
+BACKENDS = ("opencl", "vulkan", "wgpu")
 INPUTS = 5
 
 
@@ -60,7 +61,7 @@ def _relative_l2(got: Array, expected: Array) -> float:
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
-@pytest.mark.parametrize("backend", ["opencl"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_model_runs_wholly_on_the_device(
     model: Model,
     precision: str,

@@ -242,6 +242,7 @@ def _caps(properties: Any, query: _Query, target: Target, largest: int) -> Devic
             is_discrete=properties.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
         ),
         compute_units=_compute_units(query, vendor) if is_gpu else os.cpu_count() or 1,
+        fused_fma=is_gpu,
         is_gpu=is_gpu,
         vendor=vendor,
     )

@@ -132,6 +132,7 @@ def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, in
         cache_bytes=guess_cache_bytes(is_gpu=_is_gpu(info), is_discrete=_is_discrete(info)),
         compute_units=_UNITS[_is_gpu(info), _is_discrete(info)],
         subgroup=_SUBGROUPS.get(_vendor(info), 0),
+        fused_fma=_is_gpu(info),
         is_gpu=_is_gpu(info),
         vendor=_vendor(info),
     )

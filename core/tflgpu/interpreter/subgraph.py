@@ -24,6 +24,7 @@ from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.copy import copy
 from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_graph
@@ -200,9 +201,9 @@ class Subgraph:
         source = self.array(index)
         if not source.ndim:
             return source.copy()[()]
-        copy = self._pool.empty(source.shape, source.dtype)
-        np.copyto(copy, source)
-        return copy
+        result = self._pool.empty(source.shape, source.dtype)
+        copy(result, source)
+        return result
 
     def set(self, index: int, value: Any) -> None:
         """Copy ``value`` into a tensor.
@@ -222,7 +223,7 @@ class Subgraph:
                 f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
                 "allocate_tensors first"
             )
-        np.copyto(target, source)
+        copy(target, source)
 
     def checked(self, info: TensorInfo, value: Any) -> Array:
         """``value`` as an array of a tensor's type; nothing is converted but the byte order.

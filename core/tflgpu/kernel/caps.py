@@ -13,6 +13,8 @@ class DeviceCaps:
         f16_storage: 16-bit floats in buffers.
         f16_arithmetic: 16-bit float values (not only loads and stores).
         int8_storage: 8-bit integers in buffers.
+        fused_fma: ``fma`` rounds once. APIs do not promise it; GPUs do it, some processors that
+            stand in for one do not.
         max_workgroup: Most invocations of a workgroup.
         max_workgroup_size: The same along each axis.
         max_groups: Most workgroups of a dispatch along each axis.
@@ -31,6 +33,7 @@ class DeviceCaps:
     f16_storage: bool = True
     f16_arithmetic: bool = False
     int8_storage: bool = False
+    fused_fma: bool = True
     max_workgroup: int = 256
     max_workgroup_size: tuple[int, int, int] = (256, 256, 64)
     max_groups: tuple[int, int, int] = (65535, 65535, 65535)

@@ -126,6 +126,15 @@ def _add_n(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     return k.cast(total, kind)
 
 
+def _accepts_floored(node: Node, site: Site) -> str | None:
+    if not site.caps.fused_fma and node.input(0).dtype.is_float:
+        return (
+            f"{node.op} of floats needs a multiply-add with one rounding, and this device's "
+            "rounds twice"
+        )
+    return takes(NUMBERS)(node, site)
+
+
 def _fits_one_kernel(node: Node, site: Site) -> bool:
     return len(node.inputs) < site.caps.max_bindings
 
@@ -176,8 +185,8 @@ RULES = (
     ElementwiseRule("MINIMUM", _pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
     ElementwiseRule("SQUARED_DIFFERENCE", _pair(_squared_difference), takes(NUMBERS)),
     ElementwiseRule("POW", _pair(_pow), takes(FLOATS)),
-    ElementwiseRule("FLOOR_DIV", _pair(_floor_div), takes(NUMBERS)),
-    ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), takes(NUMBERS)),
+    ElementwiseRule("FLOOR_DIV", _pair(_floor_div), _accepts_floored),
+    ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), _accepts_floored),
     ElementwiseRule("ATAN2", _pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
     ElementwiseRule("ADD_N", _add_n, _accepts_add_n),
     KernelRule("ADD_N", "in_turns", _add_n_in_turns, _accepts_add_n_in_turns),

@@ -72,9 +72,9 @@ class _Rows:
         self.k, self.window, self.width, self.blocks = k, window, width, blocks
         self.x0, self.slice, self.read, self.weights, self.sums = x0, slice_, read, weights, sums
 
-    def add(self, row: Expr, tap_row: Expr) -> None:
+    def add(self, row: Expr, tap_row: Expr, inside: Expr | None) -> None:
         """Add what row ``tap_row`` of the filter makes of the image row that starts at
-        position ``row``."""
+        position ``row``; the row counts as zeros where ``inside`` does not hold."""
         k, window = self.k, self.window
         weights = [
             k.let(self._weight(tap_row * window.kernel_w + j), "w") for j in range(window.kernel_w)
@@ -85,7 +85,7 @@ class _Rows:
              for p in pixels for j in range(window.kernel_w)}
         )  # fmt: skip
         for column in columns:
-            value = k.let(self._pixel(row, column), "x")
+            value = k.let(self._pixel(row, column, inside), "x")
             for p in pixels:
                 tap, rest = divmod(column - p * window.stride_w, window.dilation_w)
                 if rest == 0 and 0 <= tap < window.kernel_w:
@@ -104,16 +104,17 @@ class _Rows:
     def _weight(self, tap: Expr) -> Expr:
         return self.k.cast(self.weights.load(tap, self.slice), Scalar.F32)
 
-    def _pixel(self, row: Expr, column: int) -> Expr:
+    def _pixel(self, row: Expr, column: int, inside: Expr | None) -> Expr:
         k, window = self.k, self.window
         x = k.let(self.x0 + column, "ix")
         first = column - window.pad_left
         last = first + (self.blocks - 1) * len(self.sums) * window.stride_w
-        if first >= 0 and last < self.width:
-            return self.read(k.let(row + x, "at"), self.slice)
-        inside = (x >= 0) & (x < self.width)
-        at = k.let(row + k.clamp(x, 0, self.width - 1), "at")
-        return k.select(inside, self.read(at, self.slice), k.f32(0.0, 4))
+        if first < 0 or last >= self.width:
+            in_row = (x >= 0) & (x < self.width)
+            inside = in_row if inside is None else inside & in_row
+            x = k.clamp(x, 0, self.width - 1)
+        value = self.read(k.let(row + x, "at"), self.slice)
+        return value if inside is None else k.select(inside, value, k.f32(0.0, 4))
 
 
 def build_depthwise(low: Lowering) -> None:
@@ -150,17 +151,30 @@ def build_depthwise(low: Lowering) -> None:
         k, window, width, blocks, x0, slice_, read_channels(src, outs // channels), weights, sums
     )
 
-    def add_row(tap_row: Expr, add: Callable[[Expr, Expr], None]) -> None:
-        y = k.let(y0 + tap_row * window.dilation_h, "iy")
-        with k.if_((y >= 0) & (y < height)):
-            add(k.let((image + y) * width, "line"), tap_row)
+    def image_row(tap_row: Expr) -> Expr:
+        return k.let(y0 + tap_row * window.dilation_h, "iy")
+
+    def line(y: Expr) -> Expr:
+        return k.let((image + y) * width, "line")
 
     if unrolled:
-        for tap_row in range(window.kernel_h):
-            add_row(k.i32(tap_row), work.add)
+        # Rows outside are read at the edge and dropped: a branch would keep the reads of
+        # different rows from being under way together.
+        first_row = -window.pad_top
+        last_row = (window.out_h - 1) * window.stride_h - window.pad_top
+        for tap in range(window.kernel_h):
+            y = image_row(k.i32(tap))
+            reach = tap * window.dilation_h
+            inside = None
+            if first_row + reach < 0 or last_row + reach >= height:
+                inside = k.let((y >= 0) & (y < height), "inside")
+                y = k.clamp(y, 0, height - 1)
+            work.add(line(y), k.i32(tap), inside)
     else:
-        with k.loop(0, window.kernel_h, name="tap") as tap:
-            add_row(tap, work.add_looped)
+        with k.loop(0, window.kernel_h, name="tap") as tap_row:
+            y = image_row(tap_row)
+            with k.if_((y >= 0) & (y < height)):
+                work.add_looped(line(y), tap_row)
     for p, total in enumerate(sums):
         x = k.let(first + p, "x")
         result = activate(k, low.attrs.activation, total)
