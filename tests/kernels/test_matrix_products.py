@@ -1,0 +1,285 @@
+"""Convolutions on matrix tiles: every tile on the kernel interpreter, which also refuses races
+and accesses out of bounds, and a few on the devices that have them. Expected values are f64."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from test_products import SHAPES, Shape
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Lowering, Precision
+from tflgpu.kernel.matrix import has_matrices
+from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernels.conv import build_conv, conv_problem
+from tflgpu.kernels.fully_connected import build_fully_connected
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
+from tflgpu.ops.base import Activation
+from tflgpu.ops.fully_connected import FullyConnected
+from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import registry
+from tflgpu.runtime.lower import LoweringInput, lower
+from tflgpu.runtime.protocols import Device, Plan
+
+HALVES = (Precision.F16, Precision.F32_F16)
+#: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand
+#: have 22 bits, so sums of a few hundred products stay as good as those of f32.
+BOUNDS = {Precision.F16: 4e-4, Precision.F32_F16: 6e-7}
+#: Small enough for two parts of both operands.
+SPLIT = MatrixTile(1, 1, 4, 1, 1, 4)
+Build = Callable[[Lowering], None]
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Device]:
+    opened = registry().open_device("cpu_ref", 1, DelegateOptions())
+    assert isinstance(opened, Device)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module", params=["opencl", "vulkan"])
+def matrix_device(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
+) -> Iterator[Device]:
+    require_backend(request.param)
+    opened = registry().open_device(request.param, 0, DelegateOptions())
+    assert isinstance(opened, Device)
+    if not opened.caps.matrix_tiles:
+        name = opened.info.name
+        opened.close()
+        pytest.skip(f"{name} has no matrix tiles")
+    yield opened
+    opened.close()
+
+
+@attrs.frozen
+class Case:
+    """A convolution with its operands and the exact result."""
+
+    node: Node
+    graph: Graph
+    x: Array
+    expected: Array
+
+
+def case(shape: Shape, *, half: bool, scale: float = 1.0, weight_scale: float = 1.0) -> Case:
+    rng = np.random.default_rng(11)
+
+    def draw(*dims: int) -> Array:
+        values = rng.uniform(-1, 1, dims).astype(np.float32)
+        return values.astype(np.float16).astype(np.float32) if half else values
+
+    x = draw(2, shape.height, shape.width, shape.inner) * np.float32(scale)
+    weights = draw(shape.outer, shape.kernel, shape.kernel, shape.inner) * np.float32(weight_scale)
+    bias = draw(shape.outer) * np.float32(scale * weight_scale)
+    attributes = WindowAttrs(
+        shape.stride, shape.stride, shape.padding, Activation.RELU, shape.dilation, shape.dilation
+    )
+    window = place("CONV_2D", attributes, x.shape, (shape.kernel, shape.kernel))
+    padded = pad_image(x, window).astype(np.float64)
+    total = sum(
+        np.einsum("nhwc,oc->nhwo", tap_view(padded, window, i, j), weights[:, i, j].astype("d"))
+        for i in range(shape.kernel)
+        for j in range(shape.kernel)
+    )
+    expected: Array = np.maximum(bias + total, 0)
+    graph = Graph()
+    source = graph.add_value(x.shape, DType.F32)
+    result = graph.add_value(expected.shape, DType.F32)
+    graph.inputs, graph.outputs = [source], [result]
+    inputs = [source, graph.add_const(weights), graph.add_const(bias)]
+    node = graph.add_node("CONV_2D", attributes, inputs, [result])
+    return Case(node, graph, x, expected)
+
+
+def plan_of(
+    case: Case, build: Build, precision: Precision, caps: DeviceCaps, alignment: int
+) -> Plan:
+    rules = {id(case.node): KernelRule("CONV_2D", "test", build)}
+    graph = case.graph
+    # Where everything stays in the cache, F32_F16 stores f32.
+    site = Site(attrs.evolve(caps, is_gpu=True, cache_bytes=1 << 30), precision)
+    return lower(
+        LoweringInput(
+            graph.nodes, graph.inputs, graph.outputs, rules, lambda n: None, frozenset(), site
+        ),
+        alignment,
+    )
+
+
+def error(device: Device, case: Case, build: Build, precision: Precision) -> float:
+    """The normalized root mean square error of a device's result."""
+    plan = plan_of(case, build, precision, device.caps, device.alignment)
+    assert any(has_matrices(d.kernel) for d in plan.dispatches)
+    recording = device.load(plan, guard_bands=True)
+    recording.inputs[0][...] = case.x
+    recording.run()
+    found = np.asarray(recording.outputs[0], np.float64)
+    recording.close()
+    return float(np.linalg.norm(found - case.expected) / np.linalg.norm(case.expected))
+
+
+def with_tile(tile: MatrixTile) -> Build:
+    def build(low: Lowering) -> None:
+        problem = conv_problem(low)
+        build_matrix_gemm(low, problem, split_operands(low, problem), tile, "conv")
+
+    return build
+
+
+def fits(tile: MatrixTile, precision: Precision, caps: DeviceCaps) -> bool:
+    parts = 1 if precision is Precision.F16 else 2
+    return tile.shared_bytes(parts, parts) <= caps.shared_bytes and (
+        tile.threads <= caps.max_workgroup
+    )
+
+
+@pytest.mark.parametrize("precision", HALVES, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_tile(interpreter: Device, tile: MatrixTile, precision: Precision) -> None:
+    if not fits(tile, precision, interpreter.caps):
+        pytest.skip("more shared memory than the interpreter grants")
+    for shape in (SHAPES[0], SHAPES[3]):
+        made = case(shape, half=precision is Precision.F16)
+        assert error(interpreter, made, with_tile(tile), precision) < BOUNDS[precision]
+
+
+@pytest.mark.parametrize("precision", HALVES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape(interpreter: Device, shape: Shape, precision: Precision) -> None:
+    made = case(shape, half=precision is Precision.F16)
+    assert error(interpreter, made, with_tile(SPLIT), precision) < BOUNDS[precision]
+
+
+@pytest.mark.parametrize("precision", HALVES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_devices(matrix_device: Device, shape: Shape, precision: Precision) -> None:
+    made = case(shape, half=precision is Precision.F16)
+    for tile in TILES:
+        if fits(tile, precision, matrix_device.caps):
+            assert error(matrix_device, made, with_tile(tile), precision) < BOUNDS[precision]
+
+
+@pytest.mark.parametrize("scale", [2.0**-20, 1e-3, 1.0, 1e3, 6e4])
+@pytest.mark.parametrize("weight_scale", [2.0**-12, 1.0])
+def test_two_f16_values_are_nearly_an_f32(
+    interpreter: Device, scale: float, weight_scale: float
+) -> None:
+    """Small operands too, whose high parts are subnormal: 2^-36 is the least difference kept."""
+    made = case(SHAPES[3], half=False, scale=scale, weight_scale=weight_scale)
+    bound = max(BOUNDS[Precision.F32_F16], 2.0**-36 / scale, 2.0**-36 / weight_scale)
+    found = error(interpreter, made, with_tile(SPLIT), Precision.F32_F16)
+    assert found < bound
+
+
+def test_one_f16_value_is_not(interpreter: Device) -> None:
+    """What the split is for: the same product with operands rounded to f16."""
+    made = case(SHAPES[3], half=False)
+    rounded = error(interpreter, made, with_tile(SPLIT), Precision.F16)
+    split = error(interpreter, made, with_tile(SPLIT), Precision.F32_F16)
+    assert rounded > 200 * split
+
+
+def test_operands_beyond_f16_are_limited(interpreter: Device) -> None:
+    made = case(SHAPES[3], half=False)
+    made.x[...] = np.float32(1e6)
+    plan = plan_of(made, with_tile(SPLIT), Precision.F32_F16, interpreter.caps, 64)
+    recording = interpreter.load(plan)
+    recording.inputs[0][...] = made.x
+    recording.run()
+    assert np.isfinite(recording.outputs[0]).all()
+    recording.close()
+
+
+def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
+    for half, parts in ((True, 1), (False, 2)):
+        made = case(SHAPES[3], half=half)
+        seen: list[int] = []
+
+        def build(low: Lowering, seen: list[int] = seen) -> None:
+            problem = conv_problem(low)
+            operands = split_operands(low, problem)
+            seen.append(len(operands.weights))
+            build_matrix_gemm(low, problem, operands, SPLIT, "conv")
+
+        plan_of(made, build, Precision.F32_F16, interpreter.caps, 64)
+        assert seen == [parts]
+
+
+@pytest.mark.parametrize("matrix_tiles", [False, True])
+@pytest.mark.parametrize("precision", list(Precision), ids=str)
+def test_matrices_are_used_where_they_can_be(
+    interpreter: Device, precision: Precision, matrix_tiles: bool
+) -> None:
+    made = case(SHAPES[0], half=True)
+    caps = attrs.evolve(interpreter.caps, matrix_tiles=matrix_tiles)
+    (dispatch,) = plan_of(made, build_conv, precision, caps, 64).dispatches
+    assert has_matrices(dispatch.kernel) == (matrix_tiles and precision is not Precision.F32)
+
+
+def test_fully_connected_layers_use_them(interpreter: Device) -> None:
+    rng = np.random.default_rng(3)
+    x, matrix = (rng.standard_normal(s).astype(np.float32) for s in ((19, 53), (37, 53)))
+    graph = Graph()
+    source, result = graph.add_value(x.shape, DType.F32), graph.add_value((19, 37), DType.F32)
+    graph.inputs, graph.outputs = [source], [result]
+    attributes = FullyConnected()
+    node = graph.add_node(
+        "FULLY_CONNECTED", attributes, [source, graph.add_const(matrix)], [result]
+    )
+    made = Case(node, graph, x, x.astype(np.float64) @ matrix.T.astype(np.float64))
+    tiled = attrs.evolve(interpreter.caps, matrix_tiles=True)
+    plan = plan_of(made, build_fully_connected, Precision.F32_F16, tiled, interpreter.alignment)
+    assert has_matrices(plan.dispatches[0].kernel)
+    recording = interpreter.load(plan, guard_bands=True)
+    recording.inputs[0][...] = x
+    recording.run()
+    found = np.asarray(recording.outputs[0], np.float64)
+    recording.close()
+    difference = np.linalg.norm(found - made.expected) / np.linalg.norm(made.expected)
+    assert difference < BOUNDS[Precision.F32_F16]
+
+
+def test_the_chosen_tile_fits_the_device() -> None:
+    for shared in (16384, 32768, 49152):
+        for parts in (1, 2):
+            caps = DeviceCaps(shared_bytes=shared, compute_units=46, max_workgroup=256)
+            for pixels in (9, 196, 12544):
+                tile = choose_matrix_tile(pixels, 128, 72, parts, parts, caps)
+                assert tile.shared_bytes(parts, parts) <= shared
+                assert tile.threads <= caps.max_workgroup
+
+
+def test_few_pixels_split_the_sum() -> None:
+    caps = DeviceCaps(shared_bytes=49152, compute_units=132, max_workgroup=1024)
+    assert choose_matrix_tile(49, 40, 240, 1, 1, caps).split > 1
+    assert choose_matrix_tile(518400, 8, 72, 1, 1, caps).split == 1
+
+
+@pytest.mark.parametrize("tile", [TILES[0], SPLIT], ids=str)
+def test_spirv_val_accepts_the_kernels(interpreter: Device, tile: MatrixTile) -> None:
+    from tflgpu_vulkan.spirv.module import module_of
+    from tflgpu_vulkan.spirv.target import Target
+
+    tool = shutil.which("spirv-val")
+    if tool is None:
+        pytest.skip("spirv-val (package spirv-tools) is not installed")
+    made = case(SHAPES[0], half=True)
+    (dispatch,) = plan_of(made, with_tile(tile), Precision.F16, interpreter.caps, 64).dispatches
+    module = module_of(dispatch.kernel, Target(f16_arithmetic=True, matrix_tiles=True))
+    done = subprocess.run(
+        [tool, "--target-env", "vulkan1.3", "-"], input=module, capture_output=True, check=False
+    )
+    if b"Invalid capability operand: 6022" in done.stderr:
+        pytest.skip("this spirv-val is older than SPV_KHR_cooperative_matrix (June 2023)")
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
