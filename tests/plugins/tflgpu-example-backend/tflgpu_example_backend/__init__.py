@@ -1,0 +1,1 @@
+"""The example backend of the tutorial."""

@@ -1,0 +1,1 @@
+"""The example op of the tutorial."""

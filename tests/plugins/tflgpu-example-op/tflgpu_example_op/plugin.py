@@ -1,0 +1,30 @@
+"""The hooks: an op, its kernel, a pass."""
+
+from __future__ import annotations
+
+from tflgpu.hookspecs import hookimpl
+from tflgpu.kernel.rule import Rule
+from tflgpu.ops.base import OpDef
+from tflgpu.passes.base import Pass
+
+from tflgpu_example_op.kernel import RULE
+from tflgpu_example_op.op import OP
+from tflgpu_example_op.rewrite import PASS
+
+
+@hookimpl
+def tflgpu_register_ops() -> list[OpDef]:
+    """From here on models with the op can be read, and run on the CPU."""
+    return [OP]
+
+
+@hookimpl
+def tflgpu_register_kernels(backend: str) -> list[Rule]:
+    """The kernel serves every backend; one could be left out, or get a better one."""
+    return [RULE]
+
+
+@hookimpl
+def tflgpu_register_passes() -> list[Pass]:
+    """Runs with the shipped passes."""
+    return [PASS]
