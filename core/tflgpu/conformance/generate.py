@@ -11,6 +11,7 @@ import numpy as np
 from tflgpu.conformance.generators import GENERATORS
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import DType
 from tflgpu.ops.base import Arg, Draw, OpDef, Sample
 
 _ELEMENTS = 1 << 14  # of a drawn operand, so that the kernel interpreter stays quick
@@ -86,6 +87,8 @@ def _tuple(parts: Any) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, DType):
+        return f"DType.{value.name}"
     if isinstance(value, float) and not np.isfinite(value):
         return f"float({str(value)!r})"
     if isinstance(value, (list, tuple)):
