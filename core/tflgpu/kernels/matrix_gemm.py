@@ -188,9 +188,10 @@ class _Stage:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
             return
         value = k.let(k.clamp(reg, -_F16_MAX, _F16_MAX), "x")
-        high = k.let(k.cast(value, Scalar.F16), "high")
-        rest = (value - k.cast(high, Scalar.F32)) * _LOW_SCALE
-        k.store_shared(self.a[0], at, high)
+        # In one expression, so that printers see that the rounding is meant.
+        rounded = k.let(k.cast(k.cast(value, Scalar.F16), Scalar.F32), "rounded")
+        rest = (value - rounded) * _LOW_SCALE
+        k.store_shared(self.a[0], at, k.cast(rounded, Scalar.F16))
         k.store_shared(self.a[1], at, k.cast(rest, Scalar.F16))
 
     def _commit_weights(self, at: Expr, item: int) -> None:

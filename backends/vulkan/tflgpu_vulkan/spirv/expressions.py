@@ -69,6 +69,7 @@ class Expressions:
         self._memory = memory
         #: What a name stands for: a value, or the variable that has it.
         self.names: dict[str, Id] = {}
+        self._values: dict[int, Id] = {}  # of the expressions being evaluated
         self._handlers: dict[type[Expr], Callable[..., Id]] = {
             Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
             Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
@@ -79,6 +80,7 @@ class Expressions:
     def evaluate(self, roots: Sequence[Expr]) -> list[Id]:
         """The values of expressions; what they share is computed once."""
         values: dict[int, Id] = {}
+        self._values = values
         for expr in postorder(roots):
             handler = self._handlers.get(type(expr))
             if handler is None:
@@ -127,6 +129,16 @@ class Expressions:
         return self._body.select(expr.type, cond, a, b)
 
     def _cast(self, expr: Cast, x: Id) -> Id:
+        inner = expr.x
+        if (
+            expr.type.scalar is Scalar.F32
+            and isinstance(inner, Cast)
+            and inner.type.scalar is Scalar.F16
+            and inner.x.type == expr.type
+        ):
+            # There and back is rounding, and NVIDIA's compiler leaves two conversions out.
+            inner_x = self._values[id(inner.x)]
+            return self._body.emit(Op.QuantizeToF16, expr.type, inner_x)
         return convert(self._body, expr.x.type, expr.type, x)
 
     def _vec(self, expr: Vec, *parts: Id) -> Id:
