@@ -28,7 +28,7 @@ from tflgpu.passes.float_view import FloatView, float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.limits import tensor_limits
-from tflgpu.runtime.lower import LoweringInput, lower
+from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
 from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Plan, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
 from tflgpu.runtime.report import DelegationReport, Refusal
@@ -106,18 +106,19 @@ class GpuDelegate:
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all)
         view = self._prepare(graph)
-        work, parts = view.graph, self._partition(view)
+        work = view.graph
+        parts, plans = self._planned(view)
         variables = make_variables(work)
         steps: list[Step] = []
         try:
             for index in range(len(parts.parts)):
                 try:
-                    recording = self._record(parts.parts[index], variables)
+                    recording = self._record(parts.parts[index], plans[index], variables)
                 except DeviceError as error:
                     if self.choice.explicit or not self.options.allow_fallback:
                         raise
                     parts = _on_cpu(parts, index, self._not_loaded(error))
-                    recording = self._record(parts.parts[index], variables)
+                    recording = self._record(parts.parts[index], None, variables)
                 part = parts.parts[index]
                 steps.append(Step(recording, tuple(part.inputs), tuple(part.outputs), _label(part)))
             report = self._report(graph, work, parts, steps)
@@ -129,12 +130,13 @@ class GpuDelegate:
 
     def plans(self, graph: Graph) -> list[Plan]:
         """The plans a graph would get on this device, without loading them (for tools)."""
-        parts = self._partition(self._prepare(graph)).parts
-        return [self._plan(part) for part in parts if part.delegated]
+        _, plans = self._planned(self._prepare(graph))
+        return [plan for plan in plans if plan is not None]
 
     def partition(self, graph: Graph) -> Partitioning:
         """Where each node of a graph would go (for tools)."""
-        return self._partition(self._prepare(graph))
+        parts, _ = self._planned(self._prepare(graph))
+        return parts
 
     def close(self) -> None:
         """Release the device. Close the interpreters that use it first."""
@@ -164,10 +166,29 @@ class GpuDelegate:
         run_passes(view.graph, default_passes(self._registry.passes()))
         return view
 
-    def _partition(self, view: FloatView) -> Partitioning:
+    def _planned(self, view: FloatView) -> tuple[Partitioning, list[Plan | None]]:
+        """The parts, and the plan of each that runs kernels.
+
+        Some limits show only in a finished kernel. A node that is over one goes to the CPU, and
+        the parts are made anew without it.
+        """
+        over: dict[int, str] = {}
+        while True:
+            parts = self._partition(view, over)
+            try:
+                kernels = not isinstance(self._device, NodeDevice)
+                plans = [self._plan(p) if p.delegated and kernels else None for p in parts.parts]
+            except OverLimit as error:
+                over[id(error.node)] = str(error)
+            else:
+                return parts, plans
+
+    def _partition(self, view: FloatView, over: Mapping[int, str]) -> Partitioning:
         kernels, site = self._kernels(), self._site()
 
         def supported(node: Node) -> Unsupported | None:
+            if id(node) in over:
+                return Unsupported(over[id(node)])
             if not self.options.quantized_models_allowed and view.origins.intersection(
                 node.origins
             ):
@@ -194,7 +215,7 @@ class GpuDelegate:
             return found
         return self._registry.node_support(device.info.backend, node, site)
 
-    def _record(self, part: Part, variables: dict[int, Array]) -> Recording:
+    def _record(self, part: Part, plan: Plan | None, variables: dict[int, Array]) -> Recording:
         device = self._device
         run = NodeRun(
             tuple(part.nodes), tuple(part.inputs), tuple(part.outputs), self._registry.ops(),
@@ -206,7 +227,7 @@ class GpuDelegate:
         if isinstance(device, NodeDevice):
             return device.load_nodes(run)
         assert device is not None
-        plan = self._plan(part)
+        assert plan is not None
         self._registry.plan_ready(device.info.backend, plan)
         return device.load(plan, guard_bands=self.options.guard_bands)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, guard
+from tflgpu.kernel.grid import launch, spread
+from tflgpu.kernel.lowering import ElementwiseExpr, Lowering
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule
 from tflgpu.kernel.view import load_broadcast
 
@@ -19,13 +20,12 @@ def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
         operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
         out = low.write(k)
         count = out.layout.outer * out.slices
-        i = k.let(k.global_id(0), "i")
-        guard(k, i < count)
+        i = spread(low, k, count)
         outer = k.let(i // out.slices, "outer")
         slice_ = k.let(i % out.slices, "slice")
         values = [k.let(load_broadcast(v, outer, slice_, out.shape), "x") for v in operands]
         out.store(outer, slice_, expr(k, low.attrs, values))
-        low.dispatch(k, (count, 1, 1))
+        launch(low, k, count)
 
     return build
 

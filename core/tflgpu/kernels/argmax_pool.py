@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tflgpu.ir.graph import Node
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.types import F32, Scalar
 from tflgpu.kernel.view import decompose
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.moves import WORKGROUP, launch, movable, position, split_index, spread
+from tflgpu.kernels.moves import WORKGROUP, movable, position, split_index
 from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, pooled_side
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Temp, guard
+from tflgpu.kernel.grid import launch, spread
+from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Temp
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
@@ -168,12 +169,11 @@ def _add_n_in_turns(low: Lowering) -> None:
             out = low.write_temp(k, total, "sum")
         else:
             out = low.write(k)
-        i = k.let(k.global_id(0), "i")
-        guard(k, i < count)
+        i = spread(low, k, count)
         outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
         terms = [k.cast(view.load(outer, slice_), Scalar.F32) for view in views]
         out.store(outer, slice_, _add_n(k, None, terms))
-        low.dispatch(k, (count, 1, 1))
+        launch(low, k, count)
 
 
 RULES = (

@@ -7,7 +7,8 @@ from typing import Any
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, guard
+from tflgpu.kernel.grid import launch, spread
+from tflgpu.kernel.lowering import ElementwiseExpr, Lowering
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
@@ -56,14 +57,13 @@ def _select_rows(low: Lowering) -> None:
     cond, x, y = (low.read(k, i) for i in range(3))
     out = low.write(k)
     count = out.layout.outer * out.slices
-    i = k.let(k.global_id(0), "i")
-    guard(k, i < count)
+    i = spread(low, k, count)
     outer = k.let(i // out.slices, "outer")
     slice_ = k.let(i % out.slices, "slice")
     row = outer // (out.layout.outer // out.shape[0])
     chosen = k.let(cond.load_lane(0, row).ne(0), "chosen")
     out.store(outer, slice_, k.select(chosen, x.load(outer, slice_), y.load(outer, slice_)))
-    low.dispatch(k, (count, 1, 1))
+    launch(low, k, count)
 
 
 RULES = (

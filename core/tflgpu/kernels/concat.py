@@ -13,13 +13,14 @@ import attrs
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Const, Expr
 from tflgpu.kernel.types import Type
 from tflgpu.kernel.view import ReadView, decompose
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.moves import WORKGROUP, channel_of, launch, movable, position, spread
+from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
 from tflgpu.ops.axes import elements, normal_axis
 from tflgpu.ops.base import Activation
 from tflgpu.ops.concat import ConcatAttrs, PackAttrs

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernel.tree import Expr, Name
@@ -17,7 +18,6 @@ from tflgpu.kernel.types import Scalar
 from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.moves import launch, spread
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.ops.windows import Window, conv_window
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.moves import launch, spread
 
 
 def build_local_response(low: Lowering) -> None:
@@ -37,6 +37,4 @@ def build_local_response(low: Lowering) -> None:
     launch(low, k, count)
 
 
-RULES = (
-    KernelRule("LOCAL_RESPONSE_NORMALIZATION", "window", build_local_response, takes(FLOATS)),
-)
+RULES = (KernelRule("LOCAL_RESPONSE_NORMALIZATION", "window", build_local_response, takes(FLOATS)),)

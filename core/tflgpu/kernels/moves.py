@@ -15,8 +15,9 @@ import attrs
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.layout import Shape
-from tflgpu.kernel.lowering import Lowering, guard
+from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import Site
 from tflgpu.kernel.tree import Expr, Operand
 from tflgpu.kernel.view import ReadView, WriteView, decompose
@@ -64,25 +65,6 @@ def movable(node: Node, *values: Value | None) -> str | None:
 def accepts_data(node: Node, site: Site) -> str | None:
     """`KernelRule.accepts` of an op whose operands after the first are constants of sizes."""
     return movable(node, node.input(0), *node.outputs)
-
-
-def spread(low: Lowering, k: Builder, count: int) -> Expr:
-    """A number below ``count`` for each invocation; dispatch with `launch` and the same count."""
-    groups = -(-count // k.workgroup[0])
-    across = min(groups, low.caps.max_groups[0])
-    i = k.global_id(0)
-    if groups > across:
-        i = k.global_id(1) * (across * k.workgroup[0]) + i
-    i = k.let(i, "i")
-    guard(k, i < count)
-    return i
-
-
-def launch(low: Lowering, k: Builder, count: int) -> None:
-    """Dispatch ``count`` invocations, over two axes where one has too few workgroups."""
-    groups = -(-count // k.workgroup[0])
-    across = min(groups, low.caps.max_groups[0])
-    low.dispatch_groups(k, (across, -(-groups // across), 1))
 
 
 def position(index: Sequence[Operand], dims: Sequence[int]) -> Operand:

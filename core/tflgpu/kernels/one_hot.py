@@ -5,19 +5,12 @@ from __future__ import annotations
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.view import decompose
-from tflgpu.kernels.moves import (
-    WORKGROUP,
-    channel_of,
-    launch,
-    movable,
-    position,
-    split_index,
-    spread,
-)
+from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position, split_index
 from tflgpu.ops.axes import normal_axis
 from tflgpu.ops.one_hot import OneHotAttrs
 

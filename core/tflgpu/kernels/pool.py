@@ -12,6 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernel.tree import Expr, Name
@@ -19,7 +20,6 @@ from tflgpu.kernel.types import F32x4, Scalar
 from tflgpu.kernel.view import ReadView, WriteView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.moves import launch, spread
 from tflgpu.ops.pool import pool_window
 from tflgpu.ops.windows import Window
 

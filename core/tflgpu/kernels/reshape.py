@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernels.moves import WORKGROUP, accepts_data, channel_of, launch, split_index, spread
+from tflgpu.kernels.moves import WORKGROUP, accepts_data, channel_of, split_index
 
 
 def _copy(low: Lowering) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Expr, Name
@@ -22,7 +23,6 @@ from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
-from tflgpu.kernels.moves import launch, spread
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.ops.transpose_conv import ROLES, scatter_of
 

@@ -45,6 +45,14 @@ class LoweringInput:
     fuse: bool = True
 
 
+class OverLimit(KernelError):
+    """A node's kernel needs more than the device has; ``node`` tells which."""
+
+    def __init__(self, node: Node, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+
+
 @attrs.frozen
 class _Placed:
     """A dispatch whose bindings are still tensors."""
@@ -57,7 +65,8 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
     """Make the plan of a partition.
 
     Raises:
-        KernelError: a generator broke a rule of the language or a limit of the device.
+        OverLimit: a kernel is over a limit of the device.
+        KernelError: a generator broke a rule of the language.
     """
     storage = _Storage(part)
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
@@ -92,8 +101,9 @@ def _dispatches(group: Group, site: Site, layout_of: Callable[[Value], Layout]) 
         ]  # fmt: skip
         for wrong, what in problems:
             if wrong:
-                raise KernelError(
-                    f"{group.label}: rule {group.rule.name} wants {what} that the device has"
+                raise OverLimit(
+                    group.head,
+                    f"{group.label}: rule {group.rule.name} wants {what} that the device has",
                 )
     return [attrs.evolve(d, label=group.label) for d in low.dispatches]
 
