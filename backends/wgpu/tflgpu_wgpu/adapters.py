@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -52,7 +55,8 @@ class Found:
 def find_adapters() -> tuple[tuple[Found, ...], str]:
     """All adapters once each, GPUs first, and why there are none."""
     try:
-        listed = list(wgpu.gpu.enumerate_adapters_sync())
+        with _runtime_folder():
+            listed = list(wgpu.gpu.enumerate_adapters_sync())
     except Exception as error:  # noqa: BLE001  (a probe reports whatever went wrong)
         return (), f"wgpu cannot list adapters: {error}"
     handles = unique(listed)
@@ -92,6 +96,21 @@ def adapter_at(index: int) -> Found:
         return found[index]
     listed = ", ".join(f"{f.info.index} = {f.info.name}" for f in found) or reason
     raise DeviceError(f"there is no WebGPU device {index}; there are: {listed}")
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """Mesa's loader complains on stderr, once for each library, where a session has no
+    XDG_RUNTIME_DIR (a server, a container); any folder does for asking what GPUs there are."""
+    name = "XDG_RUNTIME_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def open_adapter(handle: Any) -> Any:
