@@ -292,6 +292,17 @@ def test_spirv_text() -> None:
     assert all(x.endswith("NonPrivatePointer") for x in shared)
 
 
+def test_spirv_rounds_what_is_converted_there_and_back() -> None:
+    """NVIDIA's compiler leaves out two conversions in a row."""
+    k = Builder("rounding", (1, 1, 1))
+    src, dst = k.buffer("src", Scalar.F32, 4, "read"), k.buffer("dst", Scalar.F32, 4, "write")
+    value = k.load(src, 0)
+    k.store(dst, 0, value - k.cast(k.cast(value, Scalar.F16), Scalar.F32))
+    text = text_of(k.build(), COOPERATIVE)
+    quantized = next(x.split()[0] for x in text.splitlines() if "OpQuantizeToF16" in x)
+    assert any("OpFSub" in x and x.split()[-1] == quantized for x in text.splitlines())
+
+
 def test_spirv_val_accepts_it() -> None:
     tool = shutil.which("spirv-val")
     if tool is None:

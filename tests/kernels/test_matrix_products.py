@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -216,15 +216,23 @@ def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
         assert seen == [parts]
 
 
-@pytest.mark.parametrize("matrix_tiles", [False, True])
 @pytest.mark.parametrize("precision", list(Precision), ids=str)
-def test_matrices_are_used_where_they_can_be(
-    interpreter: Device, precision: Precision, matrix_tiles: bool
+@pytest.mark.parametrize(
+    ("features", "used"),
+    [
+        ({}, ()),
+        ({"matrix_tiles": True}, (Precision.F16,)),
+        ({"matrix_tiles": True, "matrix_splits": True}, HALVES),
+    ],
+    ids=["none", "tiles", "tiles and splits"],
+)
+def test_matrices_are_used_where_they_are_fast(
+    interpreter: Device, precision: Precision, features: dict[str, bool], used: Sequence[Precision]
 ) -> None:
-    made = case(SHAPES[0], half=True)
-    caps = attrs.evolve(interpreter.caps, matrix_tiles=matrix_tiles)
+    made = case(SHAPES[0], half=False)
+    caps = attrs.evolve(interpreter.caps, **features)
     (dispatch,) = plan_of(made, build_conv, precision, caps, 64).dispatches
-    assert has_matrices(dispatch.kernel) == (matrix_tiles and precision is not Precision.F32)
+    assert has_matrices(dispatch.kernel) == (precision in used)
 
 
 def test_fully_connected_layers_use_them(interpreter: Device) -> None:
@@ -238,7 +246,7 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
         "FULLY_CONNECTED", attributes, [source, graph.add_const(matrix)], [result]
     )
     made = Case(node, graph, x, x.astype(np.float64) @ matrix.T.astype(np.float64))
-    tiled = attrs.evolve(interpreter.caps, matrix_tiles=True)
+    tiled = attrs.evolve(interpreter.caps, matrix_tiles=True, matrix_splits=True)
     plan = plan_of(made, build_fully_connected, Precision.F32_F16, tiled, interpreter.alignment)
     assert has_matrices(plan.dispatches[0].kernel)
     recording = interpreter.load(plan, guard_bands=True)
@@ -248,6 +256,13 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
     recording.close()
     difference = np.linalg.norm(found - made.expected) / np.linalg.norm(made.expected)
     assert difference < BOUNDS[Precision.F32_F16]
+
+
+def test_short_sums_do_without(interpreter: Device) -> None:
+    made = case(SHAPES[3], half=True)
+    caps = attrs.evolve(interpreter.caps, matrix_tiles=True)
+    (dispatch,) = plan_of(made, build_conv, Precision.F16, caps, 64).dispatches
+    assert not has_matrices(dispatch.kernel)
 
 
 def test_the_chosen_tile_fits_the_device() -> None:

@@ -78,7 +78,8 @@ class OpenCLDevice:
             )
             f16 = computes_in_half(self._context, self._handle, self._compiler)
             tiles = f16 and runs_matrix_tiles(self._context, self._handle, self._compiler)
-            self._caps = attrs.evolve(caps_of(self._handle, f16_arithmetic=f16), matrix_tiles=tiles)
+            caps = caps_of(self._handle, f16_arithmetic=f16)
+            self._caps = attrs.evolve(caps, matrix_tiles=tiles, matrix_splits=tiles)
         self._dialect = dialect or OpenCLDialect(f16_arithmetic=f16, matrix_tiles=tiles)
         self._closed = False
 

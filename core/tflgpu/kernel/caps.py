@@ -23,6 +23,8 @@ class DeviceCaps:
         max_bindings: Most buffers of a kernel.
         subgroup: Invocations of a subgroup, 0 where not known.
         matrix_tiles: Matrix statements (`tflgpu.kernel.matrix`) run, on subgroups of 32.
+        matrix_splits: They are so fast that an f32 product made of several f16 products beats
+            vector code.
         cache_bytes: Last-level cache that kernels share: what lies in it between two kernels
             costs no memory traffic; 0 where not known.
         compute_units: Processors that run workgroups side by side; 1 where not known.
@@ -42,6 +44,7 @@ class DeviceCaps:
     max_bindings: int = 8
     subgroup: int = 0
     matrix_tiles: bool = False
+    matrix_splits: bool = False
     cache_bytes: int = 0
     compute_units: int = 1
     is_gpu: bool = False

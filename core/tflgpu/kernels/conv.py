@@ -32,7 +32,7 @@ from tflgpu.kernels.gemm import (
     pack_weights,
 )
 from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
-from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_gemm import Operands, build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import LEAST_DEPTH, choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.ops.base import Activation
@@ -139,8 +139,7 @@ def build_product(low: Lowering, problem: Problem, name: str) -> None:
         build_direct(low, problem, f"{name}_direct", Block(4, columns))
     elif problem.pixels <= MAX_ROWS:
         build_gemv(low, problem, f"{name}_gemv")
-    elif _uses_matrices(low, problem):
-        operands = split_operands(low, problem)
+    elif (operands := _matrix_operands(low, problem)) is not None:
         parts = (operands.inputs, len(operands.weights))
         sizes = (problem.pixels, problem.slices, problem.depth)
         matrix_tile = choose_matrix_tile(*sizes, *parts, low.caps)
@@ -150,10 +149,13 @@ def build_product(low: Lowering, problem: Problem, name: str) -> None:
         build_gemm(low, problem, tile, f"{name}_gemm")
 
 
-def _uses_matrices(low: Lowering, problem: Problem) -> bool:
-    # Their operands are f16, so never in F32.
-    halves = low.precision is not Precision.F32
-    return low.caps.matrix_tiles and halves and problem.depth >= LEAST_DEPTH
+def _matrix_operands(low: Lowering, problem: Problem) -> Operands | None:
+    """The operands for matrix tiles, None where those are not there or would be no faster."""
+    # F32 promises f32 products.
+    if not low.caps.matrix_tiles or low.precision is Precision.F32 or problem.depth < LEAST_DEPTH:
+        return None
+    operands = split_operands(low, problem)
+    return operands if operands.products == 1 or low.caps.matrix_splits else None
 
 
 def constant_weights(node: Node, site: Site) -> str | None:

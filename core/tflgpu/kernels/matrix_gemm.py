@@ -46,6 +46,11 @@ class Operands:
     inputs: int
     weights: tuple[Array, ...] = attrs.field(eq=False)
 
+    @property
+    def products(self) -> int:
+        """f16 products that make one product."""
+        return self.inputs + len(self.weights) - 1
+
 
 def build_matrix_gemm(
     low: Lowering, problem: Problem, operands: Operands, tile: MatrixTile, name: str
@@ -61,7 +66,7 @@ def build_matrix_gemm(
     out = low.write(k)
     lane = _Lane(k, tile)
     stage = _Stage(k, tile, problem, lane, src, weights, operands.inputs)
-    sums = _Sums(k, tile, lane, has_low=operands.inputs + len(weights) > 2)
+    sums = _Sums(k, tile, lane, has_low=operands.products > 1)
     stages = -(-problem.depth // (tile.depth * tile.split))
     first = k.let(lane.team * tile.depth, "first")
     stage.fetch(first)
