@@ -220,17 +220,21 @@ def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
 @pytest.mark.parametrize(
     ("features", "used"),
     [
-        ({}, ()),
-        ({"matrix_tiles": True}, (Precision.F16,)),
-        ({"matrix_tiles": True, "matrix_splits": True}, HALVES),
+        ((False, False), ()),
+        ((True, False), (Precision.F16,)),
+        ((True, True), HALVES),
     ],
     ids=["none", "tiles", "tiles and splits"],
 )
 def test_matrices_are_used_where_they_are_fast(
-    interpreter: Device, precision: Precision, features: dict[str, bool], used: Sequence[Precision]
+    interpreter: Device,
+    precision: Precision,
+    features: tuple[bool, bool],
+    used: Sequence[Precision],
 ) -> None:
     made = case(SHAPES[0], half=False)
-    caps = attrs.evolve(interpreter.caps, **features)
+    tiles, splits = features
+    caps = attrs.evolve(interpreter.caps, matrix_tiles=tiles, matrix_splits=splits)
     (dispatch,) = plan_of(made, build_conv, precision, caps, 64).dispatches
     assert has_matrices(dispatch.kernel) == (precision in used)
 

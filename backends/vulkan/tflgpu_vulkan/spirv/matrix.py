@@ -76,9 +76,9 @@ class Matrices:
             self._set(stmt.target, filled)
         elif isinstance(stmt, MatrixLoad):
             kind = self._type(stmt.target.role)
-            place = self._pointer(stmt.array, operands[0]), *self._rows(stmt.stride)
+            pointer, rows = self._pointer(stmt.array, operands[0]), self._rows(stmt.stride)
             access = body.declarations.shared_access
-            loaded = body.emit_raw(Op.CooperativeMatrixLoadKHR, kind, *place, *access)
+            loaded = body.emit_raw(Op.CooperativeMatrixLoadKHR, kind, pointer, *rows, *access)
             self._ids[stmt.target.ident] = loaded
             body.declarations.name(loaded, stmt.target.ident)
         elif isinstance(stmt, MatrixMultiply):
@@ -95,9 +95,9 @@ class Matrices:
             self._set(stmt.target, body.emit_raw(Op.FAdd, kind, self._get(stmt.target), scaled))
         else:
             pointer = self._pointer(stmt.array, operands[0])
-            source, place = self._get(stmt.source), self._rows(stmt.stride)
+            source, rows = self._get(stmt.source), self._rows(stmt.stride)
             access = body.declarations.shared_access
-            body.do(Op.CooperativeMatrixStoreKHR, pointer, source, *place, *access)
+            body.do(Op.CooperativeMatrixStoreKHR, pointer, source, *rows, *access)
 
     def _type(self, role: MatrixRole) -> Id:
         declarations = self._body.declarations
