@@ -1,4 +1,9 @@
-"""How a product on matrix tiles is cut."""
+"""How a product on matrix tiles is cut: the tiles to choose from, and a model that chooses.
+
+The model's constants were fitted to 229 kernel times of convolutions of nine vision models on an
+NVIDIA H200 (OpenCL in F16 and F32_F16, Vulkan in F16), so that its choices are fast rather than
+its times right: on average the choice is 4 % slower than the best of all tiles, at most 34 %.
+"""
 
 from __future__ import annotations
 
@@ -104,15 +109,15 @@ TILES = (
 #: Shorter sums are bound by their stores, which the blocked product without matrices does as fast.
 LEAST_DEPTH = 5
 
-_A_CLOCKS = 0.52  # of moving an input's f16 vector to shared memory
-_B_CLOCKS = 0.20  # of moving a weights' one
-_MULTIPLY_CLOCKS = 0.86
-_STAGE_LATENCY = 95.0
-_FETCH_LATENCY = 60.0
-_MULTIPLY_LATENCY = 59.0
-_RESULT_CLOCKS = 0.019
+_A_CLOCKS = 0.55  # of moving an input's f16 vector to shared memory
+_B_CLOCKS = 0.18  # of moving a weights' one
+_MULTIPLY_CLOCKS = 0.32
+_STAGE_LATENCY = 133.0
+_FETCH_LATENCY = 51.5
+_MULTIPLY_LATENCY = 44.8
+_RESULT_CLOCKS = 0.32
 _RESIDENT_BYTES = 51000
-_WAVE_CLOCKS = 1350.0
+_WAVE_CLOCKS = 304.0
 
 
 def choose_matrix_tile(
