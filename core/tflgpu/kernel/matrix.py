@@ -127,7 +127,7 @@ def used(stmt: MatrixStmt) -> tuple[Matrix, ...]:
 def problem_of(stmt: MatrixStmt) -> str | None:
     """What is wrong with a statement taken by itself: roles, types, alignment."""
     if isinstance(stmt, MatrixMultiply):
-        wanted = (MatrixRole.ACCUMULATOR, MatrixRole.A, MatrixRole.B)
+        wanted: tuple[MatrixRole, ...] = (MatrixRole.ACCUMULATOR, MatrixRole.A, MatrixRole.B)
     elif isinstance(stmt, MatrixLoad):
         wanted = (MatrixRole.B,) if stmt.target.role is MatrixRole.B else (MatrixRole.A,)
     elif isinstance(stmt, MatrixAdd):
