@@ -8,6 +8,7 @@ import weakref
 
 from tflgpu.errors import CompileError, StateError
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.check import check
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.disk_cache import DiskCache, cache_folder
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch
@@ -75,6 +76,7 @@ class VulkanDevice:
 
         Raises:
             StateError: the device is closed.
+            KernelError: a kernel is ill-formed.
             CompileError: the driver refused a kernel; the message has its assembly.
             DeviceError: out of memory, a plan that does not fit the device, or the device is
                 gone.
@@ -119,6 +121,7 @@ class VulkanDevice:
     def _check(self, dispatch: PlannedDispatch) -> None:
         """What a driver may not check: it takes anything and fails later, if at all."""
         kernel, caps = dispatch.kernel, self.caps
+        check(kernel)  # a name that is never defined would only be a KeyError in the printer
         x, y, z = kernel.workgroup
         problems = [
             (x * y * z > caps.max_workgroup,
