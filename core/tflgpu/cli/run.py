@@ -134,7 +134,8 @@ def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
         return
     summary = str(report).splitlines()[0]
     if report.backend:
-        summary += f", in {report.partitions} parts and {report.dispatches} dispatches"
+        parts = "one part" if report.partitions == 1 else f"{report.partitions} parts"
+        summary += f", in {parts} and {report.dispatches} dispatches"
     console.say(summary)
     # One line for all operators with one reason.
     groups: dict[tuple[str, str], list[int]] = {}
