@@ -190,17 +190,6 @@ def test_one_f16_value_is_not(interpreter: Device) -> None:
     assert rounded > 200 * split
 
 
-def test_operands_beyond_f16_are_limited(interpreter: Device) -> None:
-    made = case(SHAPES[3], half=False)
-    made.x[...] = np.float32(1e6)
-    plan = plan_of(made, with_tile(SPLIT), Precision.F32_F16, interpreter.caps, 64)
-    recording = interpreter.load(plan)
-    recording.inputs[0][...] = made.x
-    recording.run()
-    assert np.isfinite(recording.outputs[0]).all()
-    recording.close()
-
-
 def test_weights_that_are_f16_have_one_part(interpreter: Device) -> None:
     for half, parts in ((True, 1), (False, 2)):
         made = case(SHAPES[3], half=half)
@@ -302,3 +291,23 @@ def test_spirv_val_accepts_the_kernels(interpreter: Device, tile: MatrixTile) ->
     if b"Invalid capability operand: 6022" in done.stderr:
         pytest.skip("this spirv-val is older than SPV_KHR_cooperative_matrix (June 2023)")
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_what_f16_cannot_hold_shows_in_the_result(interpreter: Device) -> None:
+    """A NaN, or an input beyond f16's range, must not come out as an ordinary number."""
+    odd = case(SHAPES[3], half=False)
+    odd.x[0, 1, 1, 3], odd.x[1, 2, 2, 5] = 1e6, np.nan
+
+    def build(low: Lowering) -> None:
+        problem = conv_problem(low)
+        build_matrix_gemm(low, problem, split_operands(low, problem), SPLIT, "conv")
+
+    plan = plan_of(odd, build, Precision.F32_F16, interpreter.caps, interpreter.alignment)
+    recording = interpreter.load(plan)
+    recording.inputs[0][...] = odd.x
+    recording.run()
+    pixels = ~np.isfinite(recording.outputs[0]).all(axis=-1)
+    recording.close()
+    assert pixels[0, 1, 1]
+    assert pixels[1, 2, 2]
+    assert pixels.sum() == 2

@@ -12,7 +12,8 @@ In precision F16 operands are rounded to f16. In F32_F16 an operand x is two f16
 and high*high + (high*low + low*high) / 2048 is nearly the f32 product (the scale keeps ``low`` of
 small values out of f16's subnormals; low*low, 2^-22 of the whole, is left out). Weights
 that are f16 values, or would be stored as such anyway, have no low part; nor have inputs stored
-in f16. Operands beyond f16's range are limited to +-65504.
+in f16. An input beyond f16's range (65504) makes its sums NaN, as it makes them infinite where
+tensors are stored as f16; weights beyond it keep a product off the matrix tiles.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tflgpu.kernels.sharing import items, maybe
 
 #: What ``low`` is scaled by: f16 has 11 bits.
 _LOW_SCALE = 2.0**11
-_F16_MAX = 65504.0
+#: The largest f16.
+F16_MAX = 65504.0
 
 
 @attrs.frozen
@@ -98,11 +100,11 @@ def split_operands(low: Lowering, problem: Problem) -> Operands:
     """How the operands of a product become f16 (see the module's text)."""
     is_half = low.layout(low.node.input(0)).storage is Scalar.F16
     inputs = 1 if is_half or low.precision is Precision.F16 else 2
-    limited = np.clip(problem.weights, -_F16_MAX, _F16_MAX)
-    high = limited.astype(np.float16)
+    with np.errstate(over="ignore"):
+        high = problem.weights.astype(np.float16)
     if low.precision.weight_storage(problem.weights, low.caps) is Scalar.F16:
         return Operands(inputs, (high,))
-    rest = ((limited - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    rest = ((problem.weights - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
     return Operands(inputs, (high, rest) if rest.any() else (high,))
 
 
@@ -192,10 +194,10 @@ class _Stage:
         if len(self.a) == 1:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
             return
-        value = k.let(k.clamp(reg, -_F16_MAX, _F16_MAX), "x")
-        # In one expression, so that printers see that the rounding is meant.
-        rounded = k.let(k.cast(k.cast(value, Scalar.F16), Scalar.F32), "rounded")
-        rest = (value - rounded) * _LOW_SCALE
+        # In one expression, so that printers see that the rounding is meant. What overflows ends
+        # as a NaN: infinity, less infinity.
+        rounded = k.let(k.cast(k.cast(reg, Scalar.F16), Scalar.F32), "rounded")
+        rest = (reg - rounded) * _LOW_SCALE
         k.store_shared(self.a[0], at, k.cast(rounded, Scalar.F16))
         k.store_shared(self.a[1], at, k.cast(rest, Scalar.F16))
 
