@@ -166,9 +166,9 @@ def _table(scalar: Scalar, width: int, device: Device) -> None:
         got, want = (result_of(cases, number, a, width) for a in (found, arrays))
         allowed = case.ulp + (_NUMPY_ULP if case.ulp else 0)
         if scalar is Scalar.F16:
-            # Computed in f32 and rounded, or by the device's own operator, which the
-            # specification has correctly rounded.
-            # WGSL, "Accuracy of Expressions": 2.5 ulp for division in both float types.
+            # Computed in f32 and rounded, or by the device's own operator, which OpenCL and
+            # Vulkan have correctly rounded; WGSL ("Accuracy of Expressions") allows division
+            # 2.5 ulp in both float types.
             allowed = 2.5 if case.name == "div" else 1 if case.ulp else 0
         distance = ulps(got, want)
         if distance > allowed and scalar is Scalar.F32 and case.ulp:
