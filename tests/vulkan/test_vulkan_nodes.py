@@ -239,6 +239,29 @@ def test_f16_store_rounds_to_nearest_even(runner: Any, width: int) -> None:
     assert got[1].tobytes() == data.astype(np.float16).tobytes()
 
 
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_f32_to_f16_and_back_is_ieee_rounding(runner: Any, width: int) -> None:
+    """Subnormals, zeros' signs and NaNs too."""
+    needs_f16(runner, Scalar.F16)
+    k = Builder("there_and_back", (64, 1, 1))
+    src = k.buffer("src", Scalar.F32, width, "read")
+    dst = k.buffer("dst", Scalar.F32, width, "write")
+    half = k.let(k.cast(k.load(src, k.global_id(0)), Scalar.F16), "half")
+    k.store(dst, k.global_id(0), k.cast(half, Scalar.F32))
+    rng = np.random.default_rng(0)
+    data = np.concatenate([
+        rng.integers(0, 2**32, 2048, dtype=np.uint64).astype(np.uint32).view(np.float32),
+        np.ldexp(rng.uniform(-2, 2, 2048), rng.integers(-28, 17, 2048)).astype(np.float32),
+        rng.integers(-4096, 4096, 2048).astype(np.float32) * np.float32(2.0**-25),
+    ])  # fmt: skip
+    with np.errstate(all="ignore"):
+        want = data.astype(np.float16).astype(np.float32)
+    got = runner.run(k.build(), (data.size // 64 // width, 1, 1), [data, np.zeros_like(data)])[1]
+    numbers = ~np.isnan(want)
+    assert got[numbers].tobytes() == want[numbers].tobytes()
+    assert np.isnan(got[~numbers]).all()
+
+
 def test_literals_arrive_exactly(runner: Any) -> None:
     numbers = [0.1, 1 / 3, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6]
     whole = [-(2**31), 2**31 - 1, 0, -1]

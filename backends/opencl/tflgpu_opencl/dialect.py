@@ -17,6 +17,7 @@ from tflgpu.kernel.matrix import MatrixStmt, has_matrices
 from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
 from tflgpu.kernel.tree import (
     Binary,
+    Bitcast,
     Buffer,
     Builtin,
     Call,
@@ -255,6 +256,9 @@ class _OpenCLPrinter(Printer):
         ):
             return self._load_half(expr.x, self.code_of(expr.x.index))
         return self._convert(expr.x.type, expr.type, x)
+
+    def bitcast(self, expr: Bitcast, x: Code) -> Code:
+        return Code(f"as_{self.type_name(expr.type)}({x.text})")
 
     def _convert(self, source: Type, target: Type, x: Code) -> Code:
         """``x`` converted; the cases are those that one built-in conversion does not cover."""

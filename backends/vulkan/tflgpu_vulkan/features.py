@@ -237,6 +237,8 @@ def _caps(properties: Any, query: _Query, target: Target, largest: int) -> Devic
         ),
         subgroup=int(subgroup.subgroupSize),
         matrix_tiles=target.matrix_tiles,
+        # Measured on an H200; how fast they are elsewhere is not known.
+        matrix_splits=target.matrix_tiles and vendor == "nvidia",
         cache_bytes=guess_cache_bytes(
             is_gpu=is_gpu,
             is_discrete=properties.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,

@@ -18,6 +18,7 @@ from tflgpu.kernel import evaluate
 from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
 from tflgpu.kernel.tree import (
     Binary,
+    Bitcast,
     Buffer,
     Builtin,
     Call,
@@ -306,6 +307,9 @@ class _WgslPrinter(Printer):
                 x = self._call(self.type_name(wide), x)
             return self._helper(f"to_{target.scalar.value}", target.width, x)
         return self._call(self.type_name(target), x)
+
+    def bitcast(self, expr: Bitcast, x: Code) -> Code:
+        return self._call(f"bitcast<{self.type_name(expr.type)}>", x)
 
     def vec(self, expr: Vec, *parts: Code) -> Code:
         return self._call(self.type_name(expr.type), *parts)

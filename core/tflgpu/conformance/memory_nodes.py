@@ -58,6 +58,32 @@ def half_rounding() -> Program:
     return Program(k.build(), (2, 1, 1), [data, np.zeros(32, np.float16)], {1: want})
 
 
+def half_values() -> Program:
+    """f32 values rounded to f16 and computed with as f32 again, in vectors of every width:
+    halves to even, beyond 65504, and values whose sign is all that is left.
+
+    Subnormals are left out: WGSL lets a device flush them.
+    """
+    k = Builder("half_values", (4, 1, 1))
+    src = k.buffer("src", Scalar.F32, 4, "read")
+    dst = k.buffer("dst", Scalar.F32, 4, "write")
+    x = k.let(k.load(src, k.global_id(0)), "x")
+    parts = [k.vec(x.lanes[:2]), x.lane(2), x.lane(3)]
+    back = [k.cast(k.let(k.cast(p, Scalar.F16), "half"), Scalar.F32) for p in parts]
+    lanes = k.vec([*back[0].lanes, *back[1:]])
+    whole = k.cast(k.cast(x, Scalar.F16), Scalar.F32)
+    with k.if_((k.global_id(0) % 2).eq(0)):
+        k.store(dst, k.global_id(0), whole * 2.0)
+    with k.else_():
+        k.store(dst, k.global_id(0), lanes * 2.0)
+    data = np.random.default_rng(1).normal(0, 300, 64).astype(np.float32)
+    data[:8] = [2049, 2051, 65519, 65520, -65520, 0.1, -0.0, -1e-9]
+    data[16:24] = data[:8]
+    with np.errstate(over="ignore"):
+        want = data.astype(np.float16).astype(np.float32) * np.float32(2)
+    return Program(k.build(), (4, 1, 1), [data, np.zeros(64, np.float32)], {1: want})
+
+
 def literals() -> Program:
     """Literals arrive exactly: limits, subnormals, infinities."""
     floats = [0.1, 1 / 3, 1e-38, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6]
@@ -184,5 +210,5 @@ def shared_f16x4() -> Program:
 KERNELS: list[tuple[Callable[[], Program], Scalar | None]] = [
     (half_rounding, None), (literals, None), (constants, None), (precedence, None),
     (dot_products, None), (shared_f32x3, None), (shared_i32x4, None), (shared_u32x2, None),
-    (shared_f16x4, Scalar.F16),
+    (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ run that same kernel.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -204,10 +205,52 @@ def _cast_cases(scalar: Scalar) -> list[Case]:
     return found
 
 
+def _bit_cases(scalar: Scalar) -> list[Case]:
+    """Bits read as another type; numbers only, since a device may change a NaN's."""
+
+    def to(target: Scalar) -> Callable[..., Expr]:
+        return lambda k, a: k.bitcast(a, target)
+
+    def shorten(k: Builder, a: Expr) -> Expr:
+        return k.bitcast(k.bitcast(a, Scalar.U32) & 0xFFFFE000, Scalar.F32)
+
+    def normal(k: Builder, a: Expr) -> Expr:
+        return k.bitcast(a & 0x3FFFFFFF | 0x00800000, Scalar.F32)
+
+    if scalar is Scalar.F32:
+        return [
+            Case("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("f", "i", a), arity=1),
+            Case("bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("f", "I", a), arity=1),
+            Case("bits and back", scalar, shorten,
+                 lambda a: _bits("I", "f", _bits("f", "I", a) & 0xFFFFE000), arity=1),
+        ]  # fmt: skip
+    if scalar is Scalar.I32:
+        return [
+            Case("bits as u32", Scalar.U32, to(Scalar.U32), lambda a: _bits("i", "I", a), arity=1)
+        ]
+    if scalar is not Scalar.U32:
+        return []
+    return [
+        Case("bits as i32", Scalar.I32, to(Scalar.I32), lambda a: _bits("I", "i", a), arity=1),
+        Case("bits as f32", Scalar.F32, normal,
+             lambda a: _bits("I", "f", a & 0x3FFFFFFF | 0x00800000), arity=1),
+    ]  # fmt: skip
+
+
+def _bits(source: str, target: str, value: float) -> Any:
+    return struct.unpack(target, struct.pack(source, value))[0]
+
+
 def table(scalar: Scalar) -> list[Case]:
     """All cases whose operands are lanes of ``scalar``."""
     own = _float_cases(scalar) if scalar.is_float else _int_cases(scalar)
-    return own + _compare_cases(scalar) + _logic_cases(scalar) + _cast_cases(scalar)
+    return (
+        own
+        + _compare_cases(scalar)
+        + _logic_cases(scalar)
+        + _cast_cases(scalar)
+        + _bit_cases(scalar)
+    )
 
 
 def _binary(op: str) -> Callable[..., Expr]:

@@ -122,6 +122,10 @@ class Builder(MatrixBuilder):
         """Convert lanes (float to integer truncates)."""
         return make.cast(value, scalar)
 
+    def bitcast(self, value: Expr, scalar: Scalar) -> Expr:
+        """Read the bits of 32-bit lanes as another type."""
+        return make.bitcast(value, scalar)
+
     def select(self, cond: Expr, a: Operand, b: Operand) -> Expr:
         """``a`` where ``cond`` holds, else ``b``."""
         return make.select(cond, a, b)

@@ -25,6 +25,7 @@ from tflgpu.kernel.tree import (
     Assign,
     Barrier,
     Binary,
+    Bitcast,
     Break,
     Builtin,
     Call,
@@ -114,6 +115,7 @@ class _Interpreter:
         self._operations: dict[type[Expr], Callable[..., Array]] = {
             Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
             Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
+            Bitcast: self._bitcast,
             Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: self._load,
             SharedLoad: self._shared_load,
         }  # fmt: skip
@@ -324,6 +326,9 @@ class _Interpreter:
 
     def _cast(self, frame: Frame, expr: Cast, x: Array) -> Array:
         return convert(x, expr.type.scalar)
+
+    def _bitcast(self, frame: Frame, expr: Bitcast, x: Array) -> Array:
+        return np.ascontiguousarray(x).view(expr.type.scalar.numpy)
 
     def _vec(self, frame: Frame, expr: Vec, *parts: Array) -> Array:
         return np.stack(np.broadcast_arrays(*parts), axis=-1)

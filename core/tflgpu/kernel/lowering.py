@@ -26,7 +26,7 @@ from tflgpu.kernel.view import Link, ReadView, WriteView, load_broadcast
 
 #: Bytes in f32 from which weights are worth rounding, and from which they are worth testing for
 #: being f16 numbers anyway.
-_MANY_WEIGHTS = 256 << 10
+_MANY_WEIGHTS = 16 << 10
 _FEW_WEIGHTS = 4 << 10
 
 

@@ -18,6 +18,7 @@ from tflgpu.kernel.tree import (
     LOGICAL,
     NUMBER_FUNCTIONS,
     Binary,
+    Bitcast,
     Call,
     Cast,
     Const,
@@ -85,6 +86,20 @@ def cast(value: Expr, scalar: Scalar) -> Expr:
             lane = convert(constant(value.type.with_width(1), value.value), scalar)
         return Const(value.type.with_scalar(scalar), lane[0].item())
     return Cast(value.type.with_scalar(scalar), value)
+
+
+def bitcast(value: Expr, scalar: Scalar) -> Expr:
+    """Read the lanes' bits as ``scalar``; nothing where they have that type.
+
+    Raises:
+        KernelError: one of the types does not have 32 bits, or is not a number.
+    """
+    if value.type.scalar is scalar:
+        return value
+    for each in (value.type.scalar, scalar):
+        if each not in (Scalar.F32, Scalar.I32, Scalar.U32):
+            raise KernelError(f"bits of {value.type.scalar.value} as {scalar.value}: 32 bits only")
+    return Bitcast(value.type.with_scalar(scalar), value)
 
 
 def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:

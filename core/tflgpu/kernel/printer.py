@@ -21,6 +21,7 @@ from tflgpu.kernel.tree import (
     Assign,
     Barrier,
     Binary,
+    Bitcast,
     Break,
     Builtin,
     Call,
@@ -134,6 +135,7 @@ class Printer:
         self._handlers: dict[type[Expr], Callable[..., Code]] = {
             Const: self.const, Name: self.name, Builtin: self.builtin, Unary: self.unary,
             Binary: self.binary, Call: self.call, Select: self.select, Cast: self.cast,
+            Bitcast: self.bitcast,
             Vec: self.vec, Splat: self.splat, Lane: self.lane, Load: self.load,
             SharedLoad: self.shared_load,
         }  # fmt: skip
@@ -194,6 +196,10 @@ class Printer:
 
     def cast(self, expr: Cast, x: Code) -> Code:
         """A value conversion."""
+        raise NotImplementedError
+
+    def bitcast(self, expr: Bitcast, x: Code) -> Code:
+        """Bits read as another type."""
         raise NotImplementedError
 
     def vec(self, expr: Vec, *parts: Code) -> Code:

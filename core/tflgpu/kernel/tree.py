@@ -221,6 +221,15 @@ class Cast(Expr):
 
 
 @attrs.frozen(eq=False)
+class Bitcast(Expr):
+    """The bits of f32, i32 or u32 lanes read as another of these types. What a device makes of
+    a NaN on the way is open."""
+
+    type: Type
+    x: Expr
+
+
+@attrs.frozen(eq=False)
 class Vec(Expr):
     """A vector of as many scalars as its type has lanes."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
@@ -86,7 +87,9 @@ def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
 
 
 def _masked(k: Builder, src: ReadView, outer: Expr, slice_: Expr, inside: Expr) -> Expr:
-    value = k.cast(src.load(k.let(outer, "outer"), k.let(slice_, "slice")), Scalar.F32)
+    # Products are summed in f32: what is stored as f32, as at a part's edges, is not rounded first.
+    wide = attrs.evolve(src, compute=Scalar.F32)
+    value = wide.load(k.let(outer, "outer"), k.let(slice_, "slice"))
     return k.select(inside, value, k.f32(0.0, 4))
 
 

@@ -7,7 +7,7 @@ alternate between two places in shared memory, so one barrier a stage is enough.
 
 In precision F16 operands are rounded to f16. In F32_F16 an operand x is two f16 values,
 
-    high = f16(x),  low = f16((x - high) * 2048),
+    high = x rounded to what an f16 holds,  low = f16((x - high) * 2048),
 
 and high*high + (high*low + low*high) / 2048 is nearly the f32 product (the scale keeps ``low`` of
 small values out of f16's subnormals; low*low, 2^-22 of the whole, is left out). Weights
@@ -36,6 +36,9 @@ from tflgpu.kernels.sharing import items, maybe
 
 #: What ``low`` is scaled by: f16 has 11 bits.
 _LOW_SCALE = 2.0**11
+#: To round an f32's bits to 11 significant ones: half a unit of the last, and the bits kept.
+_HALF_UNIT, _KEPT_BITS = 0x1000, 0xFFFFE000
+_SMALLEST_NORMAL = 2.0**-14  # of f16
 #: The largest f16.
 F16_MAX = 65504.0
 
@@ -194,11 +197,15 @@ class _Stage:
         if len(self.a) == 1:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))
             return
-        # In one expression, so that printers see that the rounding is meant. What overflows ends
-        # as a NaN: infinity, less infinity.
-        rounded = k.let(k.cast(k.cast(reg, Scalar.F16), Scalar.F32), "rounded")
-        rest = (reg - rounded) * _LOW_SCALE
-        k.store_shared(self.a[0], at, k.cast(rounded, Scalar.F16))
+        # Rounded in f32 to what an f16 holds: compilers make more of a conversion there and back
+        # than the product takes. Normal numbers have 11 bits, and the others are multiples of
+        # 2^-24, as all of f32's are between 0.5 and 1.
+        bits = k.bitcast(reg, Scalar.U32) + _HALF_UNIT & _KEPT_BITS
+        is_normal = k.call("abs", reg) >= _SMALLEST_NORMAL
+        subnormal = (reg + 0.75) - 0.75
+        high = k.let(k.select(is_normal, k.bitcast(bits, Scalar.F32), subnormal), "high")
+        rest = (reg - high) * _LOW_SCALE
+        k.store_shared(self.a[0], at, k.cast(high, Scalar.F16))
         k.store_shared(self.a[1], at, k.cast(rest, Scalar.F16))
 
     def _commit_weights(self, at: Expr, item: int) -> None:

@@ -20,6 +20,8 @@ class Body:
         self._code: list[Instruction] = []
         self._builtins: dict[tuple[str, int], Id] = {}
         self._open = True
+        #: Of each f16 value that was made of an f32 one, that one.
+        self.narrowed: dict[Id, Id] = {}
 
     def instructions(self) -> list[Instruction]:
         """Everything between OpFunction and OpFunctionEnd: variables come first of all."""

@@ -6,6 +6,7 @@ from tflgpu.kernel.types import BOOL, Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
+from tflgpu_vulkan.spirv.declare import U32
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 
 #: Of each integer type: the range, and the largest f32 below its upper end.
@@ -28,7 +29,12 @@ def convert(body: Body, source: Type, target: Type, x: Id) -> Id:
     if Scalar.F16 in (a, b) and not body.declarations.target.f16_arithmetic:
         return _convert_moved(body, source, target, x)
     if a.is_float and b.is_float:
-        return body.emit(Op.FConvert, target, x)
+        if x in body.narrowed:
+            return _round_to_f16(body, target, body.narrowed[x])
+        found = body.emit(Op.FConvert, target, x)
+        if b is Scalar.F16:
+            body.narrowed[found] = x
+        return found
     wide = target.with_scalar(Scalar.F32)
     if a is Scalar.F16:
         return convert(body, wide, target, body.emit(Op.FConvert, wide, x))
@@ -40,6 +46,35 @@ def convert(body: Body, source: Type, target: Type, x: Id) -> Id:
         op = Op.ConvertSToF if a is Scalar.I32 else Op.ConvertUToF
         return body.emit(op, target, x)
     return body.emit(Op.Bitcast, target, x)
+
+
+def _round_to_f16(body: Body, kind: Type, x: Id) -> Id:
+    """f32 to f16 and back. NVIDIA's compiler leaves two conversions out, and OpQuantizeToF16 is
+    something else: it flushes subnormals and makes infinity of all above 65504."""
+    words = U32.with_width(kind.width)
+
+    def word(value: int) -> Id:
+        return body.const(words, value)
+
+    bits = body.emit(Op.Bitcast, words, x)
+    sign = body.emit(Op.BitwiseAnd, words, bits, word(0x80000000))
+    bits = body.emit(Op.BitwiseAnd, words, bits, word(0x7FFFFFFF))
+    magnitude = body.emit(Op.Bitcast, kind, bits)
+    # Normal numbers have 11 bits, 13 fewer than an f32; halves go to the even neighbour.
+    odd = body.emit(Op.ShiftRightLogical, words, bits, word(13))
+    odd = body.emit(Op.BitwiseAnd, words, odd, word(1))
+    bits = body.emit(Op.IAdd, words, body.emit(Op.IAdd, words, bits, word(0xFFF)), odd)
+    bits = body.emit(Op.BitwiseAnd, words, bits, word(0xFFFFE000))
+    normal = body.emit(Op.Bitcast, kind, bits)
+    # Subnormal ones are multiples of 2^-24, as all of f32's between 0.5 and 1 are.
+    shift = body.const(kind, 0.75)
+    subnormal = body.f_sub(kind, body.f_add(kind, magnitude, shift), shift)
+    is_normal = body.compare(Op.FOrdGreaterThanEqual, kind, magnitude, body.const(kind, 2.0**-14))
+    found = body.select(kind, is_normal, normal, subnormal)
+    beyond = body.compare(Op.FOrdGreaterThan, kind, found, body.const(kind, 65504.0))
+    found = body.select(kind, beyond, body.const(kind, float("inf")), found)
+    bits = body.emit(Op.Bitcast, words, found)
+    return body.emit(Op.Bitcast, kind, body.emit(Op.BitwiseOr, words, bits, sign))
 
 
 def _convert_moved(body: Body, source: Type, target: Type, x: Id) -> Id:

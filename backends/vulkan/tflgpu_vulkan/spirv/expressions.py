@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tflgpu.kernel.tree import (
     Binary,
+    Bitcast,
     Builtin,
     Call,
     Cast,
@@ -73,6 +74,7 @@ class Expressions:
         self._handlers: dict[type[Expr], Callable[..., Id]] = {
             Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
             Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
+            Bitcast: self._bitcast,
             Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: memory.load,
             SharedLoad: memory.load_shared,
         }  # fmt: skip
@@ -129,17 +131,10 @@ class Expressions:
         return self._body.select(expr.type, cond, a, b)
 
     def _cast(self, expr: Cast, x: Id) -> Id:
-        inner = expr.x
-        if (
-            expr.type.scalar is Scalar.F32
-            and isinstance(inner, Cast)
-            and inner.type.scalar is Scalar.F16
-            and inner.x.type == expr.type
-        ):
-            # There and back is rounding, and NVIDIA's compiler leaves two conversions out.
-            inner_x = self._values[id(inner.x)]
-            return self._body.emit(Op.QuantizeToF16, expr.type, inner_x)
         return convert(self._body, expr.x.type, expr.type, x)
+
+    def _bitcast(self, expr: Bitcast, x: Id) -> Id:
+        return self._body.emit(Op.Bitcast, expr.type, x)
 
     def _vec(self, expr: Vec, *parts: Id) -> Id:
         return self._body.emit(Op.CompositeConstruct, expr.type, *parts)

@@ -56,7 +56,6 @@ class Op(enum.IntEnum):
     UConvert = 113
     SConvert = 114
     FConvert = 115
-    QuantizeToF16 = 116
     Bitcast = 124
     SNegate = 126
     FNegate = 127
