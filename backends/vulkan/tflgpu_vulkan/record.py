@@ -160,10 +160,11 @@ def record(
     commands: Commands,
     memory: PlanMemory,
     launches: Sequence[Launch],
+    staging: Sequence[Region],
     timers: Timers | None = None,
 ) -> Any:
     """One command buffer for a whole run: copies in, dispatches with the barriers that they
-    need (every one of them where they are timed), copies out."""
+    need (every one of them where they are timed), copies of the outputs to ``staging``."""
     buffer = commands.begin()
     if timers:
         timers.reset(buffer)
@@ -179,11 +180,15 @@ def record(
         if timers:
             dispatch_barrier(buffer)
             timers.stamp(buffer, 2 * index + 1)
-    if any(a is not b for a, b in zip(memory.outputs, memory.output_staging, strict=True)):
-        download_barrier(buffer)
-        if _copy(buffer, memory.outputs, memory.output_staging):
-            copied_barrier(buffer)
+    _download(buffer, memory, staging)
     written_barrier(buffer)
+    return commands.end(buffer)
+
+
+def record_download(commands: Commands, memory: PlanMemory, staging: Sequence[Region]) -> Any:
+    """A command buffer that copies the outputs of the last run once more."""
+    buffer = commands.begin()
+    _download(buffer, memory, staging)
     return commands.end(buffer)
 
 
@@ -193,6 +198,13 @@ def record_one(commands: Commands, launch: Launch) -> Any:
     launch.add_to(buffer)
     written_barrier(buffer)
     return commands.end(buffer)
+
+
+def _download(buffer: Any, memory: PlanMemory, staging: Sequence[Region]) -> None:
+    if any(a is not b for a, b in zip(memory.outputs, staging, strict=True)):
+        download_barrier(buffer)
+        if _copy(buffer, memory.outputs, staging):
+            copied_barrier(buffer)
 
 
 def _copy(buffer: Any, sources: Sequence[Region], targets: Sequence[Region]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tflgpu.errors import DeviceError, StateError
@@ -14,8 +15,16 @@ from tflgpu.runtime.protocols import DispatchTime, Plan
 from tflgpu_vulkan.blocks import Region
 from tflgpu_vulkan.context import Commands, Context
 from tflgpu_vulkan.memory import PlanMemory
+from tflgpu_vulkan.outputs import Outputs, OutputSet
 from tflgpu_vulkan.pipelines import Pipeline
-from tflgpu_vulkan.record import Descriptors, Launch, Timers, record, record_one
+from tflgpu_vulkan.record import (
+    Descriptors,
+    Launch,
+    Timers,
+    record,
+    record_download,
+    record_one,
+)
 
 
 class VulkanRecording:
@@ -40,10 +49,11 @@ class VulkanRecording:
         self._closed = False
         self._failure = ""
         self._inputs = tuple(memory.input_arrays)
-        self._outputs = tuple(memory.output_arrays)
+        self._outputs: Outputs | None = None
+        self._guarded_outputs = tuple(memory.output_arrays) if memory.band else ()
         self._timers: Timers | None = None
-        self._all: Any = None
-        self._timed: Any = None
+        self._timed: tuple[OutputSet | None, Any] | None = None
+        self._has_run = False
         self._single: list[Any] = []
         self._launches: list[Launch] = []
         self._commands = Commands(context)
@@ -59,7 +69,9 @@ class VulkanRecording:
             if memory.band:
                 self._single = [record_one(self._commands, launch) for launch in self._launches]
             else:
-                self._all = record(self._commands, memory, self._launches)
+                into = partial(record, self._commands, memory, self._launches)
+                again = partial(record_download, self._commands, memory)
+                self._outputs = Outputs(context, memory, into, again)
         except DeviceError:
             self._release()
             raise
@@ -72,7 +84,7 @@ class VulkanRecording:
     @property
     def outputs(self) -> Sequence[Array]:
         """Host arrays, one per plan output."""
-        return self._outputs
+        return self._guarded_outputs if self._outputs is None else self._outputs.current.arrays
 
     @property
     def dispatches(self) -> int:
@@ -90,10 +102,11 @@ class VulkanRecording:
         with self._lock:
             self._check_usable()
             try:
-                if self._memory.band:
+                if self._outputs is None:
                     self._run_guarded()
                 else:
-                    self._commands.submit(self._all, "running")
+                    self._commands.submit(self._outputs.for_run().commands, "running")
+                self._has_run = True
             except BaseException as error:
                 # An interrupted run too: it is still on the device.
                 self._failure = str(error) or type(error).__name__
@@ -117,13 +130,39 @@ class VulkanRecording:
                 self._failure = str(error) or type(error).__name__
                 raise
 
+    def lend(self, index: int) -> Array | None:
+        """Output ``index`` of the last run, for the caller to keep (see `Lender`); None for small
+        outputs, where host and device share memory, and while too many are kept.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._outputs is None or not self._has_run:
+                return None
+            return self._outputs.lend(index, self._submit_download)
+
+    def settle(self) -> None:
+        """Let `outputs` be memory that nobody was lent, with the results of the last run.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run, or memory ran out.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._outputs is not None:
+                self._outputs.settle(self._submit_download)
+
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._inputs = self._outputs = ()
+            self._inputs = self._guarded_outputs = ()
             if self._failure:
                 self._context.wait_idle()  # something of it may be running
             self._release()
@@ -136,15 +175,24 @@ class VulkanRecording:
 
     # Inside
 
+    def _submit_download(self, commands: Any) -> None:
+        try:
+            self._commands.submit(commands, "reading outputs")
+        except BaseException as error:
+            self._failure = str(error) or type(error).__name__
+            raise
+
     def _release(self) -> None:
         if self._timers is not None:
             self._timers.release()
+        if self._outputs is not None:
+            self._outputs.release()
         self._commands.release()
         if self._descriptors is not None:
             self._descriptors.release()
         self._memory.release()
         self._launches = []
-        self._all = self._timed = None
+        self._timed = None
         self._single = []
 
     def _check_usable(self) -> None:
@@ -156,8 +204,13 @@ class VulkanRecording:
     def _run_timed(self) -> list[DispatchTime]:
         if self._timers is None:
             self._timers = Timers(self._context, len(self._launches))
-            self._timed = record(self._commands, self._memory, self._launches, self._timers)
-        self._commands.submit(self._timed, "profiling")
+        into = self._outputs.for_run() if self._outputs is not None else None
+        if self._timed is None or self._timed[0] is not into:
+            regions = self._memory.output_staging if into is None else into.regions
+            timed = record(self._commands, self._memory, self._launches, regions, self._timers)
+            self._timed = into, timed
+        self._commands.submit(self._timed[1], "profiling")
+        self._has_run = True
         return [
             DispatchTime(launch.dispatch.label, launch.dispatch.kernel.name, seconds)
             for launch, seconds in zip(self._launches, self._timers.seconds(), strict=True)

@@ -180,7 +180,8 @@ class Interpreter:
             self._main.set(tensor_index, value)
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any:
-        """A copy of an output, an input, a constant, or (if preserved) any tensor.
+        """An output, an input, a constant, or (if preserved) any tensor, for the caller to keep
+        and change: a copy, or the memory that the device wrote it to, which it gives up.
 
         Raises:
             InputError: no such tensor or subgraph, or a tensor that is not kept.

@@ -30,6 +30,9 @@ from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
+#: Bytes from which on results are taken over rather than copied.
+_LENT = 256 << 10
+
 OpenSession = Callable[[Graph], Session]
 
 
@@ -193,7 +196,9 @@ class Subgraph:
         return tensors[index]
 
     def get(self, index: int) -> Any:
-        """A copy of a tensor's contents; a NumPy scalar where it has no dimensions.
+        """A tensor's contents, for the caller alone; a NumPy scalar where it has no dimensions.
+
+        They are copied, unless the device can let go of the memory that it wrote them to.
 
         Raises:
             As `array`.
@@ -201,6 +206,11 @@ class Subgraph:
         source = self.array(index)
         if not source.ndim:
             return source.copy()[()]
+        if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
+            lent = self._memory.session.lend(int(index))
+            if lent is not None:
+                return lent
+            source = self.array(index)
         result = self._pool.empty(source.shape, source.dtype)
         copy(result, source)
         return result
@@ -246,9 +256,10 @@ class Subgraph:
         Raises:
             As `array`.
         """
-        array = self.array(index)
         if self._memory is not None:
-            return self._memory.view(array)
+            self._memory.session.settle()
+            return self._memory.view(self.array(index))
+        array = self.array(index)
         view: Array = array.view()
         return view
 

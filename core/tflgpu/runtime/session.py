@@ -18,6 +18,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import OpDef
 from tflgpu.passes.float_view import float_view
+from tflgpu.runtime.lending import Lender
 from tflgpu.runtime.protocols import NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
 from tflgpu.runtime.report import DelegationReport, Refusal
@@ -64,11 +65,32 @@ class Session:
             self._moves.append(moves)
             for value, array in zip(step.outputs, step.recording.outputs, strict=True):
                 self._arrays[value.id] = array
+        self._lenders = self._find_lenders(graph)
+        self._moving: dict[int, Step] = {}  # whose next run may leave its outputs elsewhere
         self._after = self._convert_outputs(graph)
         for value in (*graph.inputs, *graph.outputs):
             if value.id not in self._arrays:
                 self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
         self._closed = False
+
+    def _find_lenders(self, graph: Graph) -> dict[int, tuple[Lender, int, Step]]:
+        """By value: what can be lent. Nothing inside may rely on where such a step's outputs are,
+        so that they must all be results of the graph, read by no other step and not converted."""
+        read = {value.id for step in self._steps for value in step.inputs}
+        results = {value.id for value in graph.outputs}
+        found: dict[int, tuple[Lender, int, Step]] = {}
+        for step in self._steps:
+            recording = step.recording
+            if isinstance(recording, Lender) and all(
+                value.id in results and value.id not in read and _is_home(value, array)
+                for value, array in zip(step.outputs, recording.outputs, strict=True)
+            ):
+                found.update((v.id, (recording, i, step)) for i, v in enumerate(step.outputs))
+        return found
+
+    def _look_up_outputs(self, step: Step) -> None:
+        for value, array in zip(step.outputs, step.recording.outputs, strict=True):
+            self._arrays[value.id] = array
 
     def _convert_outputs(self, graph: Graph) -> list[tuple[Array, Array]]:
         """Outputs whose device type differs (booleans) get an array of their own type."""
@@ -83,7 +105,8 @@ class Session:
 
     @property
     def arrays(self) -> Mapping[int, Array]:
-        """Host arrays by value id, at the same address until `close`."""
+        """Host arrays by value id, at the same address until `close`; where something was lent,
+        the outputs' until the next run."""
         return self._arrays
 
     @property
@@ -104,8 +127,36 @@ class Session:
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             step.recording.run()
+        while self._moving:
+            self._look_up_outputs(self._moving.popitem()[1])
         for target, source in self._after:
             np.copyto(target, source, casting="unsafe")
+
+    def lend(self, value_id: int) -> Array | None:
+        """A tensor's array for the caller to keep and change, with the results of the last run.
+        None where it has to be copied.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        if value_id not in self._lenders:
+            return None
+        recording, index, step = self._lenders[value_id]
+        lent = recording.lend(index)
+        self._look_up_outputs(step)
+        if lent is not None:
+            self._moving[id(step)] = step
+        return lent
+
+    def settle(self) -> None:
+        """See to it that nobody was lent what `arrays` has.
+
+        Raises:
+            DeviceError: the device failed, or memory ran out.
+        """
+        for recording, _, step in self._lenders.values():
+            recording.settle()
+            self._look_up_outputs(step)
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
