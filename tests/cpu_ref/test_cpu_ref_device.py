@@ -172,7 +172,7 @@ def bad_constant(plan: Plan) -> Plan:
     ("change", "message"),
     [
         (bad_alignment, "#0 MUL: dst is at arena offset 4"),
-        (bad_arena, "arena: bytes 64 to 116 of a block of 80"),
+        (bad_arena, "#0 MUL: dst is bytes 64 to 116 of an arena of 80"),
         (bad_count, "2 bindings for the 3 buffers"),
         (bad_overlap, "dst of kernel affine is written and overlaps"),
         (bad_constant, "dst is bound to a constant"),
@@ -259,4 +259,4 @@ def test_an_ill_formed_kernel_is_a_compile_error() -> None:
     kernel = affine()
     unbound = attrs.evolve(kernel, buffers=kernel.buffers[::2])  # without c
     with pytest.raises(CompileError, match="load from c, which is not a readable buffer"):
-        CpuRefDevice().load(plan_of(first=unbound))
+        CpuRefDevice().load(with_refs(plan_of(first=unbound), InputRef(0), ArenaRef(16, 4 * N)))
