@@ -17,6 +17,7 @@ from tflgpu.runtime.protocols import Plan, Recording
 
 from tflgpu_cpu_ref.dump import dump
 from tflgpu_cpu_ref.plugin import INTERPRETER as INFO
+from tflgpu_cpu_ref.plugin import REFERENCES
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
 # What every GPU API guarantees, not what NumPy could do: a kernel that passes here is portable.
@@ -40,7 +41,8 @@ class CpuRefDevice:
             DeviceError: ``index`` is that of no cpu_ref device.
         """
         if index != INFO.index:
-            raise DeviceError(f"backend {INFO.backend} has devices 0 and 1, not {index}")
+            there = ", ".join(f"{d.index} = {d.name}" for d in (REFERENCES, INFO))
+            raise DeviceError(f"backend {INFO.backend} has no device {index}; there are {there}")
         self.info = INFO
         self.caps = CAPS
         self.alignment = 16

@@ -74,10 +74,14 @@ def _capabilities(target: Target) -> Outcome:
 
 
 def _no_such_device(target: Target) -> Outcome:
+    """The error lists the devices that there are."""
+
     def look() -> None:
         target.registry.open_device(target.backend, 10_000, DelegateOptions()).close()
 
-    refused(look, "opening device 10000", DeviceError)
+    info = target.device.info
+    what = "opening device 10000"
+    says(refused(look, what, DeviceError), what, f"{info.index} = {info.name}")
     return None
 
 

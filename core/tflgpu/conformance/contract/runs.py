@@ -292,9 +292,9 @@ def _profile(device: Device) -> Outcome:
             kernels = [t.kernel for t in times]
             assert kernels == ["affine"] * 4, f"profile names the kernels {kernels}"
             seconds = [t.seconds for t in times]
-            assert all(s >= 0 for s in seconds), f"negative times: {seconds}"
+            assert all(s > 0 for s in seconds), f"some dispatches took no time: {seconds}"
             # A tick of another length, or the wrong unit, is off by far more.
-            assert 0 < sum(seconds) < elapsed, (
+            assert sum(seconds) < elapsed, (
                 f"four dispatches took {seconds} seconds by the device's timers, and profile() "
                 f"{elapsed} in all"
             )

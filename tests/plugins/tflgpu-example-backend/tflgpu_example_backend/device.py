@@ -36,7 +36,7 @@ class ExampleDevice:
 
     def __init__(self, index: int) -> None:
         if index != DEVICE.index:
-            raise DeviceError(f"backend {DEVICE.backend} has device 0 only, not {index}")
+            raise DeviceError(f"there is no device {index}, only 0 = {DEVICE.name}")
         self._recordings: WeakSet[ExampleRecording] = WeakSet()
         self._closed = False
 
