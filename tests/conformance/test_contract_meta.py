@@ -17,9 +17,10 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import DeviceInfo, DispatchTime, Plan, Recording
+from tflgpu.runtime.protocols import DeviceInfo, DispatchTime, NodeRun, Plan, Recording
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording
+from tflgpu_cpu_ref.references import ReferenceDevice
 
 
 class Spoilt:
@@ -232,6 +233,25 @@ def test_a_broken_promise_is_noticed(name: str) -> None:
         KEPT.clear()
         _SHARED.clear()
         target.close()
+
+
+class Nodes(ReferenceDevice):
+    """References whose recordings close without a trace, and whose device does not close."""
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        self._closed = False
+        recording = super().load_nodes(run)
+        recording.close = lambda: None  # type: ignore[method-assign]
+        return recording
+
+
+def test_a_node_device_that_does_not_close_is_noticed() -> None:
+    target = Target(registry(), "cpu_ref", 0, Nodes(), opener=Nodes)
+    for name in ("recording_closes", "device_closes"):
+        (check,) = (c for c in device_checks() if c.id == f"0/nodes/{name}")
+        with pytest.raises(AssertionError, match=r"closed .* raised nothing; StateError was due"):
+            check.run(target)
+    target.close()
 
 
 class Unchecked(Spoilt):

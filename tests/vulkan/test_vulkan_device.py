@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from tflgpu.conformance.plans import (
     affine,
     chain,
+    chain_expected,
     dispatch,
     io,
     plan,
@@ -47,6 +49,16 @@ def test_constants_larger_than_a_piece_of_the_upload(
 def test_halves_are_stored_and_dispatches_timed_everywhere(device: Any) -> None:
     assert device.caps.f16_storage
     assert len(device.load(chain(257, device.alignment, steps=4)).profile()) == 4
+
+
+def test_a_queue_without_timestamps_runs_and_times_nothing(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = device.load(chain(257, device.alignment))
+    monkeypatch.setattr(device._context, "details", attrs.evolve(device._context.details, tick=0.0))
+    recording.inputs[0][...] = whole(257)
+    assert recording.profile() == []
+    assert (recording.outputs[0] == chain_expected(whole(257))).all()
 
 
 def test_more_memory_than_there_is(open_device: Callable[..., Any]) -> None:

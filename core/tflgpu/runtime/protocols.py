@@ -245,11 +245,15 @@ class NodeDevice(Protocol):
         ...
 
     def load_nodes(self, run: NodeRun) -> Recording:
-        """Prepare nodes for running."""
+        """Prepare nodes for running.
+
+        Raises:
+            StateError: the device is closed.
+        """
         ...
 
     def close(self) -> None:
-        """Release the device."""
+        """Release the device; twice is harmless."""
         ...
 
 

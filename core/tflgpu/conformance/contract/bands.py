@@ -51,6 +51,10 @@ def _right(count: int, device: Device) -> Outcome:
             fill(recording, x)
             recording.run()
             same(np.array(recording.outputs[0]), chain_expected(x), f"run {seed} between bands")
+        fill(recording, whole(count, 2))
+        recording.profile()
+        got = np.array(recording.outputs[0])
+        same(got, chain_expected(whole(count, 2)), "a profile between bands: its output")
     return None
 
 
