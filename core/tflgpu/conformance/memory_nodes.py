@@ -241,6 +241,9 @@ def shared_f16x4() -> Program:
     return _shared(Type(Scalar.F16, 4))
 
 
+#: Kernels whose zeros must have the right sign; a sum may have either.
+SIGNED: tuple[Callable[[], Program], ...] = (literals, half_literals)
+
 #: Kernels for devices that store 16-bit floats, whatever they compute in.
 HALVES: tuple[Callable[[], Program], ...] = (half_rounding, half_rounding_x2, half_rounding_x1)
 

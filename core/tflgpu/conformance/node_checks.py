@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
-from tflgpu.conformance.memory_nodes import HALVES, KERNELS, move, move_data
+from tflgpu.conformance.memory_nodes import HALVES, KERNELS, SIGNED, move, move_data
 from tflgpu.conformance.node_table import (
     COUNT,
     GROUPS,
@@ -223,7 +223,7 @@ def _program(make: Callable[[], Program], device: Device) -> None:
     got = run_kernel(device, program.kernel, program.groups, program.arrays)
     for index, want in program.want.items():
         name = program.kernel.buffers[index].name
-        wrong = ~_identical(got[index], want)
+        wrong = ~_identical(got[index], want, signs=make in SIGNED)
         if wrong.any():
             at = int(np.argmax(wrong))
             raise AssertionError(
@@ -231,11 +231,13 @@ def _program(make: Callable[[], Program], device: Device) -> None:
             )
 
 
-def _identical(got: Array, want: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where numbers are the same, to the sign of zero, or none both."""
+def _identical(got: Array, want: Array, *, signs: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where both are the same number, or none; with ``signs`` to the sign of zero."""
     equal = got == want
     if want.dtype.kind == "f":
-        equal = (equal & (np.signbit(got) == np.signbit(want))) | (np.isnan(got) & np.isnan(want))
+        if signs:
+            equal &= np.signbit(got) == np.signbit(want)
+        equal |= np.isnan(got) & np.isnan(want)
     return np.asarray(equal)
 
 
