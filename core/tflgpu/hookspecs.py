@@ -47,7 +47,8 @@ def tflgpu_open_device(
 ) -> Device | NodeDevice | None:
     """Open device ``index`` of one of your backends; None for others'.
 
-    Raises `DeviceError` where it cannot be opened.
+    Raises `DeviceError` where it cannot be opened; where there is no such device, the error lists
+    those that there are, as "0 = its name".
     """
 
 

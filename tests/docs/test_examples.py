@@ -17,6 +17,8 @@ import tflgpu
 from tflgpu import plugins
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
+from tflgpu.conformance.suite import Suite
+from tflgpu.conformance.target import Target
 from tflgpu.kernel.lowering import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Plugin, Registry
@@ -118,6 +120,12 @@ def test_the_minimal_backend(with_plugin: Any) -> None:
     assert report.delegated_nodes == 1
     (refusal,) = report.refusals
     assert "the ReLU engine has no NEG" in refusal.reason
+    suite = Suite.of(plugins.registry(), "minimal")
+    target = Target.open(plugins.registry(), "minimal")
+    verdicts = {c.id: suite.judge(c, target) for c in suite.select([0])}
+    assert {i: v.detail for i, v in verdicts.items() if v.status == "failed"} == {}
+    assert verdicts["0/nodes/recording_closes"].status == "passed"
+    target.close()
 
 
 def python_blocks(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from opencl_plans import affine, biased, dispatch, io, plan
+from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.protocols import InputRef, OutputRef, Plan, Ref

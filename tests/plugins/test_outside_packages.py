@@ -18,6 +18,9 @@ PACKAGES = ("tflgpu-example-backend", "tflgpu-example-op", "tflgpu-broken")
 
 
 def run(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    # Before the folders that this process was told of, not instead of them.
+    paths = [environment.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
     return subprocess.run(
         [sys.executable, *arguments], env={**os.environ, **environment}, text=True, check=False,
         capture_output=True, timeout=500,

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-# Kernels and plans that every backend's tests run.
-for area in ("kernel", "opencl"):
-    sys.path.append(str(Path(__file__).parents[1] / area))
+# Kernels that several backends' tests run.
+sys.path.append(str(Path(__file__).parents[1] / "kernel"))
 
 
 @pytest.fixture

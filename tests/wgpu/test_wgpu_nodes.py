@@ -1,4 +1,5 @@
-"""Printed WGSL, compiled and run, against the kernel interpreter.
+"""Printed WGSL: functions to the accuracy that WebGPU promises, what WGSL refuses, what it reads
+otherwise. Level 1 of the conformance suite runs every node of the kernel language.
 
 Tolerances are those of the WebGPU Shading Language (section "Floating Point Accuracy"), plus what
 NumPy's own function may be off where it is not exact; for what WGSL leaves to drivers but this
@@ -16,7 +17,7 @@ from kernel_cases import GROUPS, Case, build_table, operands, result_of, table, 
 from kernel_programs import PROGRAMS, Program
 from tflgpu.errors import KernelError
 from tflgpu.kernel import Builder, interpret, make
-from tflgpu.kernel.types import I32, Scalar, Type
+from tflgpu.kernel.types import Scalar, Type
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 
@@ -93,85 +94,17 @@ _LOOSE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def test_dot_of_whole_numbers(runner: Any) -> None:
-    for width in (2, 3, 4):
-        k = Builder("dots", (8, 1, 1))
-        a = k.buffer("a", Scalar.F32, 1, "read")
-        dst = k.buffer("dst", Scalar.F32, 1, "write")
-        i = k.let(k.global_id(0))
-        x = k.vec([k.load(a, i * width + lane) for lane in range(width)])
-        y = k.vec([k.load(a, i * width + lane) for lane in reversed(range(width))])
-        k.store(dst, i, k.dot(x, y))
-        data = np.random.default_rng(0).integers(-99, 99, 8 * width).astype(np.float32)
-        rows = data.reshape(8, width)
-        got = runner.run(k.build(), (1, 1, 1), [data, np.zeros(8, np.float32)])
-        assert np.array_equal(got[1], (rows * rows[:, ::-1]).sum(1))
-
-
-@pytest.mark.parametrize("writable", [False, True], ids=["as declared", "all writable"])
 @pytest.mark.parametrize("make_program", PROGRAMS, ids=lambda make: make.__name__)
-def test_program(runner: Any, make_program: Callable[[], Program], writable: bool) -> None:
+def test_program_with_every_buffer_writable(
+    runner: Any, make_program: Callable[[], Program]
+) -> None:
     program = make_program()
-    got = runner.run(program.kernel, program.groups, program.arrays, writable=writable)
+    got = runner.run(program.kernel, program.groups, program.arrays, writable=True)
     for index, want in program.want.items():
         assert np.array_equal(got[index], want)
 
 
-# Memory
-
-STORED = [Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16]
-
-
-def extremes(scalar: Scalar, count: int) -> np.ndarray:
-    """Numbers that a wrong conversion would change: limits, subnormals of f16, negatives."""
-    rng = np.random.default_rng(count)
-    if scalar.is_float:
-        info = np.finfo(scalar.numpy)
-        data = rng.normal(0, 4, count).astype(scalar.numpy)
-        data[:5] = [info.max, info.min, -0.0, 1.5, np.inf]
-        return data
-    limits = np.iinfo(scalar.numpy)
-    data = rng.integers(limits.min, limits.max, count, endpoint=True).astype(scalar.numpy)
-    data[:2] = [limits.min, limits.max]
-    return data
-
-
-@pytest.mark.parametrize("as_scalar", [None, Scalar.F32], ids=["own type", "as f32"])
-@pytest.mark.parametrize("lanes", [False, True], ids=["vectors", "lanes"])
-@pytest.mark.parametrize("width", [1, 2, 4])
-@pytest.mark.parametrize("scalar", STORED, ids=lambda s: s.value)
-def test_load_and_store(
-    runner: Any, scalar: Scalar, width: int, lanes: bool, as_scalar: Scalar | None
-) -> None:
-    needs_f16(runner, scalar)
-    if as_scalar is not None and not scalar.is_float:
-        pytest.skip("only floats are read as f32")
-    data = extremes(scalar, 12 * width)
-    k = Builder("move", (4, 1, 1))
-    src, dst = k.buffer("src", scalar, width, "read"), k.buffer("dst", scalar, width, "write")
-    i = k.let(k.global_id(0), "i")
-    if lanes:
-        for lane in range(width):
-            at = i * width + lane
-            k.store_lane(dst, at, k.load_lane(src, at, as_scalar))
-    else:
-        k.store(dst, i, k.load(src, i, as_scalar))
-    got = runner.run(k.build(), (3, 1, 1), [data, np.zeros_like(data)])
-    assert got[1].tobytes() == data.tobytes()
-
-
-@pytest.mark.parametrize("width", [1, 2, 4])
-def test_f16_store_rounds_to_nearest_even(runner: Any, width: int) -> None:
-    needs_f16(runner, Scalar.F16)
-    k = Builder("round_off", (4, 1, 1))
-    src = k.buffer("src", Scalar.F32, width, "read")
-    dst = k.buffer("dst", Scalar.F16, width, "write")
-    k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
-    data = np.random.default_rng(0).normal(0, 300, 8 * width).astype(np.float32)
-    data[:4] = [2049, 2051, 65519, 65520]
-    got = runner.run(k.build(), (2, 1, 1), [data, np.zeros(data.size, np.float16)])
-    with np.errstate(over="ignore"):
-        assert got[1].tobytes() == data.astype(np.float16).tobytes()
+# What WGSL has not
 
 
 @pytest.mark.parametrize("scalar", [Scalar.I8, Scalar.U8, Scalar.I16], ids=lambda s: s.value)
@@ -196,38 +129,7 @@ def test_f16_without_the_feature_is_refused() -> None:
     assert WgslDialect(f16=True).source(k.build()).startswith("enable f16;")
 
 
-# Literals, constants and precedence
-
-
-def test_literals_arrive_exactly(runner: Any) -> None:
-    floats = [0.1, 1 / 3, 1.2e-38, 3.4028235e38, -0.0, 16777217.0, np.inf, -np.inf, 1e-6]
-    whole = [-(2**31), 2**31 - 1, 0, -1]
-    k = Builder("literals", (1, 1, 1))
-    f = k.buffer("f", Scalar.F32, 1, "write")
-    i = k.buffer("i", Scalar.I32, 1, "write")
-    u = k.buffer("u", Scalar.U32, 1, "write")
-    for at, number in enumerate([*floats, float("nan")]):
-        k.store(f, at, k.f32(number))
-    for at, value in enumerate(whole):
-        k.store(i, at, k.i32(value))
-    k.store(u, 0, k.const(2**32 - 1, Type(Scalar.U32)))
-    arrays = [np.zeros(10, np.float32), np.zeros(4, np.int32), np.zeros(1, np.uint32)]
-    got = runner.run(k.build(), (1, 1, 1), arrays)
-    assert got[0][:-1].tobytes() == np.array(floats, np.float32).tobytes()
-    assert np.isnan(got[0][-1])
-    assert got[1].tolist() == whole
-    assert got[2].tolist() == [2**32 - 1]
-
-
-def test_half_literals_arrive_exactly(runner: Any) -> None:
-    needs_f16(runner, Scalar.F16)
-    numbers = np.array([0.1, 65504, -65504, 6.1e-5, 1 / 3, np.inf, -np.inf, -0.0], np.float16)
-    k = Builder("literals", (1, 1, 1))
-    dst = k.buffer("dst", Scalar.F16, 1, "write")
-    for at, number in enumerate(numbers.tolist()):
-        k.store(dst, at, k.const(number, Type(Scalar.F16)))
-    got = runner.run(k.build(), (1, 1, 1), [np.zeros(len(numbers), np.float16)])
-    assert got[0].tobytes() == numbers.tobytes()
+# Constants and precedence
 
 
 @pytest.mark.parametrize("scalar", [Scalar.F32, Scalar.I32, Scalar.U32], ids=lambda s: s.value)
@@ -251,34 +153,6 @@ def test_operations_on_constants_never_fail_to_compile(runner: Any, scalar: Scal
     interpret(k.build(), (1, 1, 1), want)
     for found, expected in zip(got, want, strict=True):
         assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
-
-
-def test_precedence_survives_printing(runner: Any) -> None:
-    rng = np.random.default_rng(7)
-    k = Builder("precedence", (1, 1, 1))
-    src = k.buffer("src", Scalar.I32, 1, "read")
-    out = k.buffer("out", Scalar.I32, 1, "write")
-    pool = [k.load(src, i) for i in range(5)]
-    for _ in range(400):
-        a, b = (pool[i] for i in rng.integers(0, len(pool), 2))
-        op = rng.choice(["add", "sub", "mul", "and", "or", "xor", "neg", "select", "shl", "lt"])
-        if op == "neg":
-            pool.append(-a)
-        elif op == "select":
-            pool.append(k.select((a < b) | ~(b < 0) & a.eq(1), a - b, b))
-        elif op == "lt":
-            pool.append(k.cast((a < b).ne(a > 3), Scalar.I32))
-        elif op == "shl":
-            pool.append((a << (b & 7)) >> 2)
-        else:
-            pool.append(make.binary(op, a, b))
-    for at, expr in enumerate(pool):
-        k.store(out, at, expr)
-    data = rng.integers(-20, 20, 5).astype(np.int32)
-    arrays = [data, np.zeros(len(pool), np.int32)]
-    got = runner.run(k.build(), (1, 1, 1), arrays)
-    interpret(k.build(), (1, 1, 1), arrays)
-    assert np.array_equal(got[1], arrays[1])
 
 
 def test_remainders_of_negative_numbers_avoid_the_operator() -> None:
@@ -305,21 +179,3 @@ def test_comparisons_among_arguments_are_no_template_list() -> None:
     x, y = k.let(k.load(src, 0), "x"), k.let(k.load(src, 1), "y")
     k.store(dst, 0, k.cast(k.select(x.eq(3), x < y, y > x), Scalar.I32))
     assert "select((y > x), (x < y), (x == 3))" in WgslDialect().source(k.build())
-
-
-def test_shared_array_of_every_type(runner: Any) -> None:
-    for kind in (Type(Scalar.F32, 3), Type(Scalar.I32, 4), Type(Scalar.U32, 2), I32):
-        k = Builder("exchange", (4, 1, 1))
-        dst = k.buffer("dst", kind.scalar, 1, "write")
-        tile = k.shared("tile", kind, 4)
-        lane = k.let(k.local_id(0))
-        base = k.cast(lane * 10, kind.scalar)
-        value = base if kind.width == 1 else k.vec([base + i for i in range(kind.width)])
-        k.store_shared(tile, lane, value)
-        k.barrier()
-        other = k.let(k.load_shared(tile, (lane + 1) % 4))
-        for i, part in enumerate(other.lanes):
-            k.store(dst, k.global_id(0) * kind.width + i, part)
-        got = runner.run(k.build(), (1, 1, 1), [np.zeros(4 * kind.width, kind.scalar.numpy)])
-        want = [(lane + 1) % 4 * 10 + i for lane in range(4) for i in range(kind.width)]
-        assert got[0].tolist() == want

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from opencl_plans import affine, dispatch, plan
+from tflgpu.conformance.plans import affine, dispatch, plan
 from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, Ref
 from tflgpu_wgpu.placement import place
 

@@ -22,17 +22,16 @@ class Block:
     def __init__(self, name: str, nbytes: int, *, guarded: bool) -> None:
         self.name = name
         self._band = BAND if guarded else 0
-        self._all = np.full(nbytes + 2 * self._band, _PATTERN, np.uint8)
+        try:
+            self._all = np.full(nbytes + 2 * self._band, _PATTERN, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise DeviceError(f"allocating {nbytes} bytes for {name}: {error}") from error
         self.bytes: npt.NDArray[np.uint8] = self._all[self._band : self._band + nbytes]
         self.bytes[...] = 0
 
     def view(self, dtype: np.dtype[Any], offset: int = 0, nbytes: int | None = None) -> Array:
-        """A flat array over ``nbytes`` at ``offset``."""
+        """A flat array over ``nbytes`` at ``offset``, which lie inside."""
         end = len(self.bytes) if nbytes is None else offset + nbytes
-        if not 0 <= offset <= end <= len(self.bytes):
-            raise DeviceError(
-                f"{self.name}: bytes {offset} to {end} of a block of {len(self.bytes)}"
-            )
         return self.bytes[offset:end].view(dtype)
 
     def poison(self) -> None:

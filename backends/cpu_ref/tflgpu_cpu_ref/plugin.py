@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tflgpu.hookspecs import hookimpl
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from tflgpu.runtime.protocols import Device, NodeDevice
 
 NAME = "cpu_ref"
-REFERENCES = DeviceInfo(NAME, 0, "NumPy op references", driver="numpy")
-INTERPRETER = DeviceInfo(NAME, 1, "NumPy kernel interpreter", driver="numpy")
+_DRIVER = f"numpy {np.__version__}"
+REFERENCES = DeviceInfo(NAME, 0, "NumPy op references", driver=_DRIVER)
+INTERPRETER = DeviceInfo(NAME, 1, "NumPy kernel interpreter", driver=_DRIVER)
 
 
 @hookimpl

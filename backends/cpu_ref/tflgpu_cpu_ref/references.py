@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from tflgpu.errors import StateError
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.protocols import DeviceInfo, NodeRun, Recording
+from tflgpu.runtime.protocols import NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
 
 from tflgpu_cpu_ref.plugin import REFERENCES
@@ -23,9 +22,7 @@ class ReferenceDevice:
     """A `NodeDevice` over the op definitions."""
 
     def __init__(self) -> None:
-        self.info = DeviceInfo(
-            REFERENCES.backend, REFERENCES.index, REFERENCES.name, driver=f"numpy {np.__version__}"
-        )
+        self.info = REFERENCES
         # References compute in the tensors' own types; there is nothing to gain from f16.
         self.caps = DeviceCaps(f16_storage=False)
         self._closed = False

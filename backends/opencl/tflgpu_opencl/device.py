@@ -12,6 +12,7 @@ import pyopencl as cl
 from tflgpu.errors import CompileError, StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch, PlannedIO
 
 from tflgpu_opencl.binary_cache import BinaryCache, default_folder
@@ -119,6 +120,7 @@ class OpenCLDevice:
         with self._lock:
             if self._closed:
                 raise StateError(f"the OpenCL device {self._info.name} is closed")
+            check_plan(plan, self)
             sources = {id(d.kernel): self.source(d.kernel) for d in plan.dispatches}
             programs = self._compiler.compile(
                 (d.kernel.name, sources[id(d.kernel)]) for d in plan.dispatches

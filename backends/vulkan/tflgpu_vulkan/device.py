@@ -6,12 +6,13 @@ import contextlib
 import threading
 import weakref
 
-from tflgpu.errors import CompileError, StateError
+from tflgpu.errors import StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
 from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.disk_cache import DiskCache, cache_folder
-from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch
+from tflgpu.runtime.protocols import DeviceInfo, Plan
 
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.memory import PlanMemory
@@ -84,8 +85,10 @@ class VulkanDevice:
         with self._lock:
             if self._closed:
                 raise StateError(f"the Vulkan device {self.info.name} is closed")
+            check_plan(plan, self)
             for dispatch in plan.dispatches:
-                self._check(dispatch)
+                # A name that is never defined would only be a KeyError in the printer.
+                check(dispatch.kernel)
             memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
             try:
                 made = self._pipelines.get((d.kernel for d in plan.dispatches), guard=memory.band)
@@ -115,26 +118,3 @@ class VulkanDevice:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-    # Inside
-
-    def _check(self, dispatch: PlannedDispatch) -> None:
-        """What a driver may not check: it takes anything and fails later, if at all."""
-        kernel, caps = dispatch.kernel, self.caps
-        check(kernel)  # a name that is never defined would only be a KeyError in the printer
-        x, y, z = kernel.workgroup
-        problems = [
-            (x * y * z > caps.max_workgroup,
-             f"workgroups of {x * y * z}, and the device runs at most {caps.max_workgroup}"),
-            (any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
-             f"workgroups of {kernel.workgroup} of {caps.max_workgroup_size}"),
-            (kernel.shared_bytes > caps.shared_bytes,
-             f"{kernel.shared_bytes} bytes of shared memory of {caps.shared_bytes}"),
-            (len(kernel.buffers) > caps.max_bindings,
-             f"{len(kernel.buffers)} buffers of {caps.max_bindings}"),
-            (any(n > m for n, m in zip(dispatch.groups, caps.max_groups, strict=True)),
-             f"{dispatch.groups} workgroups of {caps.max_groups}"),
-        ]  # fmt: skip
-        for wrong, what in problems:
-            if wrong:
-                raise CompileError(f"{dispatch.label}: kernel {kernel.name} has {what}")

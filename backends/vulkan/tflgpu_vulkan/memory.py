@@ -19,7 +19,6 @@ from tflgpu.runtime.protocols import (
     InputRef,
     OutputRef,
     Plan,
-    PlannedDispatch,
     PlannedIO,
     Ref,
 )
@@ -54,7 +53,7 @@ class PlanMemory:
             guarded: Fence every buffer in.
 
         Raises:
-            DeviceError: a binding does not fit the plan or the device, or memory ran out.
+            DeviceError: memory ran out.
         """
         self._context = context
         self._plan = plan
@@ -80,7 +79,7 @@ class PlanMemory:
         self.constants = [
             self._region(f"constant {i}", a.nbytes) for i, a in enumerate(plan.constants)
         ]
-        self.bindings = [self._bind(dispatch) for dispatch in plan.dispatches]
+        self.bindings = [[self._resolve(r) for r in d.refs] for d in plan.dispatches]
         self.input_staging = self._stage(self.inputs)
         self.output_staging = self._stage(self.outputs)
         try:
@@ -165,45 +164,17 @@ class PlanMemory:
             found.append(region.bytes.view(io.dtype.numpy).reshape(io.shape))
         return tuple(found)
 
-    def _bind(self, dispatch: PlannedDispatch) -> list[Region]:
-        kernel = dispatch.kernel
-        if len(kernel.buffers) != len(dispatch.refs):
-            raise DeviceError(
-                f"{dispatch.label}: {len(dispatch.refs)} bindings for the {len(kernel.buffers)} "
-                f"buffers of kernel {kernel.name}"
-            )
-        regions = [self._resolve(dispatch, ref) for ref in dispatch.refs]
-        limit = self._context.details.caps.max_buffer_bytes
-        for region in regions:
-            if region.nbytes > limit:
-                raise DeviceError(
-                    f"{dispatch.label}: {region.name} takes {region.nbytes} bytes, and the device "
-                    f"binds at most {limit}"
-                )
-        return regions
-
-    def _resolve(self, dispatch: PlannedDispatch, ref: Ref) -> Region:
+    def _resolve(self, ref: Ref) -> Region:
         if isinstance(ref, ArenaRef):
-            return self._slice(dispatch, ref)
+            return self._slice(ref)
         if isinstance(ref, ConstRef):
-            regions = self.constants
-        else:
-            regions = self.inputs if isinstance(ref, InputRef) else self.outputs
-        if not 0 <= ref.index < len(regions):
-            raise DeviceError(f"{dispatch.label}: {ref} of {len(regions)}")
-        return regions[ref.index]
+            return self.constants[ref.index]
+        return (self.inputs if isinstance(ref, InputRef) else self.outputs)[ref.index]
 
-    def _slice(self, dispatch: PlannedDispatch, ref: ArenaRef) -> Region:
+    def _slice(self, ref: ArenaRef) -> Region:
         found = self._slices.get(ref)
         if found is not None:
             return found
-        arena, alignment = self._plan.arena_bytes, self._context.details.alignment
-        if ref.offset < 0 or ref.nbytes < 0 or ref.offset + ref.nbytes > arena:
-            raise DeviceError(f"{dispatch.label}: {ref} in an arena of {arena} bytes")
-        if ref.offset % alignment:
-            raise DeviceError(
-                f"{dispatch.label}: {ref} is not aligned to the device's {alignment} bytes"
-            )
         name = f"arena bytes {ref.offset} to {ref.offset + ref.nbytes}"
         if self._arena is None or not ref.nbytes:
             found = self._region(name, ref.nbytes)

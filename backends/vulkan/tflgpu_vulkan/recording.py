@@ -120,10 +120,11 @@ class VulkanRecording:
             StateError: the recording is closed.
             DeviceError: the device failed, now or in an earlier run.
         """
+        if not self._context.details.tick or not self._launches:
+            self.run()
+            return []
         with self._lock:
             self._check_usable()
-            if not self._context.details.tick or not self._launches:
-                return []
             try:
                 return self._run_timed()
             except BaseException as error:

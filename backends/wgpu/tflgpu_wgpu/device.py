@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tflgpu.errors import DeviceError, StateError
+from tflgpu.errors import StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch
 
 from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter
@@ -99,8 +100,7 @@ class WgpuDevice:
         with self._lock:
             if self._closed:
                 raise StateError(f"the WebGPU device {self._info.name} is closed")
-            for dispatch in plan.dispatches:
-                self._check_grid(dispatch)
+            check_plan(plan, self)
             memory = Memory(
                 self._device, plan, limit=self._caps.max_buffer_bytes, guarded=guard_bands
             )
@@ -161,14 +161,6 @@ class WgpuDevice:
         with device_errors(f"binding {dispatch.label}"):
             group: Any = self._device.create_bind_group(layout=pipeline.layout, entries=entries)
         return Launch(pipeline.handle, group, dispatch.groups)
-
-    def _check_grid(self, dispatch: PlannedDispatch) -> None:
-        most = self._caps.max_groups
-        if any(n > m for n, m in zip(dispatch.groups, most, strict=True)):
-            raise DeviceError(
-                f"{dispatch.label}: {dispatch.groups} workgroups of kernel "
-                f"{dispatch.kernel.name}, and the device takes at most {most}"
-            )
 
 
 def _reads_what_it_writes(dispatch: PlannedDispatch, regions: Sequence[Region]) -> bool:

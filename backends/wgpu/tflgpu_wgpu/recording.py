@@ -122,6 +122,7 @@ class WgpuRecording:
         with self._lock:
             self._check_usable()
             if "timestamp-query" not in self._device.features or self._memory.guarded:
+                self.run()
                 return []
             try:
                 with device_errors("profiling"):

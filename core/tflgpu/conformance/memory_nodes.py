@@ -45,17 +45,32 @@ def move(scalar: Scalar, width: int, lanes: bool, as_scalar: Scalar | None) -> K
     return k.build()
 
 
-def half_rounding() -> Program:
+def _rounded(width: int) -> Program:
     """Stores of f32 into f16 round to nearest even, overflow to infinity, and keep subnormals."""
-    k = Builder("half_rounding", (4, 1, 1))
-    src = k.buffer("src", Scalar.F32, 4, "read")
-    dst = k.buffer("dst", Scalar.F16, 4, "write")
+    k = Builder(f"half_rounding_{width}", (4, 1, 1))
+    src = k.buffer("src", Scalar.F32, width, "read")
+    dst = k.buffer("dst", Scalar.F16, width, "write")
     k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
-    data = np.random.default_rng(0).normal(0, 300, 32).astype(np.float32)
-    data[:6] = [2049, 2051, 65519, 65520, 1e-7, -3e-8]
+    data = np.random.default_rng(0).normal(0, 300, 8 * width).astype(np.float32)
+    data[:7] = [2049, 2051, 65519, 65520, 1e-7, -3e-8, 1.00048828125]
     with np.errstate(over="ignore"):
         want = data.astype(np.float16)
-    return Program(k.build(), (2, 1, 1), [data, np.zeros(32, np.float16)], {1: want})
+    return Program(k.build(), (2, 1, 1), [data, np.zeros_like(want)], {1: want})
+
+
+def half_rounding() -> Program:
+    """f32 into f16, by vectors of four."""
+    return _rounded(4)
+
+
+def half_rounding_x2() -> Program:
+    """f32 into f16, by pairs."""
+    return _rounded(2)
+
+
+def half_rounding_x1() -> Program:
+    """f32 into f16, one by one."""
+    return _rounded(1)
 
 
 def half_values() -> Program:
@@ -85,8 +100,11 @@ def half_values() -> Program:
 
 
 def literals() -> Program:
-    """Literals arrive exactly: limits, subnormals, infinities."""
-    floats = [0.1, 1 / 3, 1e-38, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6]
+    """Literals arrive exactly: limits, subnormals, infinities, the sign of zero, no number."""
+    floats = [
+        0.1, 1 / 3, 1e-38, 3.4028235e38, -0.0, 16777217.0, float("inf"), float("-inf"), 1e-6,
+        float("nan"),
+    ]  # fmt: skip
     whole = [-(2**31), 2**31 - 1, 0, -1]
     k = Builder("literals", (1, 1, 1))
     f, i, u = (
@@ -103,6 +121,29 @@ def literals() -> Program:
         2: np.array([2**32 - 1], np.uint32),
     }  # fmt: skip
     return Program(k.build(), (1, 1, 1), [np.zeros_like(a) for a in want.values()], want)
+
+
+def half_literals() -> Program:
+    """16-bit literals arrive exactly."""
+    want = np.array([0.1, 65504, -65504, 6.1e-5, 1 / 3, np.inf, -np.inf, -0.0], np.float16)
+    k = Builder("half_literals", (1, 1, 1))
+    dst = k.buffer("dst", Scalar.F16, 1, "write")
+    for at, number in enumerate(want.tolist()):
+        k.store(dst, at, k.const(number, Type(Scalar.F16)))
+    return Program(k.build(), (1, 1, 1), [np.zeros_like(want)], {0: want})
+
+
+def remainders() -> Program:
+    """Remainders have the sign of what is divided, whatever that of the divisor."""
+    divisors = (3, -3, 8, -8)
+    k = Builder("remainders", (32, 1, 1))
+    src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
+    i = k.let(k.global_id(0))
+    for at, divisor in enumerate(divisors):
+        k.store(dst, i * 4 + at, k.load(src, i) % divisor)
+    x = np.arange(-16, 16).astype(np.int32)
+    want = np.stack([np.fmod(x, d) for d in divisors], 1).reshape(-1)
+    return Program(k.build(), (1, 1, 1), [x, np.zeros_like(want)], {1: want})
 
 
 def constants() -> Program:
@@ -126,7 +167,7 @@ def precedence() -> Program:
     src = k.buffer("src", Scalar.I32, 1, "read")
     out = k.buffer("out", Scalar.I32, 1, "write")
     pool: list[Expr] = [k.load(src, i) for i in range(5)]
-    for _ in range(120):
+    for _ in range(400):
         a, b = (pool[int(i)] for i in rng.integers(0, len(pool), 2))
         op = str(
             rng.choice(["add", "sub", "mul", "and", "or", "xor", "neg", "select", "shl", "lt"])
@@ -191,6 +232,11 @@ def shared_f32x3() -> Program:
     return _shared(Type(Scalar.F32, 3))
 
 
+def shared_i32x1() -> Program:
+    """A shared array of integers."""
+    return _shared(Type(Scalar.I32))
+
+
 def shared_i32x4() -> Program:
     """A shared array of integer vectors."""
     return _shared(Type(Scalar.I32, 4))
@@ -201,14 +247,36 @@ def shared_u32x2() -> Program:
     return _shared(Type(Scalar.U32, 2))
 
 
-def shared_f16x4() -> Program:
+def shared_f16x1() -> Program:
     """A shared array of 16-bit floats."""
+    return _shared(Type(Scalar.F16, 1))
+
+
+def shared_f16x2() -> Program:
+    """A shared array of pairs of 16-bit floats."""
+    return _shared(Type(Scalar.F16, 2))
+
+
+def shared_f16x3() -> Program:
+    """A shared array of vectors of 16-bit floats that no buffer can have."""
+    return _shared(Type(Scalar.F16, 3))
+
+
+def shared_f16x4() -> Program:
+    """A shared array of vectors of four 16-bit floats."""
     return _shared(Type(Scalar.F16, 4))
 
 
+#: Kernels whose zeros must have the right sign; a sum may have either.
+SIGNED: tuple[Callable[[], Program], ...] = (literals, half_literals)
+
+#: Kernels for devices that store 16-bit floats, whatever they compute in.
+HALVES: tuple[Callable[[], Program], ...] = (half_rounding, half_rounding_x2, half_rounding_x1)
+
 #: Kernels by the function that makes them, and the type that a device must have for one.
 KERNELS: list[tuple[Callable[[], Program], Scalar | None]] = [
-    (half_rounding, None), (literals, None), (constants, None), (precedence, None),
-    (dot_products, None), (shared_f32x3, None), (shared_i32x4, None), (shared_u32x2, None),
-    (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
+    (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None),
+    (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None), (shared_i32x4, None),
+    (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
+    (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
 ]  # fmt: skip

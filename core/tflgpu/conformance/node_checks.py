@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
-from tflgpu.conformance.memory_nodes import KERNELS, move, move_data
+from tflgpu.conformance.memory_nodes import HALVES, KERNELS, SIGNED, move, move_data
 from tflgpu.conformance.node_table import (
     COUNT,
     GROUPS,
@@ -64,11 +65,24 @@ def node_checks() -> list[Check]:
     checks += [
         Check(
             f"1/memory/{s.value}x{w}/{'lanes' if lanes else 'vectors'}",
-            partial(_with_kernels, partial(_memory, s, w, lanes), s),
+            partial(_with_kernels, partial(_memory, s, w, lanes, None), s),
         )
         for s in STORED
         for w in (1, 2, 4)
         for lanes in (False, True)
+    ]
+    # What a device stores and does not compute in is read as f32.
+    checks += [
+        Check(
+            f"1/memory/f16x{w}/{'lanes' if lanes else 'vectors'}/as_f32",
+            partial(_with_halves, partial(_memory, Scalar.F16, w, lanes, Scalar.F32)),
+        )
+        for w in (1, 2, 4)
+        for lanes in (False, True)
+    ]
+    checks += [
+        Check(f"1/kernels/{make.__name__}", partial(_with_halves, partial(_program, make)))
+        for make in HALVES
     ]
     for make, scalar in KERNELS:
         run = partial(_with_kernels, partial(_program, make), scalar)
@@ -86,6 +100,12 @@ def _with_kernels(
         return NotApplicable(f"{target.device.info.name} {lacking}")
     check(target.device)
     return None
+
+
+def _with_halves(check: Callable[[Device], None], target: Target) -> Outcome:
+    if not target.caps.f16_storage:
+        return NotApplicable(f"{target.device.info.name} does not store 16-bit floats")
+    return _with_kernels(check, None, target)
 
 
 def _lacks(scalar: Scalar | None, caps: DeviceCaps) -> str | None:
@@ -203,16 +223,29 @@ def _program(make: Callable[[], Program], device: Device) -> None:
     got = run_kernel(device, program.kernel, program.groups, program.arrays)
     for index, want in program.want.items():
         name = program.kernel.buffers[index].name
-        if not np.array_equal(got[index], want, equal_nan=want.dtype.kind == "f"):
-            at = int(np.argmax(got[index] != want))
+        wrong = ~_identical(got[index], want, signs=make in SIGNED)
+        if wrong.any():
+            at = int(np.argmax(wrong))
             raise AssertionError(
                 f"{program.kernel.name}: {name}[{at}] is {got[index][at]!r}, not {want[at]!r}"
             )
 
 
-def _memory(scalar: Scalar, width: int, lanes: bool, device: Device) -> None:
+def _identical(got: Array, want: Array, *, signs: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where both are the same number, or none; with ``signs`` to the sign of zero."""
+    equal = got == want
+    if want.dtype.kind == "f":
+        if signs:
+            equal &= np.signbit(got) == np.signbit(want)
+        equal |= np.isnan(got) & np.isnan(want)
+    return np.asarray(equal)
+
+
+def _memory(
+    scalar: Scalar, width: int, lanes: bool, as_scalar: Scalar | None, device: Device
+) -> None:
     data = move_data(scalar, 12 * width)
-    made = move(scalar, width, lanes, None)
+    made = move(scalar, width, lanes, as_scalar)
     got = run_kernel(device, made, (3, 1, 1), [data, np.zeros_like(data)])
     if got[1].tobytes() != data.tobytes():
         at = int(np.argmax(got[1] != data))

@@ -47,6 +47,17 @@ def add(count: int, scalar: Scalar = Scalar.F32) -> Kernel:
     return k.build()
 
 
+def halves(count: int, width: int = 1) -> Kernel:
+    """``dst[i] = src[i] / 2`` for ``count`` vectors of 16-bit floats, computed in f32."""
+    k = Builder("halves", (_GROUP, 1, 1))
+    src = k.buffer("src", Scalar.F16, width, "read")
+    dst = k.buffer("dst", Scalar.F16, width, "write")
+    i = k.global_id(0)
+    with k.if_(i < count):
+        k.store(dst, i, k.load(src, i, Scalar.F32) * 0.5)
+    return k.build()
+
+
 def stray(count: int, at: int) -> Kernel:
     """Writes 1 to ``count`` floats, as it should, and to element ``at``, which it should not."""
     k = Builder("stray", (_GROUP, 1, 1))
@@ -87,8 +98,27 @@ def plan(
 
 def chain(count: int, alignment: int, steps: int = 3) -> Plan:
     """``steps`` times ``x * 2 + 1``, through two regions of the arena in turn."""
+    return _steps(affine(count), count, alignment, steps)
+
+
+def chain_expected(x: Array, steps: int = 3) -> Array:
+    """What `chain` gives for whole numbers, exactly."""
+    return (x * 2.0**steps + (2.0**steps - 1)).astype(np.float32)
+
+
+def backwards(count: int, alignment: int, steps: int) -> Plan:
+    """``steps`` times ``x + 1``, each step turning the order of the elements around."""
+    k = Builder("backwards", (_GROUP, 1, 1))
+    src = k.buffer("src", Scalar.F32, 1, "read")
+    dst = k.buffer("dst", Scalar.F32, 1, "write")
+    i = k.let(k.global_id(0))
+    with k.if_(i < count):
+        k.store(dst, i, k.load(src, count - 1 - i) + 1.0)
+    return _steps(k.build(), count, alignment, steps)
+
+
+def _steps(kernel: Kernel, count: int, alignment: int, steps: int) -> Plan:
     stride = -(-count * 4 // alignment) * alignment
-    kernel = affine(count)
     arena = [ArenaRef(i * stride, count * 4) for i in range(2)]
     refs: list[Ref] = [InputRef(0), *(arena[i % 2] for i in range(steps - 1)), OutputRef(0)]
     return plan(
@@ -98,11 +128,6 @@ def chain(count: int, alignment: int, steps: int = 3) -> Plan:
         arena=2 * stride,
         alignment=alignment,
     )
-
-
-def chain_expected(x: Array, steps: int = 3) -> Array:
-    """What `chain` gives for whole numbers, exactly."""
-    return (x * 2.0**steps + (2.0**steps - 1)).astype(np.float32)
 
 
 def biased(count: int) -> Plan:

@@ -34,6 +34,8 @@ class Target:
         device: The opened device.
         tolerance_scale: Factor on every tolerance, from the backend's profile.
         examples: Generated cases an op, None for the fixed selection.
+        opener: Opens another device like this one, None for the registry's way. For a backend's
+            own tests, where it has devices that no option asks for.
     """
 
     registry: Registry
@@ -42,6 +44,7 @@ class Target:
     device: Device | NodeDevice
     tolerance_scale: float = 1.0
     examples: int | None = None
+    opener: Callable[[], Device | NodeDevice] | None = None
     kernels: KernelRegistry = attrs.Factory(
         lambda self: KernelRegistry(self.registry.rules(self.backend)), takes_self=True
     )
@@ -106,7 +109,9 @@ class Target:
 
     def reopen(self) -> Target:
         """A second, independent device of the same index."""
-        return Target.open(self.registry, self.backend, self.index, examples=self.examples)
+        if self.opener is None:
+            return Target.open(self.registry, self.backend, self.index, examples=self.examples)
+        return attrs.evolve(self, device=self.opener(), kept={})
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
         """What ``make`` gives, made at the first call for ``key``."""

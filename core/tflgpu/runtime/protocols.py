@@ -4,7 +4,9 @@ A backend's device takes a `Plan` and gives a `Recording`. Everything that can b
 done in `Device.load`: compiling, allocating, uploading constants, binding, recording.
 
 Threading: a device may be used from several threads; it guards itself. A recording is used by
-one thread at a time.
+one thread at a time. Several devices may be open at once, also of one index.
+
+Level 0 of the conformance suite asks for all of this.
 """
 
 from __future__ import annotations
@@ -81,7 +83,11 @@ class Probe:
 
 @attrs.frozen
 class ArenaRef:
-    """``nbytes`` at ``offset`` in the arena (offset is a multiple of `Plan.alignment`)."""
+    """``nbytes`` at ``offset`` in the arena (offset is a multiple of `Plan.alignment`).
+
+    What is written through a region is read through an equal one. Regions that overlap otherwise
+    hold data at different times, so a device may give each memory of its own.
+    """
 
     offset: int
     nbytes: int
@@ -168,7 +174,9 @@ class Recording(Protocol):
 
     `inputs` and `outputs` are host arrays of the plan's shapes and dtypes, mapped or pinned
     where the API allows it: write the inputs, call `run`, read the outputs. They stay valid,
-    at the same address, until `close`; outputs are overwritten by the next `run`.
+    at the same address, until `close`; outputs are overwritten by the next `run`, inputs are
+    left alone. Arrays that someone still holds after `close`, of the recording or of its device,
+    keep their contents and can be read and written.
     """
 
     @property
@@ -185,12 +193,20 @@ class Recording(Protocol):
         """Upload, run every dispatch, download; return when the outputs are there.
 
         Raises:
-            DeviceError: the device failed; the recording must not be run again.
+            StateError: the recording or its device is closed.
+            DeviceError: the device failed, now or in an earlier run: a recording that has failed
+                keeps failing, and says what was wrong first.
         """
         ...
 
     def profile(self) -> Sequence[DispatchTime]:
-        """Run once with a timer around every dispatch. Empty where the device has no timers."""
+        """Run once with a timer around every dispatch, in the plan's order. Empty where the device
+        has no timers; the outputs are there all the same.
+
+        Raises:
+            StateError: the recording or its device is closed.
+            DeviceError: as `run`.
+        """
         ...
 
     def close(self) -> None:
@@ -229,11 +245,15 @@ class NodeDevice(Protocol):
         ...
 
     def load_nodes(self, run: NodeRun) -> Recording:
-        """Prepare nodes for running."""
+        """Prepare nodes for running.
+
+        Raises:
+            StateError: the device is closed.
+        """
         ...
 
     def close(self) -> None:
-        """Release the device."""
+        """Release the device; twice is harmless."""
         ...
 
 
@@ -260,11 +280,17 @@ class Device(Protocol):
         """Compile (in parallel, cached), allocate, upload, bind and record.
 
         With ``guard_bands`` every buffer has a pattern before and after it, and `Recording.run`
-        raises `DeviceError` naming the buffer where a kernel wrote outside.
+        raises `DeviceError` where a kernel wrote outside, naming the dispatch, the kernel, the
+        buffer and the place. What is read, by a kernel or from an output, and was not written in
+        this run has all bits set: NaN as a float, -1 as an integer.
+
+        A plan that was refused leaves the device as it was.
 
         Raises:
+            StateError: the device is closed.
             CompileError: the driver refused a kernel; carries source and log.
-            DeviceError: out of memory, or the device is gone.
+            DeviceError: the plan does not fit together or is over a limit of `caps` (see
+                `tflgpu.runtime.check_plan`), memory ran out, or the device is gone.
         """
         ...
 
@@ -273,5 +299,5 @@ class Device(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the device; recordings loaded on it must be closed before."""
+        """Close what was loaded on it and release the device; twice is harmless."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
@@ -18,9 +19,12 @@ from tflgpu_minimal.plugin import INFO
 class ReluEngine:
     """Takes RELU; the partitioner keeps the rest on the CPU and reports the reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
+        if index != INFO.index:
+            raise DeviceError(f"there is no device {index}, only {INFO.index} = {INFO.name}")
         self.info = INFO
         self.caps = DeviceCaps(f16_storage=False)
+        self._closed = False
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """None for yes, else the reason why not."""
@@ -32,10 +36,13 @@ class ReluEngine:
 
     def load_nodes(self, run: NodeRun) -> Recording:
         """Everything that can be done once is done here; `Recording.run` does the rest."""
+        if self._closed:
+            raise StateError("the ReLU engine is closed")
         return _Recording(run)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Refuse further work; twice is harmless."""
+        self._closed = True
 
 
 class _Recording:
@@ -46,6 +53,7 @@ class _Recording:
             for node in run.nodes
             for v in (node.input(0), node.outputs[0])
         }
+        self._closed = False
 
     @property
     def inputs(self) -> Sequence[Array]:
@@ -56,12 +64,17 @@ class _Recording:
         return [self._arrays[v.id] for v in self._run.outputs]
 
     def run(self) -> None:
+        if self._closed:
+            raise StateError("this recording is closed")
         for node in self._run.nodes:
             source, target = node.input(0), node.outputs[0]
             np.maximum(self._arrays[source.id], 0, out=self._arrays[target.id])
 
     def profile(self) -> Sequence[DispatchTime]:
+        """There are no timers: a run, and no times."""
+        self.run()
         return ()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Refuse further runs; twice is harmless."""
+        self._closed = True

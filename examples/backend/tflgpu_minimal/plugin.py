@@ -34,4 +34,4 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> No
         return None
     from tflgpu_minimal.device import ReluEngine
 
-    return ReluEngine()
+    return ReluEngine(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import numpy as np
 from tflgpu.errors import CompileError, DeviceError, KernelError, StateError
@@ -10,6 +11,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernel import Kernel, interpret
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
+from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.protocols import (
     ArenaRef,
     ConstRef,
@@ -29,39 +31,46 @@ class ExampleDevice:
 
     info = DEVICE
     #: What the kernels may use. Promise only what is there: the suite tests every promise.
-    caps = DeviceCaps(f16_storage=True, max_workgroup=128, max_bindings=12)
+    caps = DeviceCaps(f16_storage=True, max_workgroup=128, max_bindings=12, vendor=DEVICE.vendor)
     alignment = 64
 
     def __init__(self, index: int) -> None:
         if index != DEVICE.index:
-            raise DeviceError(f"backend {DEVICE.backend} has device 0 only, not {index}")
+            raise DeviceError(f"there is no device {index}, only 0 = {DEVICE.name}")
+        self._recordings: WeakSet[ExampleRecording] = WeakSet()
         self._closed = False
 
     def load(self, plan: Plan, *, guard_bands: bool = False) -> ExampleRecording:
         """Check the kernels (a GPU would compile them) and bind the plan to memory."""
         if self._closed:
             raise StateError("the example device is closed")
+        check_plan(plan, self)
         for dispatch in plan.dispatches:
             try:
                 check(dispatch.kernel)
             except KernelError as error:
                 source = self.source(dispatch.kernel)
                 raise CompileError(f"{dispatch.label}: {error}\n{source}") from error
-        return ExampleRecording(plan)
+        recording = ExampleRecording(plan, guard_bands)
+        self._recordings.add(recording)
+        return recording
 
     def source(self, kernel: Kernel) -> str:
         """What is compiled: here, the tree itself."""
         return f"kernel {kernel.name}\n{len(kernel.body)} statements"
 
     def close(self) -> None:
-        """Refuse further plans; twice is harmless."""
+        """Close what was loaded, and refuse further plans; twice is harmless."""
         self._closed = True
+        for recording in list(self._recordings):
+            recording.close()
 
 
 class ExampleRecording:
     """`tflgpu.runtime.protocols.Recording`: everything that can be done once is done here."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, guard_bands: bool) -> None:
+        self._guard_bands = guard_bands
         self._arena = np.zeros(plan.arena_bytes, np.uint8)
         self._constants = plan.constants
         self._inputs = [_array(io) for io in plan.inputs]
@@ -84,6 +93,11 @@ class ExampleRecording:
         """Run every dispatch in order."""
         if self._closed:
             raise StateError("this recording is closed")
+        if self._guard_bands:
+            # The interpreter finds what is written outside a buffer. What no kernel wrote is to
+            # be NaN, or -1.
+            for array in (self._arena, *self._outputs):
+                array.reshape(-1).view(np.uint8).fill(0xFF)
         for dispatch, arrays in self._bound:
             try:
                 interpret(dispatch.kernel, dispatch.groups, arrays)
@@ -91,7 +105,8 @@ class ExampleRecording:
                 raise DeviceError(f"{dispatch.label}: {error}") from error
 
     def profile(self) -> Sequence[DispatchTime]:
-        """There are no timers."""
+        """There are no timers: a run, and no times."""
+        self.run()
         return ()
 
     def close(self) -> None:

@@ -1,0 +1,21 @@
+"""Level 0: the device contract of `tflgpu.runtime.protocols`, with plans made by hand."""
+
+from __future__ import annotations
+
+from tflgpu.conformance.check import Check
+from tflgpu.conformance.contract.bands import band_checks
+from tflgpu.conformance.contract.leaks import leak_checks
+from tflgpu.conformance.contract.lifetimes import lifetime_checks
+from tflgpu.conformance.contract.nodes import node_device_checks
+from tflgpu.conformance.contract.refusals import refusal_checks
+from tflgpu.conformance.contract.runs import run_checks
+
+__all__ = ["device_checks"]
+
+
+def device_checks() -> list[Check]:
+    """Every check of the contract."""
+    return [
+        *run_checks(), *refusal_checks(), *band_checks(), *lifetime_checks(), *leak_checks(),
+        *node_device_checks(),
+    ]  # fmt: skip

@@ -1,0 +1,294 @@
+"""Level 0 notices devices that break one promise each: the kernel interpreter, spoilt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.conformance.check import NotApplicable
+from tflgpu.conformance.contract import device_checks
+from tflgpu.conformance.target import Target
+from tflgpu.errors import TflgpuError
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.tree import Kernel
+from tflgpu.plugins import registry
+from tflgpu.runtime.protocols import DeviceInfo, DispatchTime, NodeRun, Plan, Recording
+from tflgpu_cpu_ref.device import CpuRefDevice
+from tflgpu_cpu_ref.recording import CpuRefRecording
+from tflgpu_cpu_ref.references import ReferenceDevice
+
+
+class Spoilt:
+    """A device whose recordings are made by ``spoil(recording, plan, bands)``, from right ones."""
+
+    def __init__(self, spoil: Callable[[Any, Plan, bool], Recording]) -> None:
+        self._device = CpuRefDevice()
+        self._spoil = spoil
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._device.info
+
+    @property
+    def caps(self) -> DeviceCaps:
+        return self._device.caps
+
+    @property
+    def alignment(self) -> int:
+        return self._device.alignment
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
+        loaded = self._device.load(plan, guard_bands=guard_bands)
+        return self._spoil(loaded, plan, guard_bands)
+
+    def source(self, kernel: Kernel) -> str:
+        return self._device.source(kernel)
+
+    def close(self) -> None:
+        self._device.close()
+
+
+class Wrapped:
+    """A recording that does what another does."""
+
+    def __init__(self, inner: CpuRefRecording, plan: Plan, guarded: bool) -> None:
+        self.inner, self.plan, self.guarded = inner, plan, guarded
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        return self.inner.inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        return self.inner.outputs
+
+    def run(self) -> None:
+        self.inner.run()
+
+    def profile(self) -> Sequence[DispatchTime]:
+        return self.inner.profile()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class FreshOutputs(Wrapped):
+    """Outputs are other arrays after every run."""
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        return [np.array(a) for a in self.inner.outputs]
+
+
+class Consumed(Wrapped):
+    """A run leaves nothing in its inputs."""
+
+    def run(self) -> None:
+        super().run()
+        for array in self.inputs:
+            array.fill(0)
+
+
+class Backwards(Wrapped):
+    """Dispatches do not wait for those before them."""
+
+    def run(self) -> None:
+        self.inner._bound.reverse()
+        self.inner.run()
+        self.inner._bound.reverse()
+
+
+class Unclosed(Wrapped):
+    """Goes on after close."""
+
+    def close(self) -> None:
+        pass
+
+
+class ClosedOnce(Wrapped):
+    """Closing twice is an error of its own."""
+
+    closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            raise KeyError("no such handle")
+        self.closed = True
+        super().close()
+
+
+class Forgiving(Wrapped):
+    """Runs again after it failed, as if nothing had happened."""
+
+    def run(self) -> None:
+        if not self.inner._dead or self.inner._dead == "closed":
+            self.inner.run()
+
+
+class Milliseconds(Wrapped):
+    """Times in another unit."""
+
+    def profile(self) -> Sequence[DispatchTime]:
+        return [DispatchTime(t.label, t.kernel, t.seconds * 1000) for t in self.inner.profile()]
+
+
+class Late(Wrapped):
+    """Times of a plan that was not run."""
+
+    def profile(self) -> Sequence[DispatchTime]:
+        kept = [np.array(a) for a in self.outputs]
+        times = self.inner.profile()
+        for array, old in zip(self.outputs, kept, strict=True):
+            array[...] = old
+        return times
+
+
+class Zeroed(Wrapped):
+    """Guard bands come with memory that is zero."""
+
+    def run(self) -> None:
+        self.inner.run()
+        if self.guarded:
+            for array in self.outputs:
+                np.nan_to_num(array, copy=False)
+
+
+KEPT: list[Array] = []
+
+
+class Leaking(Wrapped):
+    """Keeps what it was loaded with."""
+
+    def close(self) -> None:
+        KEPT.append(np.ones(1 << 18, np.float32))
+        super().close()
+
+
+class Freed(Wrapped):
+    """Writes over its arrays when it is closed."""
+
+    def close(self) -> None:
+        for array in (*self.inputs, *self.outputs):
+            array.fill(0)
+        super().close()
+
+
+class OneThread(Wrapped):
+    """Works in the thread only that loaded the test's modules."""
+
+    def run(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("another thread")
+        self.inner.run()
+
+
+_SHARED: dict[tuple[Any, ...], Wrapped] = {}
+
+
+def one_for_all(inner: CpuRefRecording, plan: Plan, guarded: bool) -> Recording:
+    """Plans with the same inputs and outputs share a recording."""
+    found = _SHARED.setdefault((plan.inputs, plan.outputs), Wrapped(inner, plan, guarded))
+    return Wrapped(found.inner, plan, guarded)
+
+
+#: What is spoilt, which cases have to say so, and what they say.
+SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], str]] = {
+    "fresh outputs": (FreshOutputs, ["arrays_stay"], "host arrays moved between runs"),
+    "consumed inputs": (Consumed, ["arrays_stay"], "an input after a run: element"),
+    "any order": (
+        Backwards, ["chain/*", "dispatches_in_order", "arena_in_turns"], "element 0 is .*nan",
+    ),
+    "runs after close": (Unclosed, ["a_run_after_close"], "running a closed .* raised nothing"),
+    "closes once": (ClosedOnce, ["recording_closes_twice"], "no such handle"),
+    "forgets failures": (
+        Forgiving, ["guard_bands/output/*", "guard_bands/arena/*"],
+        "running a recording that failed raised nothing",
+    ),
+    "milliseconds": (Milliseconds, ["profile"], "by the device's timers"),
+    "no run to profile": (Late, ["profile"], "profile 0: its output: element"),
+    "zero between bands": (Zeroed, ["guard_bands/not_written"], "an unwritten region is"),
+    "leaking": (Leaking, ["loads_take_no_memory"], "every 40 loads took"),
+    "arrays freed": (Freed, ["arrays_outlive_their_device"], "an output after close: element"),
+    "one thread": (OneThread, ["threads"], "thread 0 of 4: RuntimeError: another thread"),
+    "one for all": (one_for_all, ["recordings_apart", "another_device"], "share memory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_broken_promise_is_noticed(name: str) -> None:
+    spoil, wanted, message = SPOILT[name]
+    checks = [c for c in device_checks() if any(fnmatchcase(c.id, f"0/{w}") for w in wanted)]
+    target = Target(registry(), "cpu_ref", 1, Spoilt(spoil), opener=lambda: Spoilt(spoil))
+    try:
+        assert len(checks) >= len(wanted)
+        for check in checks:
+            with pytest.raises((AssertionError, KeyError), match=message):
+                check.run(target)
+    finally:
+        KEPT.clear()
+        _SHARED.clear()
+        target.close()
+
+
+class Nodes(ReferenceDevice):
+    """References whose recordings close without a trace, and whose device does not close."""
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        self._closed = False
+        recording = super().load_nodes(run)
+        recording.close = lambda: None  # type: ignore[method-assign]
+        return recording
+
+
+def test_a_node_device_that_does_not_close_is_noticed() -> None:
+    target = Target(registry(), "cpu_ref", 0, Nodes(), opener=Nodes)
+    for name in ("recording_closes", "device_closes"):
+        (check,) = (c for c in device_checks() if c.id == f"0/nodes/{name}")
+        with pytest.raises(AssertionError, match=r"closed .* raised nothing; StateError was due"):
+            check.run(target)
+    target.close()
+
+
+class Unchecked(Spoilt):
+    """Takes plans that its memory does not fit, and kernels over its limits."""
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
+        try:
+            return super().load(plan, guard_bands=guard_bands)
+        except TflgpuError:
+            return super().load(Plan(0, 16, (), plan.inputs, plan.outputs, ()))
+
+
+class Foreign(Spoilt):
+    """Lets its driver's errors through."""
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
+        try:
+            return super().load(plan, guard_bands=guard_bands)
+        except TflgpuError as error:
+            raise OSError(-6, str(error)) from error
+
+
+@pytest.mark.parametrize("kind", [Unchecked, Foreign])
+def test_whoever_refuses_nothing_is_noticed(kind: type[Spoilt]) -> None:
+    target = Target(registry(), "cpu_ref", 1, kind(Wrapped), opener=lambda: kind(Wrapped))
+    ids = ("0/bindings/*", "0/limits/*", "0/a_broken_kernel")
+    checks = [c for c in device_checks() if any(fnmatchcase(c.id, i) for i in ids)]
+    assert len(checks) > 10
+    for check in checks:
+        with pytest.raises(AssertionError, match=r"raised nothing|which is no"):
+            check.run(target)
+    target.close()
+
+
+def test_the_wrapper_itself_keeps_every_promise() -> None:
+    target = Target(registry(), "cpu_ref", 1, Spoilt(Wrapped), opener=lambda: Spoilt(Wrapped))
+    for check in device_checks():
+        outcome = check.run(target)
+        assert outcome is None or isinstance(outcome, NotApplicable), check.id
+    target.close()
