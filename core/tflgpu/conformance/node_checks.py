@@ -26,6 +26,7 @@ from tflgpu.conformance.node_table import (
 )
 from tflgpu.conformance.plans import io, plan
 from tflgpu.conformance.programs import PROGRAMS, Program
+from tflgpu.conformance.subgroup_nodes import subgroup_checks
 from tflgpu.conformance.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
@@ -51,7 +52,7 @@ STORED = (
 
 
 def node_checks() -> list[Check]:
-    """Tables of operations, programs, moves of every type, and single kernels."""
+    """Tables of operations, programs, moves of every type, single kernels, and shuffles."""
     checks = [
         Check(f"1/operations/{s.value}x{w}", partial(_with_kernels, partial(_table, s, w), s))
         for s in (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
@@ -73,7 +74,7 @@ def node_checks() -> list[Check]:
     for make, scalar in KERNELS:
         run = partial(_with_kernels, partial(_program, make), scalar)
         checks.append(Check(f"1/kernels/{make.__name__}", run))
-    return checks
+    return checks + subgroup_checks(_compare)
 
 
 def _with_kernels(
@@ -199,7 +200,10 @@ def _beyond_class(name: str, got: Array, want: Array, operands: Sequence[Array])
 
 
 def _program(make: Callable[[], Program], device: Device) -> None:
-    program = make()
+    _compare(device, make())
+
+
+def _compare(device: Device, program: Program) -> None:
     got = run_kernel(device, program.kernel, program.groups, program.arrays)
     for index, want in program.want.items():
         name = program.kernel.buffers[index].name
