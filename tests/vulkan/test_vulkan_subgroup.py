@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from test_spirv import _dispatched
 from tflgpu.errors import KernelError
 from tflgpu.kernel import Builder, Kernel
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.subgroup import largest_group
 from tflgpu.kernel.types import Scalar
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.registry import builtin_ops
+from tflgpu_vulkan.spirv.module import module_of
+from tflgpu_vulkan.spirv.target import Target
 
 NVIDIA, INTEL, AMD = 0x10DE, 0x8086, 0x1002
 
@@ -54,6 +63,18 @@ def test_what_a_driver_allows(
     assert _widest_shuffle(query, vendor) == widest
 
 
+def test_the_probe_agrees_with_drivers_that_are_known(runner: Any) -> None:
+    """A printer that is wrong would only look like a device without shuffles."""
+    from tflgpu_vulkan.features import details_of
+
+    context = runner.device._context
+    if context.info.vendor not in ("mesa", "nvidia"):
+        pytest.skip(f"{runner.name}: it is not known in which order it fills subgroups")
+    details = details_of(context.instance, context.physical)
+    assert not isinstance(details, str)
+    assert runner.device.caps.subgroup_shuffle == details.target.subgroup_shuffle >= 4
+
+
 def test_an_opened_device_exchanges_what_it_says(runner: Any) -> None:
     size = runner.device.caps.subgroup_shuffle
     if not size:
@@ -84,6 +105,25 @@ def test_what_the_probe_does_not_find_the_device_has_not(
     assert opened.caps.subgroup_shuffle == 0
     with pytest.raises(KernelError, match="a shuffle, which this device does not have"):
         opened.source(exchange(1))
+
+
+def _kernels(op: OpDef, caps: DeviceCaps) -> list[Kernel]:
+    return [kernel for precision in Precision for kernel in _dispatched(op, precision, caps)]
+
+
+@pytest.mark.parametrize(
+    "name", ["SOFTMAX", "MEAN", "ARG_MAX", "AVERAGE_POOL_2D", "FULLY_CONNECTED"]
+)
+def test_modules_of_teams_are_valid(spirv_tool: Callable[[str], str], name: str) -> None:
+    tool = spirv_tool("spirv-val")
+    caps = DeviceCaps(max_bindings=32, is_gpu=True, f16_arithmetic=True, subgroup_shuffle=32)
+    target = Target(f16_arithmetic=True, subgroup_shuffle=32)
+    kernels = [k for k in _kernels(builtin_ops()[name], caps) if largest_group(k)]
+    assert kernels
+    for module in {module_of(kernel, target) for kernel in kernels}:
+        command = [tool, "--target-env", "vulkan1.1", "-"]
+        done = subprocess.run(command, input=module, capture_output=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
 def test_the_probe_s_kernels_are_not_counted(open_device: Callable[..., Any]) -> None:

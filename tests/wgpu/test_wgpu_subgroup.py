@@ -37,6 +37,13 @@ def test_what_an_adapter_allows(
     assert widest_shuffle(info, {"shader-f16"}) == 0
 
 
+def test_the_probe_finds_what_is_known(device: Any) -> None:
+    """A printer that is wrong would only look like a device without shuffles."""
+    if device.caps.vendor not in ("mesa", "nvidia"):
+        pytest.skip(f"{device.info.name}: it is not known in which order it fills subgroups")
+    assert device.caps.subgroup_shuffle >= (32 if device.caps.vendor == "nvidia" else 4)
+
+
 def test_more_than_it_has_is_refused(device: Any) -> None:
     size = device.caps.subgroup_shuffle
     if size > 1:
