@@ -30,16 +30,16 @@ class Subgroups:
         self.loaded += 1
         recording = self._device.load(plan, guard_bands=guard_bands)
         run, moved = recording.run, self._moved
-        one_axis = plan.dispatches[0].kernel.workgroup[1] == 1
 
         def run_and_move() -> None:
             run()
             given = recording.inputs[0]
-            rows = recording.outputs[0].reshape(-1, given.size)
             i = np.arange(given.size)
-            for row, values in enumerate(rows):
-                source = moved(1 << row, i, one_axis)
-                values[:] = np.where(source < 0, 7777, given[source])
+            for step, results in zip(plan.dispatches, recording.outputs, strict=True):
+                one_axis = step.kernel.workgroup[1] == 1
+                for row, values in enumerate(results.reshape(-1, given.size)):
+                    source = moved(1 << row, i, one_axis)
+                    values[:] = np.where(source < 0, 7777, given[source])
 
         recording.run = run_and_move  # type: ignore[method-assign]
         return recording

@@ -7,6 +7,7 @@ of one axis and in one of two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -39,31 +40,38 @@ def probe_shuffle(device: Device, widest: int) -> int:
         return 0
     widest = 1 << (widest.bit_length() - 1)
     try:
-        return min(_largest(device, shape, widest) for shape in _SHAPES)
+        return _largest(device, widest)
     except TflgpuError:
         return 0
 
 
-def _largest(device: Device, shape: Size3, widest: int) -> int:
-    # In the row of a workgroup of two axes there may be fewer than that many.
-    masks = _masks(min(shape[0], widest))
+def _largest(device: Device, widest: int) -> int:
     total = _COUNT * _GROUPS
-    kernel = _kernel(shape, masks)
-    values, results = (
-        PlannedIO(name, (n,), DType.I32, n * 4)
-        for name, n in (("values", total), ("results", total * len(masks)))
-    )
-    step = PlannedDispatch(kernel, (_GROUPS, 1, 1), (InputRef(0), OutputRef(0)), kernel.name)
-    recording = device.load(Plan(0, device.alignment, (), (values,), (results,), (step,)))
+    given = np.random.default_rng(3).permutation(total).astype(np.int32)
+    # In the row of a workgroup of two axes there may be fewer than that many.
+    masks = [_masks(min(shape[0], widest)) for shape in _SHAPES]
+    recording = device.load(_plan(device.alignment, masks))
     try:
-        given = np.random.default_rng(3).permutation(total).astype(np.int32)
         recording.inputs[0][...] = given
-        recording.outputs[0][...] = -1
+        for results in recording.outputs:
+            results[...] = -1
         recording.run()
-        found = np.array(recording.outputs[0]).reshape(len(masks), total)
+        found = [np.array(results).reshape(-1, total) for results in recording.outputs]
     finally:
         recording.close()
-    return _right(found, given, masks, widest)
+    return min(_right(f, given, m, widest) for f, m in zip(found, masks, strict=True))
+
+
+def _plan(alignment: int, masks: Sequence[tuple[int, ...]]) -> Plan:
+    total = _COUNT * _GROUPS
+    counts = [total, *(total * len(m) for m in masks)]
+    values, *results = (PlannedIO(f"io{i}", (n,), DType.I32, n * 4) for i, n in enumerate(counts))
+    kernels = [_kernel(shape, m) for shape, m in zip(_SHAPES, masks, strict=True)]
+    steps = tuple(
+        PlannedDispatch(kernel, (_GROUPS, 1, 1), (InputRef(0), OutputRef(i)), kernel.name)
+        for i, kernel in enumerate(kernels)
+    )
+    return Plan(0, alignment, (), (values,), tuple(results), steps)
 
 
 def _right(found: Array, given: Array, masks: tuple[int, ...], widest: int) -> int:
