@@ -11,6 +11,7 @@ import weakref
 from tflgpu.errors import CompileError, DeviceError, KernelError, StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
+from tflgpu.kernel.subgroup import LARGEST
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.protocols import Plan, Recording
@@ -28,6 +29,7 @@ CAPS = DeviceCaps(
     max_workgroup=256,
     shared_bytes=48 * 1024,
     max_buffer_bytes=1 << 31,
+    subgroup_shuffle=LARGEST,
 )
 
 

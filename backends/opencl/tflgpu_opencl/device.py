@@ -14,9 +14,10 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch, PlannedIO
+from tflgpu.runtime.subgroup_probe import probe_shuffle
 
 from tflgpu_opencl.binary_cache import BinaryCache, default_folder
-from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memory
+from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memory, widest_shuffle
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.half import computes_in_half
@@ -81,8 +82,16 @@ class OpenCLDevice:
             tiles = f16 and runs_matrix_tiles(self._context, self._handle, self._compiler)
             caps = caps_of(self._handle, f16_arithmetic=f16)
             self._caps = attrs.evolve(caps, matrix_tiles=tiles, matrix_splits=tiles)
-        self._dialect = dialect or OpenCLDialect(f16_arithmetic=f16, matrix_tiles=tiles)
+        printer = OpenCLDialect(
+            f16_arithmetic=f16, matrix_tiles=tiles, subgroup_shuffle=widest_shuffle(self._handle),
+            shuffle_ptx=caps.vendor == "nvidia",
+        )  # fmt: skip
+        self._dialect: Dialect = dialect or printer
         self._closed = False
+        if dialect is None:
+            size = probe_shuffle(self, printer.subgroup_shuffle)
+            self._dialect = attrs.evolve(printer, subgroup_shuffle=size)
+            self._caps = attrs.evolve(self._caps, subgroup_shuffle=size)
 
     @property
     def info(self) -> DeviceInfo:

@@ -8,11 +8,13 @@ import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.subgroup import LARGEST
 from tflgpu.runtime.protocols import DeviceInfo, Probe
 
 NAME = "opencl"
 _MAX_BINDINGS = 64
 _POINTER_BYTES = 8
+_LEAST_SUBGROUP = 8
 #: Part of a vendor's name or of a platform's, in the order in which they are looked for: a
 #: software platform reports the vendor of the machine's CPU.
 _PLATFORMS = (("portable computing language", "pocl"),)
@@ -177,6 +179,21 @@ def _subgroup(handle: Any) -> int:
         if width:
             return width
     return 0
+
+
+def widest_shuffle(handle: Any) -> int:
+    """The most neighbours that may be in one subgroup in every kernel; 0 where nothing shuffles.
+
+    NVIDIA's compiler has an instruction for it; other GPUs need cl_khr_subgroup_shuffle. A
+    compiler may choose a width for each kernel; where a driver tells none, the least that GPUs
+    have is meant.
+    """
+    if not _is_gpu(handle):
+        return 0
+    listed = "cl_khr_subgroup_shuffle" in str(handle.extensions).split()
+    if _vendor(handle) != "nvidia" and not listed:
+        return 0
+    return min(LARGEST, _subgroup(handle) or _LEAST_SUBGROUP)
 
 
 def _optional(handle: Any, name: str, default: Any) -> Any:

@@ -15,6 +15,7 @@ import attrs
 from tflgpu.errors import KernelError
 from tflgpu.kernel.matrix import MatrixStmt, has_matrices
 from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
+from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
     Binary,
     Bitcast,
@@ -40,6 +41,7 @@ from tflgpu.kernel.types import Scalar, Type
 
 from tflgpu_opencl.matrix import MATRIX_PRELUDE, matrix_line
 from tflgpu_opencl.prelude import prelude
+from tflgpu_opencl.subgroup import shuffle_function, shuffle_prelude
 from tflgpu_opencl.words import is_reserved
 
 _TYPES = {
@@ -60,19 +62,23 @@ class OpenCLDialect:
     Attributes:
         f16_arithmetic: `half` values can be computed with, not only loaded and stored.
         matrix_tiles: The device and its compiler know NVIDIA's matrix instructions.
+        subgroup_shuffle: Largest group of neighbours that shuffle values, 0 where none do.
+        shuffle_ptx: They do it by NVIDIA's instruction, not by cl_khr_subgroup_shuffle.
         fast_fma: The device has a fused multiply-add; where not, ``fma`` is written as `mad`,
             which may round twice.
     """
 
     f16_arithmetic: bool = False
     matrix_tiles: bool = False
+    subgroup_shuffle: int = 0
+    shuffle_ptx: bool = False
     fast_fma: bool = True
 
     def source(self, kernel: Kernel) -> str:
         """The program text of one kernel.
 
         Raises:
-            KernelError: the kernel computes in f16 and the device does not.
+            KernelError: the kernel needs what the device lacks.
         """
         return _OpenCLPrinter(kernel, self).source()
 
@@ -89,6 +95,7 @@ class _OpenCLPrinter(Printer):
         self.entry_point = self.names[kernel.name]
         self._uses_half = False
         self._uses_matrices = has_matrices(kernel)
+        self._shuffled: set[Type] = set()
 
     # Types and literals
 
@@ -124,7 +131,11 @@ class _OpenCLPrinter(Printer):
 
     def prelude(self) -> list[str]:
         lines = prelude(self.helpers, self._uses_half and self.dialect.f16_arithmetic)
-        return [*lines, MATRIX_PRELUDE, ""] if self._uses_matrices else lines
+        if self._uses_matrices:
+            lines += [MATRIX_PRELUDE, ""]
+        if self._shuffled:
+            lines += [*shuffle_prelude(self._shuffled, ptx=self.dialect.shuffle_ptx), ""]
+        return lines
 
     def open_kernel(self) -> list[str]:
         x, y, z = self.kernel.workgroup
@@ -168,6 +179,20 @@ class _OpenCLPrinter(Printer):
     def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
         lines = [matrix_line(stmt, self.names, operands)]
         return lines if self.dialect.matrix_tiles else super().matrix(stmt, *operands)
+
+    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
+        size, most = group_size(stmt.mask), self.dialect.subgroup_shuffle
+        if size > most:
+            raise self.fail(lacking(size, most))
+        kind, word = stmt.type, stmt.type
+        if self._is_half(kind):
+            word = kind.with_scalar(Scalar.F32)
+            value = self._convert(kind, word, value)
+        elif kind.scalar is Scalar.F16:  # held as f32
+            word = kind.with_scalar(Scalar.F32)
+        self._shuffled.add(word)
+        found = Code(f"{shuffle_function(word)}({value.text}, {stmt.mask}u)")
+        return self._convert(word, kind, found) if self._is_half(kind) else found
 
     # Expressions
 

@@ -220,7 +220,7 @@ _PATTERN = re.compile(
     r"__.*|.*__|(u?char|u?short|u?int|u?long|float|double|half|bool|quad)\d+(x\d+)?"
     r"|(convert|as|native|half|get|atom|atomic|async|work_group|sub_group|cl|CL|CLK|FLT|HALF|DBL"
     r"|INT|UINT|CHAR|SCHAR|UCHAR|SHRT|USHRT|LONG|ULONG|M|FP|read_image|write_image|intel|memory"
-    r"|enqueue|ndrange|create|to|matrix)_\w+"
+    r"|enqueue|ndrange|create|to|matrix|subgroup)_\w+"
     r"|v(load|store)\w*"
 )
 

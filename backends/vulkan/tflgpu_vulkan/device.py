@@ -13,6 +13,7 @@ from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.disk_cache import DiskCache, cache_folder
 from tflgpu.runtime.protocols import DeviceInfo, Plan
+from tflgpu.runtime.subgroup_probe import probe_shuffle
 
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.memory import PlanMemory
@@ -43,6 +44,9 @@ class VulkanDevice:
         self._closed = False
         self.in_place = share_memory and self._context.details.shares_memory
         self._pipelines = Pipelines(self._context, cache or DiskCache(cache_folder("vulkan")))
+        size = probe_shuffle(self, self._context.details.target.subgroup_shuffle)
+        self._context.details = self._context.details.with_shuffle(size)
+        self._pipelines.made = 0
 
     @property
     def info(self) -> DeviceInfo:
@@ -61,7 +65,7 @@ class VulkanDevice:
 
     @property
     def compiled(self) -> int:
-        """How many pipelines were made so far."""
+        """How many pipelines were made for plans so far."""
         return self._pipelines.made
 
     def source(self, kernel: Kernel) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
+from tflgpu.kernel.subgroup import LARGEST
 
 from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
 from tflgpu_vulkan.instance import Instance, version_word
@@ -39,6 +40,9 @@ _FLOAT_CONTROLS = "VK_KHR_shader_float_controls"
 _F16_INT8 = "VK_KHR_shader_float16_int8"
 _STORAGE_8BIT = "VK_KHR_8bit_storage"
 _DRIVER = "VK_KHR_driver_properties"
+_SUBGROUP_SIZE = "VK_EXT_subgroup_size_control"
+#: Of vendors whose compilers make narrower subgroups than a device reports, the least.
+_LEAST_SUBGROUPS = {"intel": 8}
 
 
 @attrs.frozen
@@ -48,7 +52,7 @@ class Details:
     Attributes:
         name, driver, rank: For people, and the place in the list.
         caps: For the core.
-        target: For the printer.
+        target: For the printer; shuffles are as the driver says, which the device then tries.
         alignment: Bytes to which what is bound must be aligned.
         max_allocation: Largest piece of memory.
         memory: Flags of each memory type.
@@ -75,6 +79,14 @@ class Details:
     extensions: tuple[str, ...]
     fingerprint: str
 
+    def with_shuffle(self, size: int) -> Details:
+        """The same, where at most ``size`` neighbours shuffle values."""
+        return attrs.evolve(
+            self,
+            target=attrs.evolve(self.target, subgroup_shuffle=size),
+            caps=attrs.evolve(self.caps, subgroup_shuffle=size),
+        )
+
 
 def details_of(instance: Instance, handle: Any) -> Details | str:
     """The details, or why the device cannot be used."""
@@ -99,6 +111,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         subgroup = query.properties("VkPhysicalDeviceSubgroupProperties", "")
         tiles = has_matrix_tiles(instance.handle, handle, int(subgroup.subgroupSize))
         target = attrs.evolve(target, matrix_tiles=tiles)
+    target = attrs.evolve(target, subgroup_shuffle=_widest_shuffle(query, properties.vendorID))
     kind = properties.deviceType
     memory = _memory_types(handle)
     wanted = [_SUBSET] if is_core else [_SUBSET, _F16_INT8, _STORAGE_8BIT, _FLOAT_CONTROLS]
@@ -248,6 +261,20 @@ def _caps(properties: Any, query: _Query, target: Target, largest: int) -> Devic
         is_gpu=is_gpu,
         vendor=vendor,
     )
+
+
+def _widest_shuffle(query: _Query, vendor: int) -> int:
+    """The most neighbours that may be in one subgroup in every kernel; 0 where nothing shuffles.
+    The width that a device reports is that of most kernels: its compiler may make narrower ones."""
+    found = query.properties("VkPhysicalDeviceSubgroupProperties", "")
+    shuffles = found.supportedOperations & vk.VK_SUBGROUP_FEATURE_SHUFFLE_BIT
+    if not (shuffles and found.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT):
+        return 0
+    width = int(found.subgroupSize)
+    control = query.properties("VkPhysicalDeviceSubgroupSizeControlProperties", _SUBGROUP_SIZE)
+    if control is not None:
+        width = int(control.minSubgroupSize)
+    return min(LARGEST, width, _LEAST_SUBGROUPS.get(_VENDORS.get(vendor, ""), width))
 
 
 def _compute_units(query: _Query, vendor: str) -> int:

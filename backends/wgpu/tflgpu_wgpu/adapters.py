@@ -12,6 +12,7 @@ import attrs
 import wgpu
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
+from tflgpu.kernel.subgroup import LARGEST
 from tflgpu.runtime.protocols import DeviceInfo, Probe
 
 NAME = "wgpu"
@@ -23,6 +24,9 @@ _VENDORS = {
     0x13B5: "arm", 0x5143: "qualcomm", 0x10005: "mesa",
 }  # fmt: skip
 _SUBGROUPS = {"nvidia": 32}
+#: Vendors whose subgroups are as wide in every kernel. Others' compilers choose a width for each,
+#: so that what one kernel shows says nothing of the next.
+_STEADY = ("nvidia", "apple", "mesa")
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 _FEATURES = ("shader-f16", "subgroup", "timestamp-query")
 #: Limits that are asked of the device as the adapter has them; the rest stay at their defaults.
@@ -155,6 +159,17 @@ def caps_of(info: Mapping[str, Any], features: set[str], limits: Mapping[str, in
         is_gpu=_is_gpu(info),
         vendor=_vendor(info),
     )
+
+
+def widest_shuffle(info: Mapping[str, Any], features: set[str]) -> int:
+    """The most neighbours that may be in one subgroup in every kernel, 0 without subgroups."""
+    if "subgroup" not in features:
+        return 0
+    if _vendor(info) in _STEADY:
+        return LARGEST
+    # wgpu-py 0.32 has a name of its own for what WebGPU calls subgroupMinSize.
+    least = info.get("subgroup_min_size", info.get("stackgroup_min_size", 0))
+    return min(LARGEST, int(least))
 
 
 def _info(index: int, handle: Any) -> DeviceInfo:

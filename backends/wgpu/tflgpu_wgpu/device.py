@@ -7,13 +7,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import attrs
 from tflgpu.errors import StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch
+from tflgpu.runtime.subgroup_probe import probe_shuffle
 
-from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter
+from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter, widest_shuffle
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region
@@ -61,8 +63,13 @@ class WgpuDevice:
         self._alignment = max(_LEAST_ALIGNMENT, offsets)
         self._compiler = Compiler(self._device)
         self._given_dialect = dialect
-        self._f16, self._subgroups = self._caps.f16_arithmetic, "subgroup" in features
+        self._f16 = self._caps.f16_arithmetic
         self._closed = False
+        # What the probe may try first, and what it found from then on.
+        self._shuffle = widest_shuffle(found.handle.info, features) if dialect is None else 0
+        self._shuffle = probe_shuffle(self, self._shuffle)
+        self._caps = attrs.evolve(self._caps, subgroup_shuffle=self._shuffle)
+        self._compiler.compiled = 0
 
     @property
     def info(self) -> DeviceInfo:
@@ -81,7 +88,7 @@ class WgpuDevice:
 
     @property
     def compiled(self) -> int:
-        """How many pipelines were made so far."""
+        """How many pipelines were made for plans so far."""
         return self._compiler.compiled
 
     def source(self, kernel: Kernel) -> str:
@@ -126,7 +133,7 @@ class WgpuDevice:
     # Inside
 
     def _dialect(self, band: int) -> Dialect:
-        return self._given_dialect or WgslDialect(self._f16, self._subgroups, band)
+        return self._given_dialect or WgslDialect(self._f16, self._shuffle, band)
 
     def _load(self, plan: Plan, memory: Memory) -> WgpuRecording:
         regions = [memory.bind(dispatch) for dispatch in plan.dispatches]

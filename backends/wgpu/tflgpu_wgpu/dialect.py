@@ -16,6 +16,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel import evaluate
 from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
+from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
     Binary,
     Bitcast,
@@ -66,13 +67,15 @@ class WgslDialect:
 
     Attributes:
         f16: The device has ``shader-f16``.
-        subgroups: It has ``subgroups``. The kernel language has no operation yet that uses them.
+        subgroup_shuffle: Largest group of neighbours that shuffle values, 0 where none do. A
+            module that does has no ``enable subgroups;``, as WGSL asks for: the naga of wgpu 0.32
+            refuses it, and knows the functions without it.
         band: Bytes in front of every buffer's first element that belong to the binding: for
             guard bands, which bindings would otherwise hide from a kernel that strays.
     """
 
     f16: bool = False
-    subgroups: bool = False
+    subgroup_shuffle: int = 0
     band: int = 0
 
     def source(self, kernel: Kernel, *, writable: bool = False) -> str:
@@ -82,7 +85,7 @@ class WgslDialect:
         in one dispatch only so, when any of them is written.
 
         Raises:
-            KernelError: the kernel needs f16 or 8-bit buffers, and the device has none.
+            KernelError: the kernel needs f16, 8-bit buffers or shuffles that the device has not.
         """
         return _WgslPrinter(kernel, self, writable=writable).source()
 
@@ -202,6 +205,16 @@ class _WgslPrinter(Printer):
 
     def barrier(self) -> str:
         return "workgroupBarrier();"
+
+    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
+        size, most = group_size(stmt.mask), self.dialect.subgroup_shuffle
+        if size > most:
+            raise self.fail(lacking(size, most))
+        kind = stmt.type
+        if kind.scalar is Scalar.F16:  # which only some devices shuffle, by a feature of its own
+            value = self._call(self.type_name(kind.with_scalar(Scalar.F32)), value)
+        found = self._call("subgroupShuffleXor", value, Code(f"{stmt.mask}u"))
+        return self._call(self.type_name(kind), found) if kind.scalar is Scalar.F16 else found
 
     def shared_store(self, stmt: SharedStore, index: Code, value: Code) -> str:
         kind = _in_memory(stmt.array.type)

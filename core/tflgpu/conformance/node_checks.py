@@ -27,6 +27,7 @@ from tflgpu.conformance.node_table import (
 )
 from tflgpu.conformance.plans import io, plan
 from tflgpu.conformance.programs import PROGRAMS, Program
+from tflgpu.conformance.subgroup_nodes import subgroup_checks
 from tflgpu.conformance.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
@@ -52,7 +53,7 @@ STORED = (
 
 
 def node_checks() -> list[Check]:
-    """Tables of operations, programs, moves of every type, and single kernels."""
+    """Tables of operations, programs, moves of every type, single kernels, and shuffles."""
     checks = [
         Check(f"1/operations/{s.value}x{w}", partial(_with_kernels, partial(_table, s, w), s))
         for s in (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
@@ -87,7 +88,7 @@ def node_checks() -> list[Check]:
     for make, scalar in KERNELS:
         run = partial(_with_kernels, partial(_program, make), scalar)
         checks.append(Check(f"1/kernels/{make.__name__}", run))
-    return checks
+    return checks + subgroup_checks(_compare)
 
 
 def _with_kernels(
@@ -219,11 +220,14 @@ def _beyond_class(name: str, got: Array, want: Array, operands: Sequence[Array])
 
 
 def _program(make: Callable[[], Program], device: Device) -> None:
-    program = make()
+    _compare(device, make(), signs=make in SIGNED)
+
+
+def _compare(device: Device, program: Program, *, signs: bool = False) -> None:
     got = run_kernel(device, program.kernel, program.groups, program.arrays)
     for index, want in program.want.items():
         name = program.kernel.buffers[index].name
-        wrong = ~_identical(got[index], want, signs=make in SIGNED)
+        wrong = ~_identical(got[index], want, signs=signs)
         if wrong.any():
             at = int(np.argmax(wrong))
             raise AssertionError(

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from tflgpu.errors import KernelError
 from tflgpu.kernel import make
 from tflgpu.kernel.builder_matrix import MatrixBuilder
+from tflgpu.kernel.builder_subgroup import SubgroupBuilder
 from tflgpu.kernel.check import check
 from tflgpu.kernel.tree import (
     Assign,
@@ -50,7 +51,7 @@ from tflgpu.kernel.types import F32, I32, Scalar, Type
 Size3 = tuple[int, int, int]
 
 
-class Builder(MatrixBuilder):
+class Builder(MatrixBuilder, SubgroupBuilder):
     """Collects statements in order; `build` checks them and gives the `Kernel`."""
 
     def __init__(self, name: str, workgroup: Size3) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.errors import KernelError
 from tflgpu.kernel import make
+from tflgpu.kernel.builder_base import BuilderBase
 from tflgpu.kernel.matrix import (
     SUBGROUP,
     Matrix,
@@ -16,21 +17,12 @@ from tflgpu.kernel.matrix import (
     MatrixStore,
     problem_of,
 )
-from tflgpu.kernel.tree import Builtin, Expr, Operand, Shared, Stmt
+from tflgpu.kernel.tree import Builtin, Expr, Operand, Shared
 from tflgpu.kernel.types import I32
 
 
-class MatrixBuilder:
+class MatrixBuilder(BuilderBase):
     """What `Builder` has for matrix tiles."""
-
-    name: str
-
-    def emit(self, stmt: Stmt) -> None:
-        """Append a statement to the current block."""
-        raise NotImplementedError
-
-    def _fresh(self, name: str) -> str:
-        raise NotImplementedError
 
     def subgroup_id(self) -> Expr:
         """Which subgroup of its workgroup this invocation is in, in a kernel with matrices."""

@@ -22,6 +22,9 @@ class DeviceCaps:
         max_buffer_bytes: Largest buffer that can be bound.
         max_bindings: Most buffers of a kernel.
         subgroup: Invocations of a subgroup, 0 where not known.
+        subgroup_shuffle: Largest number of neighbours that are known to shuffle values
+            (`tflgpu.kernel.subgroup`), a power of two; 0 where none are. Found by running a
+            kernel, because APIs do not say which invocations are neighbours in a subgroup.
         matrix_tiles: Matrix statements (`tflgpu.kernel.matrix`) run, on subgroups of 32.
         matrix_splits: They are so fast that an f32 product made of several f16 products beats
             vector code.
@@ -43,6 +46,7 @@ class DeviceCaps:
     max_buffer_bytes: int = 1 << 27
     max_bindings: int = 8
     subgroup: int = 0
+    subgroup_shuffle: int = 0
     matrix_tiles: bool = False
     matrix_splits: bool = False
     cache_bytes: int = 0

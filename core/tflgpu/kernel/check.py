@@ -1,8 +1,8 @@
 """The rules a kernel keeps beyond the types of its expressions.
 
 Values fit what they are stored in and assigned to; names are defined before use and inside their
-block; barriers and matrix statements stand where every invocation of a workgroup gets to them
-(outside conditions that may differ between invocations, and after no `Return`); a `Break` is
+block; barriers, matrix statements and shuffles stand where every invocation of a workgroup gets to
+them (outside conditions that may differ between invocations, and after no `Return`); a `Break` is
 inside a loop, whose bounds do not change while it runs; sizes are in the range that every API
 guarantees.
 """
@@ -23,6 +23,8 @@ from tflgpu.kernel.matrix import (
     problem_of,
     used,
 )
+from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size
+from tflgpu.kernel.subgroup import problem_of as problem_of_shuffle
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -157,6 +159,25 @@ def _statement(stmt: Stmt, scope: _Scope) -> None:
             scope.fail("a barrier that invocations which returned or broke out never reach")
     elif isinstance(stmt, MATRIX_STATEMENTS):
         _matrix(stmt, scope)
+    elif isinstance(stmt, SubgroupShuffleXor):
+        _shuffle(stmt, scope)
+
+
+def _shuffle(stmt: SubgroupShuffleXor, scope: _Scope) -> None:
+    problem = problem_of_shuffle(stmt.value, stmt.mask)
+    if problem:
+        scope.fail(problem)
+    size = group_size(stmt.mask)
+    if scope.kernel.workgroup[0] % size:
+        scope.fail(
+            f"a shuffle among {size} neighbours in a workgroup {scope.kernel.workgroup}: its first "
+            f"size must be a multiple of {size}"
+        )
+    if scope.divergent or scope.may_return or scope.may_break:
+        scope.fail("a shuffle that a part of a workgroup may not reach")
+    _is_new(stmt.ident, scope)
+    scope.names[stmt.ident] = False
+    scope.uniform[stmt.ident] = False
 
 
 def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:

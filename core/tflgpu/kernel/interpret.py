@@ -19,8 +19,10 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.evaluate import binary, call, constant, convert
 from tflgpu.kernel.frame import Frame, Index, spread
 from tflgpu.kernel.interpret_matrix import run_matrix
+from tflgpu.kernel.interpret_subgroup import run_shuffle
 from tflgpu.kernel.matrix import MATRIX_STATEMENTS
 from tflgpu.kernel.memory import BufferMemory, SharedMemory
+from tflgpu.kernel.subgroup import SubgroupShuffleXor
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -211,6 +213,8 @@ class _Interpreter:
         elif isinstance(stmt, MATRIX_STATEMENTS):
             who, group = frame.full(_WHO), frame.full(_GROUP)
             run_matrix(stmt, frame, values, self.shared, who, group)
+        elif isinstance(stmt, SubgroupShuffleXor):
+            run_shuffle(stmt, frame, values[0], frame.full(_WHO))
         else:
             raise KernelError(f"unknown statement {type(stmt).__name__}")
         return None

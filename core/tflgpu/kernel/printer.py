@@ -17,6 +17,7 @@ import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.kernel.matrix import MATRIX_STATEMENTS, MatrixStmt, declared
+from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -125,7 +126,7 @@ class Printer:
         self._temporaries: set[int] = set()
         idents = [b.name for b in kernel.buffers] + [a.name for a in kernel.shared] + [kernel.name]
         for stmt in statements(kernel.body):
-            if isinstance(stmt, (Let, Var)):
+            if isinstance(stmt, (Let, Var, SubgroupShuffleXor)):
                 idents.append(stmt.ident)
             elif isinstance(stmt, For):
                 idents.append(stmt.index.ident)
@@ -225,6 +226,14 @@ class Printer:
             KernelError: this one cannot.
         """
         raise self.fail("matrix tiles, which this device does not have (caps.matrix_tiles)")
+
+    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
+        """What a shuffle gives, in languages that can have them.
+
+        Raises:
+            KernelError: this one cannot.
+        """
+        raise self.fail(lacking(group_size(stmt.mask), 0))
 
     # What most of them share
 
@@ -357,6 +366,9 @@ class Printer:
         elif isinstance(stmt, MATRIX_STATEMENTS):
             for line in self.matrix(stmt, *codes):
                 self._line(line)
+        elif isinstance(stmt, SubgroupShuffleXor):
+            found = self.shuffle(stmt, codes[0]).text
+            self._line(self.declare(self.names[stmt.ident], stmt.type, found, False))
         else:
             raise self.fail(f"unknown statement {type(stmt).__name__}")
 

@@ -9,8 +9,8 @@ item a number of *steps*, each one vector of the operand:
   combined at the end, and an item is one row, or four where the result's own channels run over
   rows.
 
-A `Team` is a workgroup of ``columns`` items times ``lanes`` invocations that share an item's
-steps and combine what they found through shared memory.
+A workgroup has ``columns`` items times ``lanes`` invocations, a `Team`, that share an item's steps
+and combine what they found.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import attrs
 from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.layout import Shape
-from tflgpu.kernel.tree import Expr, Name, Shared
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.kernel.tree import Expr
+from tflgpu.kernel.types import Scalar
 from tflgpu.kernel.view import ReadView
+from tflgpu.kernels.team import Member, Teams
 
 _WORKGROUP = 256
 _COLUMNS = 16
@@ -168,30 +169,34 @@ class Shape2:
     """The workgroup of a team, and how an item's steps are split among workgroups.
 
     Attributes:
-        columns: Items of a workgroup.
-        lanes: Invocations that share an item, a power of two.
-        lanes_first: Whether neighbouring invocations share an item (its steps are neighbours
-            in memory) or have neighbouring items.
+        teams: The workgroup: a team for each item. Neighbouring invocations share an item where
+            its steps are neighbours in memory, and have neighbouring items elsewhere.
         items: All items.
         steps: Steps of an item.
         parts: Workgroups that share an item.
         chunk: Steps of a part; the last part may have fewer.
     """
 
-    columns: int
-    lanes: int
-    lanes_first: bool
+    teams: Teams
     items: int
     steps: int
     parts: int
     chunk: int
 
     @property
+    def columns(self) -> int:
+        """Items of a workgroup."""
+        return self.teams.columns
+
+    @property
+    def lanes(self) -> int:
+        """Invocations that share an item."""
+        return self.teams.lanes
+
+    @property
     def workgroup(self) -> tuple[int, int, int]:
         """Invocations of a workgroup."""
-        if self.lanes_first:
-            return (self.lanes, self.columns, 1)
-        return (self.columns, self.lanes, 1)
+        return self.teams.workgroup
 
     @property
     def groups(self) -> tuple[int, int, int]:
@@ -225,75 +230,26 @@ def team_shape(
         chunk = -(-steps // max(1, wanted))
         chunk = -(-chunk // cut) * cut
         parts = -(-steps // chunk)
-    return Shape2(columns, lanes, lanes_first, items, steps, parts, chunk)
+    teams = Teams.of(caps, columns, lanes, lanes_first=lanes_first)
+    return Shape2(teams, items, steps, parts, chunk)
 
 
 @attrs.frozen(eq=False)
-class Team:
-    """This invocation's place in a team; made by `team`."""
+class Team(Member):
+    """This invocation's place in a team, and its share of the item; made by `team`."""
 
-    k: Builder
     shape: Shape2
-    column: Expr
-    lane: Expr
     item: Expr
     valid: Expr
     part: Expr
     first: Expr
     stop: Expr
 
-    def shared(self, kind: Type, name: str = "partial") -> Shared | None:
-        """Room for `combine`; None where an item has one invocation only."""
-        if self.shape.lanes == 1:
-            return None
-        return self.k.shared(name, kind, self.shape.columns * self.shape.lanes)
-
-    @property
-    def slot(self) -> Expr:
-        """This invocation's element of a shared array."""
-        return self.lane * self.shape.columns + self.column
-
-    def combine(
-        self,
-        rooms: Sequence[Shared | None],
-        values: Sequence[Name],
-        merge: Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]],
-        *,
-        everywhere: bool = False,
-    ) -> None:
-        """Merge ``values`` (variables) over the lanes; lane 0 has the result, or all of them
-        with ``everywhere``. Every invocation of the workgroup must come here."""
-        k, columns, lanes = self.k, self.shape.columns, self.shape.lanes
-        arrays = [room for room in rooms if room is not None]
-        if lanes == 1:
-            return
-        slot = k.let(self.slot, "slot")
-        for array, value in zip(arrays, values, strict=True):
-            k.store_shared(array, slot, value)
-        half = lanes // 2
-        while half:
-            k.barrier()
-            with k.if_(self.lane < half):
-                others = [k.let(k.load_shared(a, slot + half * columns), "other") for a in arrays]
-                for value, merged in zip(values, merge(list(values), others), strict=True):
-                    k.set(value, k.let(merged, "merged"))
-                if half > 1 or everywhere:
-                    for array, value in zip(arrays, values, strict=True):
-                        k.store_shared(array, slot, value)
-            half //= 2
-        if everywhere:
-            k.barrier()
-            for array, value in zip(arrays, values, strict=True):
-                k.set(value, k.load_shared(array, self.column))
-            k.barrier()  # before anyone writes the arrays again
-
 
 def team(k: Builder, shape: Shape2) -> Team:
     """This invocation's place. Past the last item it repeats the last one (it must reach the
     barriers), and ``valid`` tells it to store nothing."""
-    across, along = (1, 0) if shape.lanes_first else (0, 1)
-    column = k.let(k.local_id(across), "column")
-    lane = k.let(k.local_id(along), "lane")
+    column, lane = shape.teams.place(k)
     wanted = k.let(k.group_id(0) * shape.columns + column, "wanted")
     item = k.let(k.min(wanted, shape.items - 1), "item")
     if shape.parts == 1:
@@ -302,7 +258,7 @@ def team(k: Builder, shape: Shape2) -> Team:
         part = k.let(k.group_id(1), "part")
         first = k.let(part * shape.chunk + lane, "first")
         stop = k.let(k.min((part + 1) * shape.chunk, shape.steps), "stop")
-    return Team(k, shape, column, lane, item, wanted < shape.items, part, first, stop)
+    return Team(k, shape.teams, column, lane, shape, item, wanted < shape.items, part, first, stop)
 
 
 #: A step's operand: (row, slice, vector).

@@ -1,8 +1,8 @@
 """AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D.
 
 A window is one invocation's work, except where there are few large ones (global pooling) and a
-GPU to fill: those are shared by teams that add up through shared memory. Positions are clamped to the part of the window that lies in the
-image: a maximum does not mind seeing a pixel twice, a sum leaves such pixels out.
+GPU to fill: those are shared by teams. Positions are clamped to the part of the window that lies
+in the image: a maximum does not mind seeing a pixel twice, a sum leaves such pixels out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tflgpu.kernel.types import F32x4, Scalar
 from tflgpu.kernel.view import ReadView, WriteView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.team import Teams
 from tflgpu.ops.pool import pool_window
 from tflgpu.ops.windows import Window
 
@@ -143,34 +144,25 @@ def _build_alone(low: Lowering, window: Window, *, unroll: bool) -> None:
 def _build_team(low: Lowering, window: Window) -> None:
     kind = _KINDS[low.node.op]
     taps = window.kernel_h * window.kernel_w
-    lanes = max(1, min(_WORKGROUP, low.caps.max_workgroup) // _TEAM)
-    k = low.kernel(f"{low.node.op.lower()}_team", (lanes, _TEAM, 1))
+    columns = max(1, min(_WORKGROUP, low.caps.max_workgroup) // _TEAM)
+    teams = Teams.of(low.caps, columns, _TEAM)
+    k = low.kernel(f"{low.node.op.lower()}_team", teams.workgroup)
     src, out = low.read(k, 0), low.write(k)
-    lane, share = k.let(k.local_id(0), "lane"), k.let(k.local_id(1), "share")
-    i = k.let(k.group_id(0) * lanes + lane, "i")
+    at = teams.member(k)
+    i = k.let(k.group_id(0) * columns + at.column, "i")
     count = out.layout.outer * out.slices
     # Excess invocations repeat the last place: they must reach the barriers too.
     safe = k.let(k.min(i, count - 1), "safe")
     slice_, pixel = k.let(safe % out.slices, "slice"), k.let(safe // out.slices, "pixel")
     place = _Place(k, window, src.shape, pixel)
     total = _first(k, kind, place, src, slice_)
-    with k.loop(share, taps, _TEAM, name="tap") as tap:
+    with k.loop(at.lane, taps, _TEAM, name="tap") as tap:
         i_tap, j_tap = tap // window.kernel_w, tap % window.kernel_w
         _add_tap(k, kind, total, place.read(src, slice_, i_tap, j_tap))
-    room = k.shared("room", F32x4, lanes * _TEAM)
-    mine = k.let(share * lanes + lane, "mine")
-    k.store_shared(room, mine, total)
-    half = _TEAM // 2
-    while half:
-        k.barrier()
-        with k.if_(share < half):
-            k.set(total, kind.merge(k, total, k.load_shared(room, mine + half * lanes)))
-            if half > 1:
-                k.store_shared(room, mine, total)
-        half //= 2
-    with k.if_(share.eq(0) & (i < count)):
+    at.combine([at.shared(F32x4)], [total], lambda a, b: [kind.merge(k, a[0], b[0])])
+    with k.if_(at.lane.eq(0) & (i < count)):
         _store(low, k, out, place, pixel, slice_, total)
-    low.dispatch_groups(k, (-(-count // lanes), 1, 1))
+    low.dispatch_groups(k, (-(-count // columns), 1, 1))
 
 
 RULES = tuple(KernelRule(op, "windows", build_pool, takes(FLOATS)) for op in _KINDS)

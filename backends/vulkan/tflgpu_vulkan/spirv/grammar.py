@@ -107,6 +107,7 @@ class Op(enum.IntEnum):
     BranchConditional = 250
     Return = 253
     Unreachable = 255
+    GroupNonUniformShuffleXor = 346
     TypeCooperativeMatrixKHR = 4456
     CooperativeMatrixLoadKHR = 4457
     CooperativeMatrixStoreKHR = 4458
@@ -145,6 +146,8 @@ class Capability(enum.IntEnum):
 
     Shader = 1
     Float16 = 9
+    GroupNonUniform = 61
+    GroupNonUniformShuffle = 65
     StorageBuffer16BitAccess = 4433
     StorageBuffer8BitAccess = 4448
     DenormPreserve = 4464

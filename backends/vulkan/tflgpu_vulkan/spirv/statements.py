@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.kernel.matrix import MATRIX_STATEMENTS
+from tflgpu.kernel.subgroup import SubgroupShuffleXor
 from tflgpu.kernel.tree import (
     Assign,
     Barrier,
@@ -34,6 +35,7 @@ from tflgpu_vulkan.spirv.grammar import (
 )
 from tflgpu_vulkan.spirv.matrix import Matrices
 from tflgpu_vulkan.spirv.memory import Memory
+from tflgpu_vulkan.spirv.subgroup import shuffle
 
 
 class Statements:
@@ -84,6 +86,8 @@ class Statements:
             body.do(Op.ControlBarrier, scope, scope, semantics)
         elif isinstance(stmt, MATRIX_STATEMENTS):
             self._matrices.write(stmt, *values)
+        elif isinstance(stmt, SubgroupShuffleXor):
+            names[stmt.ident] = shuffle(body, stmt, values[0])
         else:
             raise body.declarations.fail(f"unknown statement {type(stmt).__name__}")
 

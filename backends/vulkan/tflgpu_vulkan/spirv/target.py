@@ -14,6 +14,8 @@ class Target:
         f16_arithmetic: shaderFloat16: 16-bit floats as values.
         int8_storage: storageBuffer8BitAccess: 8-bit elements in buffers.
         matrix_tiles: cooperativeMatrix and vulkanMemoryModel: 16 x 16 products.
+        subgroup_shuffle: VK_SUBGROUP_FEATURE_SHUFFLE_BIT: the largest group of neighbours that
+            shuffle values, 0 where none do.
         keeps_special: Float widths with shaderSignedZeroInfNanPreserve; without it a driver may
             compute as if there were no infinities.
         rounds_to_even: Widths with shaderRoundingModeRTE.
@@ -24,6 +26,7 @@ class Target:
     f16_arithmetic: bool = False
     int8_storage: bool = True
     matrix_tiles: bool = False
+    subgroup_shuffle: int = 0
     keeps_special: frozenset[int] = frozenset()
     rounds_to_even: frozenset[int] = frozenset()
     keeps_denormals: frozenset[int] = frozenset()

@@ -1,0 +1,162 @@
+"""Workgroups in which a team of invocations shares each result, and how a team merges what its
+members found: neighbours in a subgroup by shuffles, where the device has them, all others through
+shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from tflgpu.kernel.builder import Builder, Size3
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.tree import Expr, Name, Shared
+from tflgpu.kernel.types import Type
+
+#: Values of one member and those of another -> the merged values. The order of the two must not
+#: matter.
+Merge = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
+
+
+@attrs.frozen
+class Teams:
+    """A workgroup of teams.
+
+    Attributes:
+        columns: Teams.
+        lanes: Members of each, a power of two.
+        lanes_first: Whether neighbouring invocations are of one team, or of neighbouring teams.
+        near: Members that lie in one subgroup and merge by shuffles, a power of two; 1 where
+            everything goes through shared memory.
+    """
+
+    columns: int
+    lanes: int
+    lanes_first: bool
+    near: int
+
+    @classmethod
+    def of(cls, caps: DeviceCaps, columns: int, lanes: int, *, lanes_first: bool = False) -> Teams:
+        """The workgroup for a device."""
+        stride = 1 if lanes_first else columns
+        reach = caps.subgroup_shuffle // stride
+        near = min(lanes, 1 << max(0, reach.bit_length() - 1))
+        one_axis = lanes_first or columns * lanes <= caps.max_workgroup_size[0]
+        # A mask moves between teams where their number is no power of two; and what is left after
+        # one exchange must be few enough for another.
+        if stride & (stride - 1) or not one_axis or near * near < lanes:
+            near = 1
+        return cls(columns, lanes, lanes_first, near)
+
+    @property
+    def workgroup(self) -> Size3:
+        """Invocations of a workgroup. Those that shuffle follow each other along one axis."""
+        if self.lanes_first:
+            return (self.lanes, self.columns, 1)
+        if self.near > 1:
+            return (self.columns * self.lanes, 1, 1)
+        return (self.columns, self.lanes, 1)
+
+    def place(self, k: Builder) -> tuple[Expr, Expr]:
+        """This invocation's column and lane."""
+        if self.near > 1 and not self.lanes_first:
+            column, lane = k.local_id(0) % self.columns, k.local_id(0) // self.columns
+        else:
+            across, along = (1, 0) if self.lanes_first else (0, 1)
+            column, lane = k.local_id(across), k.local_id(along)
+        return k.let(column, "column"), k.let(lane, "lane")
+
+    def member(self, k: Builder) -> Member:
+        """This invocation in its team."""
+        return Member(k, self, *self.place(k))
+
+
+@attrs.frozen(eq=False)
+class Member:
+    """This invocation's place in a team."""
+
+    k: Builder
+    teams: Teams
+    column: Expr
+    lane: Expr
+
+    def shared(self, kind: Type, name: str = "partial") -> Shared | None:
+        """Room for `combine`; None where it needs none."""
+        teams = self.teams
+        if teams.near == teams.lanes:
+            return None
+        rows = teams.lanes if teams.near == 1 else teams.lanes // teams.near
+        return self.k.shared(name, kind, rows * teams.columns)
+
+    def combine(
+        self,
+        rooms: Sequence[Shared | None],
+        values: Sequence[Name],
+        merge: Merge,
+        *,
+        everywhere: bool = False,
+    ) -> None:
+        """Merge ``values`` (variables) over the lanes; lane 0 has the result, or all of them
+        with ``everywhere``. Every invocation of the workgroup must come here."""
+        arrays = [room for room in rooms if room is not None]
+        if self.teams.near > 1:
+            self._by_shuffles(arrays, values, merge, everywhere)
+        elif self.teams.lanes > 1:
+            self._by_memory(arrays, values, merge, everywhere)
+
+    def _by_shuffles(
+        self, arrays: Sequence[Shared], values: Sequence[Name], merge: Merge, everywhere: bool
+    ) -> None:
+        k, columns, near = self.k, self.teams.columns, self.teams.near
+        self._exchange(values, merge, near)
+        parts = self.teams.lanes // near
+        if parts == 1:
+            return
+        with k.if_((self.lane % near).eq(0)):
+            self._put(arrays, k.let(self.lane // near * columns + self.column, "slot"), values)
+        k.barrier()
+        # Each run of `parts` lanes takes all that is left, so that another exchange ends it.
+        self._get(arrays, k.let(self.lane % parts * columns + self.column, "slot"), values)
+        self._exchange(values, merge, parts)
+        if everywhere:
+            k.barrier()  # before anyone writes the arrays again
+
+    def _exchange(self, values: Sequence[Name], merge: Merge, count: int) -> None:
+        k, stride = self.k, 1 if self.teams.lanes_first else self.teams.columns
+        while count > 1:
+            count //= 2
+            others = [k.subgroup_shuffle_xor(value, count * stride) for value in values]
+            self._merge(values, merge, others)
+
+    def _by_memory(
+        self, arrays: Sequence[Shared], values: Sequence[Name], merge: Merge, everywhere: bool
+    ) -> None:
+        k, columns = self.k, self.teams.columns
+        slot = k.let(self.lane * columns + self.column, "slot")
+        self._put(arrays, slot, values)
+        half = self.teams.lanes // 2
+        while half:
+            k.barrier()
+            with k.if_(self.lane < half):
+                others = [k.let(k.load_shared(a, slot + half * columns), "other") for a in arrays]
+                self._merge(values, merge, others)
+                if half > 1 or everywhere:
+                    self._put(arrays, slot, values)
+            half //= 2
+        if everywhere:
+            k.barrier()
+            self._get(arrays, self.column, values)
+            k.barrier()  # before anyone writes the arrays again
+
+    def _merge(self, values: Sequence[Name], merge: Merge, others: Sequence[Expr]) -> None:
+        for value, merged in zip(values, merge(list(values), others), strict=True):
+            self.k.set(value, self.k.let(merged, "merged"))
+
+    def _put(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Name]) -> None:
+        for array, value in zip(arrays, values, strict=True):
+            self.k.store_shared(array, slot, value)
+
+    def _get(self, arrays: Sequence[Shared], slot: Expr, values: Sequence[Name]) -> None:
+        for array, value in zip(arrays, values, strict=True):
+            self.k.set(value, self.k.load_shared(array, slot))
