@@ -42,6 +42,7 @@ from tflgpu.kernel.types import I32, Scalar, Type
 from tflgpu.kernel.walk import children, operands, postorder, statements
 
 from tflgpu_wgpu.functions import helper
+from tflgpu_wgpu.rounding import is_rounded, rounded_names
 from tflgpu_wgpu.signs import not_negative
 from tflgpu_wgpu.words import is_reserved
 
@@ -97,6 +98,7 @@ class _WgslPrinter(Printer):
         self._writable = writable
         self._constants = _constant_values(kernel)
         self._not_negative = not_negative(kernel)
+        self._rounded = rounded_names(kernel)
         self._ids: dict[str, str] = {}
         for root in [o for stmt in statements(kernel.body) for o in operands(stmt)]:
             for expr in postorder([root]):
@@ -319,7 +321,9 @@ class _WgslPrinter(Printer):
             if source != wide:
                 x = self._call(self.type_name(wide), x)
             return self._helper(f"to_{target.scalar.value}", target.width, x)
-        return self._call(self.type_name(target), x)
+        wide_again = target.scalar is Scalar.F32 and is_rounded(expr.x, self._rounded)
+        x = self._call(self.type_name(target), x)
+        return self._helper("round_to_f16", target.width, x) if wide_again else x
 
     def bitcast(self, expr: Bitcast, x: Code) -> Code:
         return self._call(f"bitcast<{self.type_name(expr.type)}>", x)

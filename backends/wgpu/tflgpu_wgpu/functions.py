@@ -6,6 +6,7 @@
   within 4 units in the last place where the device's ``exp`` is within its bounds.
 * float to integer: WGSL limits to the floats inside the integer's range, and leaves NaN open; the
   kernel language wants the integer's own limits, and 0.
+* ``round_to_f16``: f32 to f16 and back, which a driver may leave out (`tflgpu_wgpu.rounding`).
 * ``rem``: the remainder of i32, where an operand may be negative (see `tflgpu_wgpu.signs`).
 """
 
@@ -90,6 +91,25 @@ def _to_integer(name: str, lanes: int, signed: bool) -> list[str]:
     ]
 
 
+def _round_to_f16(name: str, lanes: int) -> list[str]:
+    f, u = _vector("f32", lanes), _vector("u32", lanes)
+    return [
+        f"fn {name}(x: {f}) -> {f} {{",
+        f"    let bits: {u} = bitcast<{u}>(x);",
+        f"    let size: {u} = bits & {u}(0x7fffffffu);",
+        # Normal numbers have 11 bits, 13 fewer than an f32; halves go to the even neighbour.
+        f"    let odd: {u} = (size >> {u}(13u)) & {u}(1u);",
+        f"    let normal: {u} = (size + {u}(0xfffu) + odd) & {u}(0xffffe000u);",
+        # Subnormal ones are multiples of 2^-24, as all of f32's between 0.5 and 1 are.
+        f"    let tiny: {u} = bitcast<{u}>((bitcast<{f}>(size) + 0.75f) - 0.75f);",
+        f"    let finite: {u} = select(tiny, normal, size >= {u}(0x38800000u));",
+        f"    let rounded: {u} = select(finite, {u}(0x7f800000u), finite > {u}(0x477fe000u));",
+        f"    let number: {u} = select(rounded, size, size > {u}(0x7f800000u));",
+        f"    return bitcast<{f}>(number | (bits & {u}(0x80000000u)));",
+        "}",
+    ]
+
+
 def _remainder(name: str, lanes: int) -> list[str]:
     i = _vector("i32", lanes)
     return [f"fn {name}(a: {i}, b: {i}) -> {i} {{", "    return a - a / b * b;", "}"]
@@ -97,6 +117,7 @@ def _remainder(name: str, lanes: int) -> list[str]:
 
 _BODIES: dict[str, Callable[[str, int], list[str]]] = {
     "rem": _remainder,
+    "round_to_f16": _round_to_f16,
     "tanh": _tanh,
     "erf": _erf,
     "to_i32": lambda name, lanes: _to_integer(name, lanes, signed=True),
