@@ -18,6 +18,8 @@ from kernel_programs import PROGRAMS, Program
 from tflgpu.errors import KernelError
 from tflgpu.kernel import Builder, interpret, make
 from tflgpu.kernel.types import Scalar, Type
+from tflgpu_wgpu.dialect import WgslDialect
+from tflgpu_wgpu.functions import helper
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 
@@ -179,3 +181,32 @@ def test_comparisons_among_arguments_are_no_template_list() -> None:
     x, y = k.let(k.load(src, 0), "x"), k.let(k.load(src, 1), "y")
     k.store(dst, 0, k.cast(k.select(x.eq(3), x < y, y > x), Scalar.I32))
     assert "select((y > x), (x < y), (x == 3))" in WgslDialect().source(k.build())
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_the_rounding_that_stands_in_for_conversions(
+    runner: Any, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself: behind conversions that a driver did not leave out it has nothing to do."""
+    k = Builder("rounding", (64, 1, 1))
+    src = k.buffer("src", Scalar.F32, width, "read")
+    dst = k.buffer("dst", Scalar.F32, width, "write")
+    k.store(dst, k.global_id(0), k.call("abs", k.load(src, k.global_id(0))))
+    function, printed = f"round_to_f16_{width}", WgslDialect.source
+
+    def source(self: WgslDialect, *arguments: Any, **options: Any) -> str:
+        text = printed(self, *arguments, **options)
+        assert text.count("abs(") == 1
+        return "\n".join([*helper(function), text.replace("abs(", f"{function}(")])
+
+    monkeypatch.setattr(WgslDialect, "source", source)
+    rng = np.random.default_rng(0)
+    data = np.concatenate([
+        rng.integers(0, 0x7F800000, 2048, dtype=np.uint32).view(np.float32),
+        np.ldexp(rng.uniform(-2, 2, 2048), rng.integers(-28, 17, 2048)).astype(np.float32),
+        rng.integers(-4096, 4096, 2048).astype(np.float32) * np.float32(2.0**-25),
+    ])  # fmt: skip
+    with np.errstate(over="ignore"):
+        want = data.astype(np.float16).astype(np.float32)
+    got = runner.run(k.build(), (data.size // 64 // width, 1, 1), [data, np.zeros_like(data)])[1]
+    assert got.tobytes() == want.tobytes()
