@@ -100,8 +100,8 @@ def _round_to_f16(name: str, lanes: int) -> list[str]:
         # Normal numbers have 11 bits, 13 fewer than an f32; halves go to the even neighbour.
         f"    let odd: {u} = (size >> {u}(13u)) & {u}(1u);",
         f"    let normal: {u} = (size + {u}(0xfffu) + odd) & {u}(0xffffe000u);",
-        # Subnormal ones are multiples of 2^-24, as all of f32's between 0.5 and 1 are.
-        f"    let tiny: {u} = bitcast<{u}>((bitcast<{f}>(size) + 0.75f) - 0.75f);",
+        # Subnormal ones are multiples of 2^-24.
+        f"    let tiny: {u} = bitcast<{u}>(round(bitcast<{f}>(size) * 0x1p24f) * 0x1p-24f);",
         f"    let finite: {u} = select(tiny, normal, size >= {u}(0x38800000u));",
         f"    let rounded: {u} = select(finite, {u}(0x7f800000u), finite > {u}(0x477fe000u));",
         f"    let number: {u} = select(rounded, size, size > {u}(0x7f800000u));",
