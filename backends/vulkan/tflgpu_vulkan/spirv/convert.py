@@ -66,9 +66,10 @@ def _round_to_f16(body: Body, kind: Type, x: Id) -> Id:
     bits = body.emit(Op.IAdd, words, body.emit(Op.IAdd, words, bits, word(0xFFF)), odd)
     bits = body.emit(Op.BitwiseAnd, words, bits, word(0xFFFFE000))
     normal = body.emit(Op.Bitcast, kind, bits)
-    # Subnormal ones are multiples of 2^-24, as all of f32's between 0.5 and 1 are.
-    shift = body.const(kind, 0.75)
-    subnormal = body.f_sub(kind, body.f_add(kind, magnitude, shift), shift)
+    # Subnormal ones are multiples of 2^-24.
+    subnormal = body.f_mul(kind, magnitude, body.const(kind, 2.0**24))
+    subnormal = body.glsl(Glsl.RoundEven, kind, subnormal)
+    subnormal = body.f_mul(kind, subnormal, body.const(kind, 2.0**-24))
     is_normal = body.compare(Op.FOrdGreaterThanEqual, kind, magnitude, body.const(kind, 2.0**-14))
     found = body.select(kind, is_normal, normal, subnormal)
     beyond = body.compare(Op.FOrdGreaterThan, kind, found, body.const(kind, 65504.0))
