@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
@@ -31,6 +31,7 @@ from tflgpu.ops.softmax import Softmax
     st.integers(1, 70000), st.integers(1, 200000), st.booleans(), st.integers(0, 3),
     st.sampled_from([16, 64, 128, 256, 1024]),
 )  # fmt: skip
+@example(65536, 9, True, 0, 16)  # more items than workgroups of the lanes that suit them
 def test_teams_cover_every_item_and_step(
     items: int, rows: int, lanes_first: bool, cut: int, most: int
 ) -> None:

@@ -220,8 +220,9 @@ def team_shape(
     else:
         columns = -(-items // -(-items // _COLUMNS))
         lanes = min(power_of_two(steps), 1 << ((size // columns).bit_length() - 1))
-    while -(-items // columns) > caps.max_groups[0] and columns * lanes * 2 <= size:
+    while -(-items // columns) > caps.max_groups[0] and columns * 2 <= size:
         columns *= 2
+        lanes = min(lanes, 1 << ((size // columns).bit_length() - 1))
     groups = -(-items // columns)
     parts, chunk = 1, steps
     # Split where each lane would have much to do while most of a large device is idle.
