@@ -32,9 +32,11 @@ class ResultPool:
         """An array that no one else holds."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
+        if nbytes < _LARGE or kind.hasobject:
+            return np.empty(shape, kind)
         # Without the interpreter lock a count of holders says nothing.
         locked: Any = getattr(sys, "_is_gil_enabled", lambda: True)
-        if nbytes < _LARGE or kind.hasobject or not locked():
+        if not locked():
             return np.empty(shape, kind)
         for i in range(len(self._blocks)):
             if self._blocks[i].nbytes == nbytes and _holders(self._blocks, i) == self._free:

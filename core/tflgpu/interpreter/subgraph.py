@@ -274,7 +274,8 @@ class Subgraph:
         info = self.tensor(index)
         if info.data is not None:
             return info.data
-        session = self._session(_name(info))
+        memory = self._memory
+        session = self._session(_name(info)) if memory is None else memory.session
         if info.index not in self._visible:
             raise InputError(
                 f"{_name(info)} is an intermediate result, which is not kept; make the "

@@ -22,10 +22,14 @@ _MOST_THREADS = 4
 
 def copy(target: Array, source: Array) -> None:
     """``target[...] = source`` for arrays of one shape and type."""
+    if source.nbytes < _LARGE:
+        np.copyto(target, source)
+        return
+    # Only asked for here: counting processors takes some microseconds.
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     contiguous = target.flags.c_contiguous and source.flags.c_contiguous
     same = target.dtype == source.dtype and target.shape == source.shape
-    if source.nbytes < _LARGE or threads < 2 or not (contiguous and same):
+    if threads < 2 or not (contiguous and same):
         np.copyto(target, source)
         return
     to, given = target.reshape(-1), source.reshape(-1)
