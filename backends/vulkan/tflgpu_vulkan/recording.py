@@ -6,16 +6,17 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.lending import OutputSets
 from tflgpu.runtime.protocols import DispatchTime, Plan
 
 from tflgpu_vulkan.blocks import Region
 from tflgpu_vulkan.context import Commands, Context
 from tflgpu_vulkan.memory import PlanMemory
-from tflgpu_vulkan.outputs import Outputs, OutputSet
+from tflgpu_vulkan.outputs import Outputs, output_sets
 from tflgpu_vulkan.pipelines import Pipeline
 from tflgpu_vulkan.record import (
     Descriptors,
@@ -25,6 +26,8 @@ from tflgpu_vulkan.record import (
     record_download,
     record_one,
 )
+
+_T = TypeVar("_T")
 
 
 class VulkanRecording:
@@ -49,11 +52,10 @@ class VulkanRecording:
         self._closed = False
         self._failure = ""
         self._inputs = tuple(memory.input_arrays)
-        self._outputs: Outputs | None = None
+        self._outputs: OutputSets[Outputs] | None = None
         self._guarded_outputs = tuple(memory.output_arrays) if memory.band else ()
         self._timers: Timers | None = None
-        self._timed: tuple[OutputSet | None, Any] | None = None
-        self._has_run = False
+        self._timed: tuple[Outputs | None, Any] | None = None
         self._single: list[Any] = []
         self._launches: list[Launch] = []
         self._commands = Commands(context)
@@ -71,7 +73,7 @@ class VulkanRecording:
             else:
                 into = partial(record, self._commands, memory, self._launches)
                 again = partial(record_download, self._commands, memory)
-                self._outputs = Outputs(context, memory, into, again)
+                self._outputs = output_sets(context, memory, into, again, self._commands.submit)
         except DeviceError:
             self._release()
             raise
@@ -101,16 +103,7 @@ class VulkanRecording:
         """
         with self._lock:
             self._check_usable()
-            try:
-                if self._outputs is None:
-                    self._run_guarded()
-                else:
-                    self._commands.submit(self._outputs.for_run().commands, "running")
-                self._has_run = True
-            except BaseException as error:
-                # An interrupted run too: it is still on the device.
-                self._failure = str(error) or type(error).__name__
-                raise
+            self._failing(self._run_guarded if self._outputs is None else self._run)
 
     def profile(self) -> Sequence[DispatchTime]:
         """Run once with a timer around every dispatch, each of which waits for the one before.
@@ -125,11 +118,7 @@ class VulkanRecording:
             return []
         with self._lock:
             self._check_usable()
-            try:
-                return self._run_timed()
-            except BaseException as error:
-                self._failure = str(error) or type(error).__name__
-                raise
+            return self._failing(self._run_timed)
 
     def lend(self, index: int) -> Array | None:
         """Output ``index`` of the last run, for the caller to keep (see `Lender`); None for small
@@ -141,9 +130,7 @@ class VulkanRecording:
         """
         with self._lock:
             self._check_usable()
-            if self._outputs is None or not self._has_run:
-                return None
-            return self._outputs.lend(index, self._submit_download)
+            return None if self._outputs is None else self._failing(self._outputs.lend, index)
 
     def settle(self) -> None:
         """Let `outputs` be memory that nobody was lent, with the results of the last run.
@@ -155,7 +142,7 @@ class VulkanRecording:
         with self._lock:
             self._check_usable()
             if self._outputs is not None:
-                self._outputs.settle(self._submit_download)
+                self._failing(self._outputs.settle)
 
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
@@ -176,10 +163,12 @@ class VulkanRecording:
 
     # Inside
 
-    def _submit_download(self, commands: Any) -> None:
+    def _failing(self, action: Callable[..., _T], *arguments: Any) -> _T:
+        """Do what no later run may follow if it fails."""
         try:
-            self._commands.submit(commands, "reading outputs")
+            return action(*arguments)
         except BaseException as error:
+            # An interrupted run too: it is still on the device.
             self._failure = str(error) or type(error).__name__
             raise
 
@@ -202,6 +191,10 @@ class VulkanRecording:
         if self._failure:
             raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
 
+    def _run(self) -> None:
+        assert self._outputs is not None
+        self._commands.submit(self._outputs.for_run().commands, "running")
+
     def _run_timed(self) -> list[DispatchTime]:
         if self._timers is None:
             self._timers = Timers(self._context, len(self._launches))
@@ -211,7 +204,6 @@ class VulkanRecording:
             timed = record(self._commands, self._memory, self._launches, regions, self._timers)
             self._timed = into, timed
         self._commands.submit(self._timed[1], "profiling")
-        self._has_run = True
         return [
             DispatchTime(launch.dispatch.label, launch.dispatch.kernel.name, seconds)
             for launch, seconds in zip(self._launches, self._timers.seconds(), strict=True)
