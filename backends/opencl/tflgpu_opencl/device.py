@@ -158,7 +158,7 @@ class OpenCLDevice:
             with device_errors("uploading"):
                 queue.finish()
             recording = OpenCLRecording(
-                self._context, queue, self._native, memory, inputs, outputs, launches,
+                self._context, queue, self._native, memory, plan.outputs, inputs, outputs, launches,
                 self._recordings.discard,
             )  # fmt: skip
             self._recordings.add(recording)

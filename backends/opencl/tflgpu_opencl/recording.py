@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch
+from tflgpu.runtime.lending import OutputSets
+from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch, PlannedIO
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
+from tflgpu_opencl.outputs import Outputs, output_sets
 from tflgpu_opencl.staging import Staging
 
 
@@ -34,6 +37,11 @@ class Launch:
         commands.kernel(self.kernel, dispatch.groups, dispatch.kernel.workgroup, label)
 
 
+def _add(launches: Sequence[Launch], commands: Commands) -> None:
+    for launch in launches:
+        launch.add_to(commands)
+
+
 class OpenCLRecording:
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
@@ -43,6 +51,7 @@ class OpenCLRecording:
         queue: Any,
         native: Native | None,
         memory: Memory,
+        ios: Sequence[PlannedIO],
         inputs: Sequence[Staging],
         outputs: Sequence[Staging],
         launches: Sequence[Launch],
@@ -57,23 +66,18 @@ class OpenCLRecording:
         self._launches = list(launches)
         self._on_close = on_close
         self._inputs = tuple(s.array for s in inputs)
-        self._outputs = tuple(s.array for s in outputs)
         self._lock = threading.Lock()
         self._closed = False
         self._failure = ""
         self._profiling_queue: Any = None
 
         self._before = Commands(queue, native)
-        self._after = Commands(queue, native)
-        self._all = Commands(queue, native)
         for staging in self._staging:
             staging.before(self._before)
-            staging.before(self._all)
-        for launch in self._launches:
-            launch.add_to(self._all)
-        for staging in self._staging:
-            staging.after(self._after)
-            staging.after(self._all)
+        self._outputs: OutputSets[Outputs] | None = output_sets(
+            context, queue, native, ios, inputs, outputs, partial(_add, self._launches),
+            lends=not memory.guarded,
+        )  # fmt: skip
 
     @property
     def inputs(self) -> Sequence[Array]:
@@ -83,7 +87,7 @@ class OpenCLRecording:
     @property
     def outputs(self) -> Sequence[Array]:
         """Host arrays, one per plan output."""
-        return self._outputs
+        return () if self._outputs is None else self._outputs.current.arrays
 
     @property
     def dispatches(self) -> int:
@@ -104,7 +108,7 @@ class OpenCLRecording:
                 if self._memory.guarded:
                     self._run_guarded()
                 else:
-                    self._all.submit()
+                    self._for_run().commands.submit()
                     self._finish()
             except DeviceError as error:
                 self._failure = str(error)
@@ -125,14 +129,47 @@ class OpenCLRecording:
                 self._failure = str(error)
                 raise
 
+    def lend(self, index: int) -> Array | None:
+        """Output ``index`` of the last run, for the caller to keep (see `Lender`); None where host
+        and device share memory, and while too many are kept.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            assert self._outputs is not None
+            try:
+                return self._outputs.lend(index)
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
+    def settle(self) -> None:
+        """Let `outputs` be memory that nobody was lent, with the results of the last run.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run, or memory ran out.
+        """
+        with self._lock:
+            self._check_usable()
+            assert self._outputs is not None
+            try:
+                self._outputs.settle()
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._inputs = self._outputs = ()
-            self._before = self._after = self._all = Commands(self._queue, self._native)
+            self._inputs, self._outputs = (), None
+            self._before = Commands(self._queue, self._native)
             self._launches.clear()
             try:
                 # A device that is lost cannot release what it held; that is no news here.
@@ -156,6 +193,10 @@ class OpenCLRecording:
         if self._failure:
             raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
 
+    def _for_run(self) -> Outputs:
+        assert self._outputs is not None
+        return self._outputs.for_run()
+
     def _finish(self) -> None:
         with device_errors("running"):
             self._queue.finish()
@@ -165,6 +206,7 @@ class OpenCLRecording:
             timed = cl.command_queue_properties.PROFILING_ENABLE
             with device_errors("making a queue with timers"):
                 self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
+        outputs = self._for_run()
         self._before.submit()
         self._finish()
         with device_errors("profiling"):
@@ -178,7 +220,7 @@ class OpenCLRecording:
                 )
                 for launch, event in zip(self._launches, events, strict=True)
             ]
-        self._after.submit()
+        outputs.download.submit()
         self._finish()
         return times
 
@@ -207,7 +249,7 @@ class OpenCLRecording:
                 self._check(region, None)
             for staging in self._staging:
                 self._check(staging.region, None)
-            self._after.submit()
+            self._for_run().download.submit()
             self._finish()
 
     def _check(self, region: Region, launch: Launch | None) -> None:

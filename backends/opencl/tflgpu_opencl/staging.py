@@ -51,17 +51,7 @@ class Copied:
     ) -> None:
         self._is_input = is_input
         self.region = memory.new(_name(io, is_input), io.nbytes)
-        if not io.nbytes:
-            self.array: Array = np.zeros(io.shape, io.dtype.numpy)
-            return
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        access = cl.map_flags.READ | cl.map_flags.WRITE
-        with device_errors(f"pinning {io.nbytes} bytes for {io.name}"):
-            pinned = cl.Buffer(context, flags, io.nbytes)
-            # The mapping keeps the buffer, and every view of the array keeps the mapping.
-            flat, _ = cl.enqueue_map_buffer(queue, pinned, access, 0, (io.nbytes,), np.uint8)
-        flat[...] = 0
-        self.array = flat.view(io.dtype.numpy).reshape(io.shape)
+        self.array: Array = pinned_array(context, queue, io)
 
     def before(self, commands: Commands) -> None:
         """Upload an input."""
@@ -113,6 +103,25 @@ class Shared:
         commands.submit()
         self._queue.finish()
         free(self.region)
+
+
+def pinned_array(context: Any, queue: Any, io: PlannedIO) -> Array:
+    """A host array that drivers copy to and from at full speed, all zeros.
+
+    Raises:
+        DeviceError: memory ran out.
+    """
+    if not io.nbytes:
+        return np.zeros(io.shape, io.dtype.numpy)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+    access = cl.map_flags.READ | cl.map_flags.WRITE
+    with device_errors(f"pinning {io.nbytes} bytes for {io.name}"):
+        pinned = cl.Buffer(context, flags, io.nbytes)
+        # The mapping keeps the buffer, and every view of the array keeps the mapping.
+        flat, _ = cl.enqueue_map_buffer(queue, pinned, access, 0, (io.nbytes,), np.uint8)
+    flat[...] = 0
+    found: Array = flat.view(io.dtype.numpy).reshape(io.shape)
+    return found
 
 
 def _name(io: PlannedIO, is_input: bool) -> str:

@@ -164,13 +164,12 @@ def _encode(compute: Any, chunk: list[_Encoded]) -> None:
 
 
 class Download:
-    """Waits for the device, and copies a mappable buffer into host memory."""
+    """Waits for the device, and copies ``nbytes`` of a mappable buffer into host memory."""
 
-    def __init__(self, device: Any, buffer: Any, address: Any, nbytes: int) -> None:
+    def __init__(self, device: Any, buffer: Any, nbytes: int) -> None:
         self._device = device._internal
         self._alive = (device, buffer)
         self._buffer = buffer._internal
-        self._address = address
         self._nbytes = nbytes
         self._problem: str | None = None
         self._done = False
@@ -187,8 +186,8 @@ class Download:
         self._info.mode = lib.WGPUCallbackMode_AllowProcessEvents
         self._info.callback = mapped
 
-    def wait(self) -> None:
-        """Return when everything that was submitted is done, and the copy made.
+    def wait(self, address: Any) -> None:
+        """Return when everything that was submitted is done, and the copy to ``address`` made.
 
         Raises:
             DeviceError: the device is lost.
@@ -205,5 +204,5 @@ class Download:
         if self._problem is not None:
             raise DeviceError(f"waiting for the device: {self._problem}")
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
-        ffi.memmove(self._address, source, self._nbytes)
+        ffi.memmove(address, source, self._nbytes)
         lib.wgpuBufferUnmap(self._buffer)

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.lending import OutputSet, OutputSets
 from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch, PlannedIO
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
 from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, pointer
 from tflgpu_wgpu.timers import Timers
+
+
+class HostOutputs(OutputSet):
+    """A block of host memory with all outputs in it.
+
+    Attributes:
+        block: All of it.
+        starts: Where each output begins.
+        address: The block's.
+    """
+
+    def __init__(self, ios: Sequence[PlannedIO]) -> None:
+        self.block, arrays, self.starts = _host_arrays(ios)
+        self.address = pointer(self.block.ctypes.data)
+        super().__init__(arrays)
 
 
 @attrs.frozen(eq=False)
@@ -47,7 +64,8 @@ class WgpuRecording:
         self._closed = False
         self._failure = ""
         input_host, self._inputs, input_starts = _host_arrays(plan.inputs)
-        output_host, self._outputs, output_starts = _host_arrays(plan.outputs)
+        first = HostOutputs(plan.outputs)
+        output_host, output_starts = first.block, first.starts
         uploads = [
             Upload(region.buffer, pointer(input_host.ctypes.data + start), size)
             for region, start in zip(memory.inputs, input_starts, strict=True)
@@ -73,7 +91,15 @@ class WgpuRecording:
         self._all = Commands(device, uploads, launches, copies)
         self._before = Commands(device, uploads, [], [])
         self._after = Commands(device, [], [], copies)
-        self._download = Download(device, staging, pointer(output_host.ctypes.data), total)
+        self._download = download = Download(device, staging, total)
+        # Between bands outputs are read one by one, into the first arrays.
+        lendable = range(len(plan.outputs)) if total and not memory.guarded else ()
+        self._outputs = OutputSets(
+            first,
+            lendable,
+            partial(HostOutputs, plan.outputs),
+            lambda outputs: download.wait(outputs.address),
+        )
         self._timers: Timers | None = None
 
     @property
@@ -84,7 +110,7 @@ class WgpuRecording:
     @property
     def outputs(self) -> Sequence[Array]:
         """Host arrays, one per plan output."""
-        return self._outputs
+        return () if self._closed else self._outputs.current.arrays
 
     @property
     def dispatches(self) -> int:
@@ -106,8 +132,9 @@ class WgpuRecording:
                     if self._memory.guarded:
                         self._run_guarded()
                     else:
+                        address = self._outputs.for_run().address
                         self._all.submit()
-                        self._download.wait()
+                        self._download.wait(address)
             except DeviceError as error:
                 self._failure = str(error)
                 raise
@@ -131,16 +158,50 @@ class WgpuRecording:
                 self._failure = str(error)
                 raise
 
+    def lend(self, index: int) -> Array | None:
+        """Output ``index`` of the last run, for the caller to keep (see `Lender`); None while too
+        many are kept.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            try:
+                with device_errors("reading outputs"):
+                    return self._outputs.lend(index)
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
+    def settle(self) -> None:
+        """Let `outputs` be memory that nobody was lent, with the results of the last run.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            try:
+                with device_errors("reading outputs"):
+                    self._outputs.settle()
+            except DeviceError as error:
+                self._failure = str(error)
+                raise
+
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._inputs = self._outputs = ()
+            self._inputs = ()
+            self._outputs.release()
             self._bound.clear()
             self._banded_inputs, self._banded_outputs = [], []
-            del self._all, self._before, self._after, self._download
+            del self._all, self._before, self._after, self._download, self._outputs
             self._timers = None
             try:
                 # A device that is lost cannot release what it held; that is no news here.
@@ -162,10 +223,11 @@ class WgpuRecording:
     def _run_profiled(self) -> list[DispatchTime]:
         if self._timers is None:
             self._timers = Timers(self._device)
+        address = self._outputs.for_run().address
         self._before.submit()
         seconds = self._timers.run([b.launch for b in self._bound])
         self._after.submit()
-        self._download.wait()
+        self._download.wait(address)
         return [
             DispatchTime(b.dispatch.label, b.dispatch.kernel.name, time)
             for b, time in zip(self._bound, seconds, strict=True)

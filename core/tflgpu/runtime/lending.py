@@ -99,7 +99,7 @@ class OutputSets(Generic[S]):
     Args:
         first: The set of a recording that never lends.
         lendable: Outputs whose place can be chosen; the others are the same in every set.
-        make: Another set. Raises `DeviceError` where there is no memory for it.
+        make: Another set. Raises `DeviceError` or `MemoryError` where there is no memory for it.
         fill: Put the results of the last run into a set once more.
 
     ``make`` and ``fill`` must not hold the recording, which would then not end with its last
@@ -141,7 +141,7 @@ class OutputSets(Generic[S]):
                 return None
             try:
                 self._made()
-            except DeviceError:
+            except (DeviceError, MemoryError):
                 return None  # no memory for another: a copy needs none of the device's
         return self.current.lend(index)
 
