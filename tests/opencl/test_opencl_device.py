@@ -45,11 +45,11 @@ def test_a_driver_error_ends_the_recording(device: Any) -> None:
             raise DeviceError("the device is gone")
 
     recording = device.load(biased(9))
-    working = recording._outputs.current.commands
-    recording._outputs.current.commands = Failing()
+    working = recording._sets.current.commands
+    recording._sets.current.commands = Failing()
     with pytest.raises(DeviceError, match="gone"):
         recording.run()
-    recording._outputs.current.commands = working
+    recording._sets.current.commands = working
     with pytest.raises(DeviceError, match=r"earlier run.*gone"):
         recording.run()
     recording.close()
@@ -65,7 +65,7 @@ def test_a_refused_dispatch_is_named(device: Any) -> None:
     commands = type(recording._before)(recording._queue, recording._native)
     for item in (recording._launches[0], launch, recording._launches[2]):
         item.add_to(commands)
-    recording._outputs.current.commands = commands
+    recording._sets.current.commands = commands
     with pytest.raises(DeviceError, match=r"step 1, kernel affine: INVALID_WORK_GROUP_SIZE"):
         recording.run()
     with pytest.raises(DeviceError, match="earlier run"):

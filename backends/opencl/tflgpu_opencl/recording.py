@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 import pyopencl as cl
-from tflgpu.errors import DeviceError, StateError
-from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.lending import OutputSets
+from tflgpu.errors import DeviceError
 from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch, PlannedIO
+from tflgpu.runtime.recording import BaseRecording, stray_write
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
@@ -42,7 +40,7 @@ def _add(launches: Sequence[Launch], commands: Commands) -> None:
         launch.add_to(commands)
 
 
-class OpenCLRecording:
+class OpenCLRecording(BaseRecording[Outputs]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
@@ -57,6 +55,7 @@ class OpenCLRecording:
         launches: Sequence[Launch],
         on_close: Callable[[OpenCLRecording], None],
     ) -> None:
+        super().__init__()
         self._context = context
         self._queue = queue
         self._native = native
@@ -66,147 +65,62 @@ class OpenCLRecording:
         self._launches = list(launches)
         self._on_close = on_close
         self._inputs = tuple(s.array for s in inputs)
-        self._lock = threading.Lock()
-        self._closed = False
-        self._failure = ""
         self._profiling_queue: Any = None
 
         self._before = Commands(queue, native)
         for staging in self._staging:
             staging.before(self._before)
-        self._outputs: OutputSets[Outputs] | None = output_sets(
+        self._sets = output_sets(
             context, queue, native, ios, inputs, outputs, partial(_add, self._launches),
             lends=not memory.guarded,
         )  # fmt: skip
-
-    @property
-    def inputs(self) -> Sequence[Array]:
-        """Writable host arrays, one per plan input."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[Array]:
-        """Host arrays, one per plan output."""
-        return () if self._outputs is None else self._outputs.current.arrays
 
     @property
     def dispatches(self) -> int:
         """Kernels launched by a run."""
         return len(self._launches)
 
-    def run(self) -> None:
-        """Upload, run every dispatch, download; return when the outputs are there.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run, or, with guard bands, a
-                kernel wrote outside its buffers.
-        """
-        with self._lock:
-            self._check_usable()
-            try:
-                if self._memory.guarded:
-                    self._run_guarded()
-                else:
-                    self._for_run().commands.submit()
-                    self._finish()
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
-    def profile(self) -> Sequence[DispatchTime]:
-        """Run once with a timer around every dispatch; GPU time by the driver's events.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run.
-        """
-        with self._lock:
-            self._check_usable()
-            try:
-                return self._run_profiled()
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
-    def lend(self, index: int) -> Array | None:
-        """Output ``index`` of the last run, for the caller to keep (see `Lender`); None where host
-        and device share memory, and while too many are kept.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run.
-        """
-        with self._lock:
-            self._check_usable()
-            assert self._outputs is not None
-            try:
-                return self._outputs.lend(index)
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
-    def settle(self) -> None:
-        """Let `outputs` be memory that nobody was lent, with the results of the last run.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run, or memory ran out.
-        """
-        with self._lock:
-            self._check_usable()
-            assert self._outputs is not None
-            try:
-                self._outputs.settle()
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._inputs, self._outputs = (), None
-            self._before = Commands(self._queue, self._native)
-            self._launches.clear()
-            try:
-                # A device that is lost cannot release what it held; that is no news here.
-                with device_errors("closing"):
-                    self._queue.finish()
-                    for staging in self._staging:
-                        staging.release()
-                    self._memory.release()
-            except DeviceError:
-                pass
-            self._staging.clear()
-            self._outputs_staging.clear()
-            self._profiling_queue = None
+        super().close()
         self._on_close(self)
 
     # Inside
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StateError("this recording is closed")
-        if self._failure:
-            raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
-
-    def _for_run(self) -> Outputs:
-        assert self._outputs is not None
-        return self._outputs.for_run()
 
     def _finish(self) -> None:
         with device_errors("running"):
             self._queue.finish()
 
-    def _run_profiled(self) -> list[DispatchTime]:
+    def _run(self) -> None:
+        if self._memory.guarded:
+            self._run_guarded()
+        else:
+            self._outputs.for_run().commands.submit()
+            self._finish()
+
+    def _release(self) -> None:
+        self._before = Commands(self._queue, self._native)
+        self._sets = None  # its commands hold kernels and buffers
+        self._launches.clear()
+        try:
+            # A device that is lost cannot release what it held; that is no news here.
+            with device_errors("closing"):
+                self._queue.finish()
+                for staging in self._staging:
+                    staging.release()
+                self._memory.release()
+        except DeviceError:
+            pass
+        self._staging.clear()
+        self._outputs_staging.clear()
+        self._profiling_queue = None
+
+    def _profile(self) -> Sequence[DispatchTime]:
         if self._profiling_queue is None:
             timed = cl.command_queue_properties.PROFILING_ENABLE
             with device_errors("making a queue with timers"):
                 self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
-        outputs = self._for_run()
+        outputs = self._outputs.for_run()
         self._before.submit()
         self._finish()
         with device_errors("profiling"):
@@ -249,15 +163,10 @@ class OpenCLRecording:
                 self._check(region, None)
             for staging in self._staging:
                 self._check(staging.region, None)
-            self._for_run().download.submit()
+            self._outputs.for_run().download.submit()
             self._finish()
 
     def _check(self, region: Region, launch: Launch | None) -> None:
         damage = self._memory.damage(region)
         if damage:
-            blame = (
-                f"dispatch {launch.dispatch.label}, kernel {launch.dispatch.kernel.name}"
-                if launch
-                else "some dispatch that does not use it"
-            )
-            raise DeviceError(f"{blame}: {damage}")
+            raise stray_write(damage, launch.dispatch if launch else None)

@@ -9,10 +9,11 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.errors import DeviceError, StateError
+from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.lending import OutputSet, OutputSets
 from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch, PlannedIO
+from tflgpu.runtime.recording import BaseRecording, stray_write
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
@@ -44,7 +45,7 @@ class Bound:
     regions: tuple[Region, ...]
 
 
-class WgpuRecording:
+class WgpuRecording(BaseRecording[HostOutputs]):
     """A `Recording`: everything is bound once, and each run encodes one command buffer."""
 
     def __init__(
@@ -56,13 +57,11 @@ class WgpuRecording:
         bound: Sequence[Bound],
         on_close: Callable[[WgpuRecording], None],
     ) -> None:
+        super().__init__(lock)
         self._device = device
-        self._lock = lock
         self._memory = memory
         self._bound = list(bound)
         self._on_close = on_close
-        self._closed = False
-        self._failure = ""
         input_host, self._inputs, input_starts = _host_arrays(plan.inputs)
         first = HostOutputs(plan.outputs)
         output_host, output_starts = first.block, first.starts
@@ -93,134 +92,57 @@ class WgpuRecording:
         self._after = Commands(device, [], [], copies)
         self._download = download = Download(device, staging, total)
         # Between bands outputs are read one by one, into the first arrays.
+
+        def fill(outputs: HostOutputs) -> None:
+            with device_errors("reading outputs"):
+                download.wait(outputs.address)
+
         lendable = range(len(plan.outputs)) if total and not memory.guarded else ()
-        self._outputs = OutputSets(
-            first,
-            lendable,
-            partial(HostOutputs, plan.outputs),
-            lambda outputs: download.wait(outputs.address),
-        )
+        self._sets = OutputSets(first, lendable, partial(HostOutputs, plan.outputs), fill)
         self._timers: Timers | None = None
-
-    @property
-    def inputs(self) -> Sequence[Array]:
-        """Writable host arrays, one per plan input."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[Array]:
-        """Host arrays, one per plan output."""
-        return () if self._closed else self._outputs.current.arrays
 
     @property
     def dispatches(self) -> int:
         """Kernels launched by a run."""
         return len(self._bound)
 
-    def run(self) -> None:
-        """Upload, run every dispatch, download; return when the outputs are there.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run, or, with guard bands, a
-                kernel wrote outside its buffers.
-        """
-        with self._lock:
-            self._check_usable()
-            try:
-                with device_errors("running"):
-                    if self._memory.guarded:
-                        self._run_guarded()
-                    else:
-                        address = self._outputs.for_run().address
-                        self._all.submit()
-                        self._download.wait(address)
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
-    def profile(self) -> Sequence[DispatchTime]:
-        """Run once with a timer around every dispatch; empty where the device has no timers.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run.
-        """
-        with self._lock:
-            self._check_usable()
-            if "timestamp-query" not in self._device.features or self._memory.guarded:
-                self.run()
-                return []
-            try:
-                with device_errors("profiling"):
-                    return self._run_profiled()
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
-    def lend(self, index: int) -> Array | None:
-        """Output ``index`` of the last run, for the caller to keep (see `Lender`); None while too
-        many are kept.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run.
-        """
-        with self._lock:
-            self._check_usable()
-            try:
-                with device_errors("reading outputs"):
-                    return self._outputs.lend(index)
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
-    def settle(self) -> None:
-        """Let `outputs` be memory that nobody was lent, with the results of the last run.
-
-        Raises:
-            StateError: the recording is closed.
-            DeviceError: the device failed, now or in an earlier run.
-        """
-        with self._lock:
-            self._check_usable()
-            try:
-                with device_errors("reading outputs"):
-                    self._outputs.settle()
-            except DeviceError as error:
-                self._failure = str(error)
-                raise
-
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._inputs = ()
-            self._outputs.release()
-            self._bound.clear()
-            self._banded_inputs, self._banded_outputs = [], []
-            del self._all, self._before, self._after, self._download, self._outputs
-            self._timers = None
-            try:
-                # A device that is lost cannot release what it held; that is no news here.
-                with device_errors("closing"):
-                    self._memory.release()
-            except DeviceError:
-                pass
-            del self._memory, self._device
+        super().close()
         self._on_close(self)
 
     # Inside
 
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StateError("this recording is closed")
-        if self._failure:
-            raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
+    def _run(self) -> None:
+        with device_errors("running"):
+            outputs = self._outputs.for_run()
+            if self._memory.guarded:
+                self._run_guarded()
+            else:
+                self._all.submit()
+                self._download.wait(outputs.address)
 
-    def _run_profiled(self) -> list[DispatchTime]:
+    def _profile(self) -> Sequence[DispatchTime]:
+        if "timestamp-query" not in self._device.features or self._memory.guarded:
+            self._run()
+            return []
+        with device_errors("profiling"):
+            return self._run_timed()
+
+    def _release(self) -> None:
+        self._bound.clear()
+        self._banded_inputs, self._banded_outputs = [], []
+        del self._all, self._before, self._after, self._download
+        self._timers = None
+        try:
+            # A device that is lost cannot release what it held; that is no news here.
+            with device_errors("closing"):
+                self._memory.release()
+        except DeviceError:
+            pass
+        del self._memory, self._device
+
+    def _run_timed(self) -> list[DispatchTime]:
         if self._timers is None:
             self._timers = Timers(self._device)
         address = self._outputs.for_run().address
@@ -253,12 +175,7 @@ class WgpuRecording:
     def _check(self, region: Region, bound: Bound | None) -> None:
         damage = self._memory.damage(region)
         if damage:
-            blame = (
-                f"dispatch {bound.dispatch.label}, kernel {bound.dispatch.kernel.name}"
-                if bound
-                else "some dispatch that does not use it"
-            )
-            raise DeviceError(f"{blame}: {damage}")
+            raise stray_write(damage, bound.dispatch if bound else None)
 
 
 def _words(nbytes: int) -> int:

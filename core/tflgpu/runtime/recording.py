@@ -1,0 +1,149 @@
+"""What recordings have in common, for backends that want it: a lock, an end, a failure that lasts,
+and outputs that can be lent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.lending import OutputSets, S
+from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch
+
+T = TypeVar("T")
+
+
+class BaseRecording(Generic[S]):
+    """A `tflgpu.runtime.protocols.Recording` and `tflgpu.runtime.lending.Lender`.
+
+    A subclass sets ``_inputs`` and ``_sets``, and has `_run`, `_profile` and `_release`.
+    """
+
+    def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
+        """With ``lock`` everything happens under that one: a device's, say."""
+        self._lock = threading.Lock() if lock is None else lock
+        self._closed = False
+        self._failure = ""
+        self._inputs: tuple[Array, ...] = ()
+        self._sets: OutputSets[S] | None = None
+
+    # For subclasses to write
+
+    def _run(self) -> None:
+        """Run, and leave the outputs in ``_outputs.for_run()``."""
+        raise NotImplementedError
+
+    def _profile(self) -> Sequence[DispatchTime]:
+        """The same with timers."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Release everything of the device; ``_failure`` says whether something may be running."""
+        raise NotImplementedError
+
+    # What users of a recording have
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per plan input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per plan output."""
+        return () if self._closed else self._outputs.current.arrays
+
+    def run(self) -> None:
+        """Upload, run every dispatch, download; return when the outputs are there.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run, or, with guard bands, a
+                kernel wrote outside its buffers.
+        """
+        with self._lock:
+            self._check_usable()
+            self._attempt(self._run)
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Run once with a timer around every dispatch; empty where the device has no timers.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: as `run`.
+        """
+        with self._lock:
+            self._check_usable()
+            return self._attempt(self._profile)
+
+    def lend(self, index: int) -> Array | None:
+        """As `Lender.lend`; None for what is not copied to the host.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            return self._attempt(lambda: self._outputs.lend(index))
+
+    def settle(self) -> None:
+        """As `Lender.settle`.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device failed, now or in an earlier run, or memory ran out.
+        """
+        with self._lock:
+            self._check_usable()
+            self._attempt(self._outputs.settle)
+
+    def close(self) -> None:
+        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._inputs = ()
+            if self._sets is not None:
+                self._sets.release()
+            self._release()
+            self._sets = None
+
+    # Inside
+
+    @property
+    def _outputs(self) -> OutputSets[S]:
+        assert self._sets is not None
+        return self._sets
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StateError("this recording is closed")
+        if self._failure:
+            raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
+
+    def _attempt(self, action: Callable[[], T]) -> T:
+        """Do what no later run may follow if it fails."""
+        try:
+            return action()
+        except BaseException as error:
+            # An interrupted run too: it is still on the device.
+            self._failure = str(error) or type(error).__name__
+            raise
+
+
+def stray_write(damage: str, dispatch: PlannedDispatch | None) -> DeviceError:
+    """What to raise where ``damage`` was found at a guard band.
+
+    Args:
+        damage: What was overwritten, and where.
+        dispatch: The one that ran before, if it has the damaged buffer.
+    """
+    blame = "some dispatch that does not use it"
+    if dispatch is not None:
+        blame = f"dispatch {dispatch.label}, kernel {dispatch.kernel.name}"
+    return DeviceError(f"{blame}: {damage}")
