@@ -308,4 +308,8 @@ def _chosen(best: Candidate, reasons: Sequence[str], candidates: Candidates) -> 
 
 
 def _nothing(reasons: Sequence[str]) -> Choice:
-    return Choice(None, (*reasons, "no device can run kernels; everything runs on the CPU"))
+    sentence = (
+        "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what each "
+        "backend needs"
+    )
+    return Choice(None, (*reasons, sentence))

@@ -77,8 +77,8 @@ class TestRunning:
         install(cpu_ref=cpu_ref)
         result = tflgpu("run", scale, "--runs", 1)
         assert result.exit_code == 0
-        assert "0 of 1 operators run on the CPU" in result.stdout
-        assert "no device can run kernels" in result.stdout
+        assert "1 of 1 operators run on the CPU" in result.stdout
+        assert result.stdout.count("no device can run kernels") == 1
 
     def test_precision_is_used(self, tflgpu: Tflgpu, scale: Path) -> None:
         options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")

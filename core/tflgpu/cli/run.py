@@ -132,11 +132,15 @@ def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
     if on_purpose:
         console.say(f"{report.total_nodes} operators ran by their NumPy references")
         return
-    summary = str(report).splitlines()[0]
+    summary = report.summary
     if report.backend:
         parts = "one part" if report.partitions == 1 else f"{report.partitions} parts"
         summary += f", in {parts} and {report.dispatches} dispatches"
     console.say(summary)
+    if not report.backend and report.common_reason == "; ".join(report.choice):
+        for reason in report.choice:
+            console.say(f"  {reason}")
+        return
     # One line for all operators with one reason.
     groups: dict[tuple[str, str], list[int]] = {}
     for refusal in report.refusals:

@@ -50,8 +50,24 @@ class DelegationReport:
         """Whether nothing is left for the CPU."""
         return not self.refusals and self.delegated_nodes == self.total_nodes
 
+    @property
+    def summary(self) -> str:
+        """One line: how many operators run where."""
+        if not self.backend:
+            return f"{self.total_nodes} of {self.total_nodes} operators run on the CPU"
+        where = f"{self.backend} ({self.device}, {self.precision})"
+        return f"{self.delegated_nodes} of {self.total_nodes} operators run on {where}"
+
+    @property
+    def common_reason(self) -> str | None:
+        """The reason why everything runs on the CPU, where it is one for all operators."""
+        reasons = {r.reason for r in self.refusals}
+        is_one = len(reasons) == 1 and len(self.refusals) == self.total_nodes
+        return reasons.pop() if is_one else None
+
     def __str__(self) -> str:
-        where = f"{self.backend} ({self.device}, {self.precision})" if self.backend else "the CPU"
-        lines = [f"{self.delegated_nodes} of {self.total_nodes} operators run on {where}"]
-        lines += [f"  #{r.node} {r.op}: {r.reason}" for r in self.refusals]
-        return "\n".join(lines)
+        if self.common_reason is not None:
+            return f"{self.summary}: {self.common_reason}"
+        return "\n".join(
+            [self.summary, *(f"  #{r.node} {r.op}: {r.reason}" for r in self.refusals)]
+        )
