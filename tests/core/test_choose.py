@@ -160,7 +160,8 @@ class TestWhatIsThere:
         assert choice.device is None
         assert choice.reasons == (
             "none: not available: no loader found",
-            "no device can run kernels; everything runs on the CPU",
+            "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what "
+            "each backend needs",
         )
 
     def test_a_backend_below_rank_zero_waits_to_be_asked(self, pick: Any) -> None:
@@ -252,7 +253,7 @@ class TestBrokenDrivers:
         choice = pick(Backend("bad", GPU, broken=(0,)))
         assert choice.device is None
         assert "bad 0 is on fire" in said(choice)
-        assert choice.reasons[-1].endswith("everything runs on the CPU")
+        assert "so everything runs on the CPU;" in choice.reasons[-1]
 
     def test_one_that_was_asked_for_is_an_error(self, pick: Any) -> None:
         bad, good = Backend("bad", GPU, broken=(0,)), Backend("good", GPU)
