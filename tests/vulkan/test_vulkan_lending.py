@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
@@ -107,6 +108,16 @@ def test_small_outputs_and_shared_memory_are_not_lent(open_device: Callable[...,
         assert each.lend(0) is None
         each.settle()
         assert (each.outputs[0] == 1 + BIAS[: each.outputs[0].size]).all()
+
+
+def test_memory_that_is_slow_to_read_is_not_lent(open_device: Callable[..., Any]) -> None:
+    device = open_device(share_memory=False)
+    context = device._context
+    context.details = attrs.evolve(context.details, has_cached_memory=False)
+    slow = device.load(biased(COUNT))
+    run(slow, 1)
+    assert slow.lend(0) is None
+    assert (slow.outputs[0] == 1 + BIAS).all()
 
 
 def test_profiling_leaves_it_alone(recording: Any) -> None:

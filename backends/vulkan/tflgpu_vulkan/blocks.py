@@ -12,7 +12,7 @@ from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.features import shared_flags, writable_flags
+from tflgpu_vulkan.features import cached_flags, shared_flags, writable_flags
 
 Bytes = npt.NDArray[np.uint8]
 #: Vulkan has no empty buffers, and kernels load whole vectors.
@@ -85,7 +85,7 @@ class Block:
         elif context.details.shares_memory:
             wishes = (shared_flags(), visible)
         else:
-            wishes = (visible | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT, visible)
+            wishes = (cached_flags(), visible)
         index = context.memory_type(needs.memoryTypeBits, *wishes)
         if index is None:
             raise DeviceError(f"{what}: the device has no such memory")

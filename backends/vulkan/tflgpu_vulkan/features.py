@@ -58,6 +58,7 @@ class Details:
         memory: Flags of each memory type.
         shares_memory: Host and device use the same memory.
         has_writable_memory: The host can write to memory of the device's own.
+        has_cached_memory: The host has memory for the device that it reads at full speed.
         queue_family: The family whose queue runs everything.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
         extensions: To enable.
@@ -74,6 +75,7 @@ class Details:
     memory: tuple[int, ...]
     shares_memory: bool
     has_writable_memory: bool
+    has_cached_memory: bool
     queue_family: int
     tick: float
     extensions: tuple[str, ...]
@@ -136,6 +138,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         memory=memory,
         shares_memory=kind in _SHARING and any(_is_shared(flags) for flags in memory),
         has_writable_memory=any(f & writable_flags() == writable_flags() for f in memory),
+        has_cached_memory=any(f & cached_flags() == cached_flags() for f in memory),
         queue_family=family,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
         extensions=tuple(e for e in wanted if e in known),
@@ -159,6 +162,15 @@ def writable_flags() -> int:
         vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
         | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
         | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+    )
+
+
+def cached_flags() -> int:
+    """Memory that the host reads as fast as any of its own."""
+    return int(
+        vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+        | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
     )
 
 

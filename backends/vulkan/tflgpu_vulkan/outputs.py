@@ -81,4 +81,6 @@ def output_sets(
 
     staging = memory.output_staging
     first = Outputs(staging, memory.output_arrays, record_run(staging), None)
-    return OutputSets(first, copied, make, fill)
+    # What is slow to read is read once, by a copy.
+    lendable = copied if context.details.has_cached_memory else []
+    return OutputSets(first, lendable, make, fill)
