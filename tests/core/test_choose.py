@@ -160,8 +160,10 @@ class TestWhatIsThere:
         assert choice.device is None
         assert choice.reasons == (
             "none: not available: no loader found",
-            "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what "
-            "each backend needs",
+            (
+                "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what "
+                "each backend needs"
+            ),
         )
 
     def test_a_backend_below_rank_zero_waits_to_be_asked(self, pick: Any) -> None:
