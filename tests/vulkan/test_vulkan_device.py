@@ -1,5 +1,5 @@
 """What is Vulkan's own about its device; what every device must do is asked by level 0 of the
-conformance suite (`test_vulkan_contract.py`)."""
+conformance suite (`tests/conformance/test_contract_ways.py`)."""
 
 from __future__ import annotations
 
