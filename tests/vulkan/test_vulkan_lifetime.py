@@ -107,3 +107,27 @@ def test_waiting_in_both_ways(device: Any, spin: float) -> None:
         recording.inputs[0][...] = x
         recording.run()
         assert (recording.outputs[0] == chain_expected(x)).all()
+
+
+def test_what_could_not_be_recorded_is_released_once(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tflgpu_vulkan.context import Commands
+
+    released: list[Commands] = []
+    release = Commands.release
+
+    def counted(self: Any) -> None:
+        released.append(self)
+        release(self)
+
+    def fail(*_: Any) -> None:
+        raise DeviceError("no commands")
+
+    monkeypatch.setattr(Commands, "release", counted)
+    monkeypatch.setattr("tflgpu_vulkan.recording.output_sets", fail)
+    with pytest.raises(DeviceError, match="no commands"):
+        device.load(chain(9, device.alignment))
+    gc.collect()
+    assert released
+    assert len(released) == len({id(commands) for commands in released})

@@ -66,6 +66,7 @@ class VulkanRecording(BaseRecording[Outputs]):
             again = partial(record_download, self._commands, memory)
             self._sets = output_sets(context, memory, into, again, self._commands.submit)
         except DeviceError:
+            self._closed = True  # `close`, when this object goes, has nothing left to do
             self._release()
             raise
 
