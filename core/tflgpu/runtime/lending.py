@@ -59,6 +59,11 @@ class _Loan:
         self._array = array
 
 
+class NoRoomError(DeviceError):
+    """There is no memory for another set of outputs. The device and its recordings are as good as
+    before."""
+
+
 class OutputSet:
     """Host memory for all outputs of a recording; backends add what fills it.
 
@@ -141,8 +146,8 @@ class OutputSets(Generic[S]):
                 return None
             try:
                 self._made()
-            except (DeviceError, MemoryError):
-                return None  # no memory for another: a copy needs none of the device's
+            except NoRoomError:
+                return None  # a copy needs none of the device's memory
         return self.current.lend(index)
 
     def settle(self) -> None:
@@ -166,6 +171,11 @@ class OutputSets(Generic[S]):
         return next((s for s in self._sets if s is not self.current and s.is_free), None)
 
     def _made(self) -> S:
-        made = self._make()
+        try:
+            made = self._make()
+        except (DeviceError, MemoryError) as error:
+            raise NoRoomError(
+                f"making room for outputs beside those that are lent: {error}"
+            ) from error
         self._sets.append(made)
         return made

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.lending import OutputSets, S
+from tflgpu.runtime.lending import NoRoomError, OutputSets, S
 from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch
 
 T = TypeVar("T")
@@ -130,6 +130,8 @@ class BaseRecording(Generic[S]):
         """Do what no later run may follow if it fails."""
         try:
             return action()
+        except NoRoomError:
+            raise
         except BaseException as error:
             # An interrupted run too: it is still on the device.
             self._failure = str(error) or type(error).__name__
