@@ -62,8 +62,10 @@ def test_a_device_that_is_right_gets_what_its_driver_allows(widest: int) -> None
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
-def test_narrower_subgroups_than_the_driver_says(n: int) -> None:
+def test_narrower_subgroups_than_the_driver_says(n: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tflgpu")
     assert probe_shuffle(Subgroups(width(n)), 32) == n
+    assert (f"among {n} neighbours are right" in caplog.text) == (n < 32)
 
 
 def test_a_number_that_is_no_power_of_two_is_rounded_down() -> None:
@@ -88,11 +90,14 @@ def test_one_wrong_result_counts() -> None:
 
 
 @pytest.mark.parametrize("error", [CompileError("no such function"), DeviceError("lost")])
-def test_a_device_that_fails_has_none(error: Exception) -> None:
+def test_a_device_that_fails_has_none(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tflgpu")
+
     def moved(mask: int, i: Array, one_axis: bool) -> Array:
         raise error
 
     assert probe_shuffle(Subgroups(moved), 32) == 0
+    assert str(error) in caplog.text
 
 
 @pytest.mark.parametrize("widest", [0, 1])

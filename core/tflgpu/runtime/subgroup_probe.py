@@ -7,6 +7,7 @@ of one axis and in one of two.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 
@@ -20,6 +21,7 @@ from tflgpu.kernel.tree import Kernel
 from tflgpu.kernel.types import Scalar
 from tflgpu.runtime.protocols import Device, InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
 
+_LOG = logging.getLogger("tflgpu")
 _COUNT, _GROUPS = 64, 3  # invocations of a workgroup, and workgroups
 _SHAPES: tuple[Size3, ...] = ((64, 1, 1), (8, 8, 1))
 
@@ -40,9 +42,16 @@ def probe_shuffle(device: Device, widest: int) -> int:
         return 0
     widest = 1 << (widest.bit_length() - 1)
     try:
-        return _largest(device, widest)
-    except TflgpuError:
+        found = _largest(device, widest)
+    except TflgpuError as error:
+        _LOG.info("tflgpu: %s: no shuffles, since their test failed: %s", device.info.name, error)
         return 0
+    if found < widest:
+        _LOG.info(
+            "tflgpu: %s: shuffles among %d neighbours are right, among up to %d they are not; "
+            "kernels use no others", device.info.name, found, widest,
+        )  # fmt: skip
+    return found
 
 
 def _largest(device: Device, widest: int) -> int:
