@@ -12,8 +12,8 @@ In precision F16 operands are rounded to f16. In F32_F16 an operand x is two f16
 and high*high + (high*low + low*high) / 2048 is nearly the f32 product (the scale keeps ``low`` of
 small values out of f16's subnormals; low*low, 2^-22 of the whole, is left out). Weights
 that are f16 values, or would be stored as such anyway, have no low part; nor have inputs stored
-in f16. An input beyond f16's range (65504) makes its sums NaN, as it makes them infinite where
-tensors are stored as f16; weights beyond it keep a product off the matrix tiles.
+in f16. An input beyond f16's range (65504) makes its sums infinite or NaN, as it also does
+where tensors are stored as f16; weights beyond it keep a product off the matrix tiles.
 """
 
 from __future__ import annotations
