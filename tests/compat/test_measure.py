@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tflgpu.compat.remembered import Remembered, candidates_key, default_folder
 from tflgpu.errors import DeviceError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
+from tflgpu.runtime.disk_cache import DiskCache
 from tflgpu.runtime.protocols import DeviceInfo
 
 
@@ -110,20 +110,37 @@ class TestRemembered:
             b"[" * 100_000,
             b"[0.5, 0.25]",
             b'{"seconds": 3}',
-            b'{"seconds": [0.5]}',
             b'{"seconds": [0.5, -1.0]}',
             b'{"seconds": [0.5, NaN]}',
             b'{"seconds": [0.5, Infinity]}',
             b'{"seconds": [0.5, "1"]}',
             b'{"seconds": [0.5, true]}',
+            b'{"seconds": [0.5, 1e300]}',
+            b'{"seconds": [0.5, 0.0]}',
+            b'{"seconds": [0.5, [0.25]]}',
+            b'{"seconds": [0.5, 1e999]}',
+            b'{"a":' * 100_000,
         ],
     )
-    def test_a_damaged_file_is_ignored_and_replaced(self, tmp_path: Path, content: bytes) -> None:
+    @pytest.mark.parametrize("digest", ["wrong", "right"])
+    def test_a_damaged_file_is_ignored_and_replaced(
+        self, tmp_path: Path, content: bytes, digest: str
+    ) -> None:
         times = Remembered(tmp_path)
-        times.path("key").write_bytes(content)
+        if digest == "right":
+            DiskCache(tmp_path, ".json").store("key", content)
+        else:
+            times.path("key").write_bytes(content)
         assert times.load("key", 2) is None
+        assert not times.path("key").exists()
         times.store("key", DEVICES, [0.5, 0.25])
-        assert json.loads(times.path("key").read_text())["seconds"] == [0.5, 0.25]
+        assert times.load("key", 2) == [0.5, 0.25]
+
+    def test_times_of_other_devices_under_this_name(self, tmp_path: Path) -> None:
+        times = Remembered(tmp_path)
+        times.store("other", DEVICES, [0.5, 0.25])
+        times.path("other").rename(times.path("key"))
+        assert times.load("key", 2) is None
 
     def test_a_folder_that_cannot_be_written_is_no_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a folder")
@@ -144,7 +161,11 @@ class TestRemembered:
         keys = {candidates_key(devices, OWNERS) for devices in changed}
         monkeypatch.setattr("tflgpu.compat.remembered.version", lambda name: "999")
         keys.add(candidates_key(DEVICES, OWNERS))
-        assert len(keys | {key}) == 5
+        monkeypatch.setattr("tflgpu.compat.remembered.version", lambda name: "1000")
+        for machine in ("one", "two"):  # which share a home folder
+            monkeypatch.setattr("platform.node", lambda name=machine: name)
+            keys.add(candidates_key(DEVICES, OWNERS))
+        assert len(keys | {key}) == 7
 
     def test_the_folder_follows_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ class OpenCLDevice:
         *,
         dialect: Dialect | None = None,
         cache: BinaryCache | None = None,
+        keep_binaries: bool | None = None,
         raw_calls: bool = True,
         share_memory: bool = True,
     ) -> None:
@@ -58,6 +59,7 @@ class OpenCLDevice:
             index: Position in the list.
             dialect: Printer of kernels, None for the device's own.
             cache: Where binaries are kept, None for the user's cache folder.
+            keep_binaries: Whether they are, None for where the driver does not do so itself.
             raw_calls: Enqueue by OpenCL's own functions where they are found, rather than by
                 pyopencl's.
             share_memory: Use host memory in place where host and device share it.
@@ -76,8 +78,9 @@ class OpenCLDevice:
             self._context: Any = cl.Context([self._handle])
             self._alignment = alignment_of(self._handle)
             self._compiler = Compiler(
-                self._context, self._handle, cache or BinaryCache(default_folder())
-            )
+                self._context, self._handle, cache or BinaryCache(default_folder()),
+                keep=keep_binaries,
+            )  # fmt: skip
             f16 = computes_in_half(self._context, self._handle, self._compiler)
             tiles = f16 and runs_matrix_tiles(self._context, self._handle, self._compiler)
             caps = caps_of(self._handle, f16_arithmetic=f16)

@@ -112,7 +112,7 @@ def caps_of(handle: Any, *, f16_arithmetic: bool) -> DeviceCaps:
         cache_bytes=int(handle.global_mem_cache_size),
         compute_units=max(1, int(handle.max_compute_units)),
         is_gpu=is_gpu,
-        vendor=_vendor(handle),
+        vendor=vendor_of(handle),
     )
 
 
@@ -145,7 +145,7 @@ def _info(index: int, handle: Any) -> DeviceInfo:
         NAME,
         index,
         handle.name.strip("\0 "),
-        _vendor(handle),
+        vendor_of(handle),
         _is_gpu(handle),
         f"{platform} {handle.driver_version.strip()}",
     )
@@ -159,7 +159,8 @@ def _is_gpu(handle: Any) -> bool:
     return bool(handle.type & cl.device_type.GPU)
 
 
-def _vendor(handle: Any) -> str:
+def vendor_of(handle: Any) -> str:
+    """Who made the driver, as in `DeviceCaps.vendor`; "" if unknown."""
     platform = f"{handle.platform.name} {handle.platform.vendor}".lower()
     for part, vendor in _PLATFORMS:
         if part in platform:
@@ -191,7 +192,7 @@ def widest_shuffle(handle: Any) -> int:
     if not _is_gpu(handle):
         return 0
     listed = "cl_khr_subgroup_shuffle" in str(handle.extensions).split()
-    if _vendor(handle) != "nvidia" and not listed:
+    if vendor_of(handle) != "nvidia" and not listed:
         return 0
     return min(LARGEST, _subgroup(handle) or _LEAST_SUBGROUP)
 

@@ -1,4 +1,5 @@
-"""Programs: compiled in parallel, one for each distinct source, kept in memory and on disk.
+"""Programs: compiled in parallel, one for each distinct source, kept in memory and, where the
+driver does not do so itself, on disk.
 
 pyopencl lets other threads run while a driver compiles, so each program is a task of its own;
 that also lets models that share a kernel share its binary.
@@ -6,31 +7,34 @@ that also lets models that share a kernel share its binary.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyopencl as cl
 from tflgpu.errors import CompileError, DeviceError
 
-from tflgpu_opencl.binary_cache import BinaryCache, cache_key
-from tflgpu_opencl.devices import fingerprint
+from tflgpu_opencl.binary_cache import Binaries, BinaryCache, cache_key, in_parallel, keeps_programs
+from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import explain
 
-_MAX_THREADS = 16
 _OPTIONS = b""
 
 
 class Compiler:
     """Compiles for one device. Safe to use from several threads."""
 
-    def __init__(self, context: Any, handle: Any, cache: BinaryCache) -> None:
+    def __init__(
+        self, context: Any, handle: Any, cache: BinaryCache, *, keep: bool | None = None
+    ) -> None:
+        """``keep`` is whether binaries are kept, None for where the driver keeps none itself."""
         self._context = context
         self._handle = handle
         self._cache = cache
         self._fingerprint = fingerprint(handle)
+        if keep is None:
+            keep = not keeps_programs(vendor_of(handle))
+        self._binaries = Binaries(cache, handle, self._from_binary) if keep else None
         self._lock = threading.Lock()
         self._programs: dict[str, Any] = {}
         #: Programs that a driver had to compile, for tests and reports.
@@ -44,16 +48,11 @@ class Compiler:
         """
         with self._lock:
             wanted = {source: name for name, source in sources if source not in self._programs}
-        if len(wanted) == 1:
-            made = [self._program(name, source) for source, name in wanted.items()]
-        elif wanted:
-            threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
-            with ThreadPoolExecutor(threads, "tflgpu-opencl-compile") as pool:
-                made = list(pool.map(self._program, wanted.values(), wanted))
-        else:
-            made = []
+        made = self._kept(wanted)
+        rest = [(name, source) for source, name in wanted.items() if source not in made]
+        made.update(in_parallel(self._program, rest))
         with self._lock:
-            self._programs.update(zip(wanted, made, strict=True))
+            self._programs.update(made)
             return dict(self._programs)
 
     def clear(self) -> None:
@@ -61,28 +60,31 @@ class Compiler:
         with self._lock:
             self._programs.clear()
 
-    def _program(self, name: str, source: str) -> Any:
-        key = cache_key(self._fingerprint, _OPTIONS.decode(), source)
-        binary = self._cache.load(key)
-        if binary is not None:
-            program = self._from_binary(binary)
-            if program is not None:
-                return program
-        program = self._from_source(name, source)
-        try:
-            (binary,) = program.get_info(cl.program_info.BINARIES)
-        except (cl.Error, ValueError):
-            return program  # a driver without binaries
-        if binary:
-            self._cache.store(key, binary)
-        return program
+    def _key(self, source: str) -> str:
+        return cache_key(self._fingerprint, _OPTIONS.decode(), source)
+
+    def _kept(self, sources: Iterable[str]) -> dict[str, Any]:
+        """Programs by source, of those that are on disk."""
+        keys = {self._key(source): source for source in sources} if self._binaries else {}
+        if self._binaries is None or not keys:
+            return {}
+        return {keys[key]: program for key, program in self._binaries.load(list(keys)).items()}
+
+    def _program(self, kernel: tuple[str, str]) -> tuple[str, Any]:
+        name, source = kernel
+        key = self._key(source)
+        # Of processes that start together each would compile every program.
+        with self._cache.building(key) as waited:
+            if waited and (made := self._kept([source])):
+                return source, made[source]
+            program = self._from_source(name, source)
+            if self._binaries is not None:
+                self._binaries.keep(key, program)
+        return source, program
 
     def _from_binary(self, binary: bytes) -> Any:
-        try:
-            program = cl._cl._Program(self._context, [self._handle], [binary])
-            program._build(_OPTIONS, [self._handle])
-        except cl.Error:
-            return None  # the driver has changed in a way that its version does not show
+        program = cl._cl._Program(self._context, [self._handle], [binary])
+        program._build(_OPTIONS, [self._handle])
         return program
 
     def _from_source(self, name: str, source: str) -> Any:

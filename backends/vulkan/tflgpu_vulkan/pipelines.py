@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +15,13 @@ from tflgpu.errors import CompileError, DeviceError
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.disk_cache import DiskCache, cache_key
 
-from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, vk
+from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
 
 _MAX_THREADS = 16
+#: VkPipelineCacheHeaderVersionOne: length, version, vendor, device, UUID of the driver's build.
+_HEADER = struct.Struct("<4I16s")
 
 
 @attrs.frozen(eq=False)
@@ -49,7 +53,10 @@ class Pipelines:
         self._pipelines: dict[bytes, Pipeline] = {}
         self._layouts: dict[int, Layout] = {}
         self._saved = b""
-        self._cache = self._driver_cache(cache.load(self._key) or b"")
+        #: Whether the driver was given pipelines that another process made; it may read them
+        #: only when a pipeline is asked for.
+        self._is_warm = False
+        self._cache = self._kept_pipelines()
         #: Pipelines that were asked of the driver, for tests and reports.
         self.made = 0
 
@@ -72,7 +79,10 @@ class Pipelines:
             layouts = [self._layout(len(kernel.buffers)) for kernel in wanted.values()]
             if wanted:
                 threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
-                with ThreadPoolExecutor(threads, "tflgpu-vulkan-compile") as pool:
+                with (
+                    self._disk.reading([self._key] if self._is_warm else []),
+                    ThreadPoolExecutor(threads, "tflgpu-vulkan-compile") as pool,
+                ):
                     list(pool.map(self._make, wanted.values(), wanted, layouts))
                 self.made += len(wanted)
                 self._save()
@@ -163,37 +173,90 @@ class Pipelines:
         found = self._layouts[bindings] = Layout(bindings, set_layout, pipeline_layout)
         return found
 
-    # The driver's cache. It checks its header itself: what another driver made is ignored.
+    # The driver's cache
 
     def _driver_cache(self, content: bytes) -> Any:
-        handle, what = self._context.handle, "making a pipeline cache"
+        """A cache that has what is in ``content``.
+
+        Raises:
+            DeviceError: the driver does not take it.
+        """
         function, kind = lib.vkCreatePipelineCache, "VkPipelineCache"
+        data = ffi.new("char[]", content)
+        given = {"initialDataSize": len(content), "pInitialData": data} if content else {}
+        info = make("VkPipelineCacheCreateInfo", **given)
+        return create(function, kind, self._context.handle, info, "making a pipeline cache")
+
+    def _kept_pipelines(self) -> Any:
+        """A cache with what is on disk, or one with nothing."""
+        content = self._load()
         if content:
-            data = ffi.new("char[]", content)
-            info = make(
-                "VkPipelineCacheCreateInfo", initialDataSize=len(content), pInitialData=data
-            )
-            try:
-                return create(function, kind, handle, info, what)
-            except DeviceError:
-                pass  # the driver does not like it, so it begins with nothing
-        return create(function, kind, handle, make("VkPipelineCacheCreateInfo"), what)
+            with self._disk.reading([self._key]) as is_safe, contextlib.suppress(DeviceError):
+                if is_safe:
+                    cache = self._driver_cache(content)
+                    self._is_warm = True
+                    return cache
+        return self._driver_cache(b"")
+
+    def _load(self) -> bytes | None:
+        self._disk.sweep()
+        content = self._disk.load(self._key)
+        if content is not None and (why := self._objection(content)):
+            self._disk.drop(self._key, why)
+            return None
+        return content
+
+    def _objection(self, content: bytes) -> str:
+        """Why this driver cannot have made it. Drivers look at the header too, some of them at
+        less of it than they should."""
+        if len(content) < _HEADER.size:
+            return "it is shorter than a header"
+        length, version, vendor, device, uuid = _HEADER.unpack_from(content)
+        properties = ffi.new("VkPhysicalDeviceProperties*")
+        lib.vkGetPhysicalDeviceProperties(self._context.physical, properties)
+        own = (properties.vendorID, properties.deviceID, bytes(properties.pipelineCacheUUID))
+        if not _HEADER.size <= length <= len(content) or version != 1:
+            return "its header is unknown"
+        return "" if (vendor, device, uuid) == own else "another device made it"
 
     def _save(self) -> None:
         """Keep what the driver compiled, together with what other processes have kept since."""
-        handle = self._context.handle
-        other = self._disk.load(self._key)
+        if self._disk.is_unsafe(self._key):
+            return
+        other = self._load()
         if other and other != self._saved:
-            merged = self._driver_cache(other)
-            caches = array("VkPipelineCache", [merged])
-            lib.vkMergePipelineCaches(handle, self._cache, 1, caches)
-            lib.vkDestroyPipelineCache(handle, merged, NULL)
-        size = ffi.new("size_t*")
-        check(lib.vkGetPipelineCacheData(handle, self._cache, size, NULL), "saving pipelines")
-        data = ffi.new("char[]", max(1, size[0]))
-        if lib.vkGetPipelineCacheData(handle, self._cache, size, data) != vk.VK_SUCCESS:
-            return  # another thread has added to it; the next save has it all
-        content = bytes(ffi.buffer(data, size[0]))
-        if content != other:
-            self._disk.store(self._key, content)
+            with self._disk.reading([self._key]) as is_safe:
+                if is_safe:
+                    self._merge(other)
+        with self._disk.reading([self._key], "proof") as is_safe:
+            if not is_safe:
+                return
+            content = self._content()
+            if content is None or content == other or self._objection(content):
+                return
+            try:  # what it cannot read itself is of no use to the next process
+                made = self._driver_cache(content)
+            except DeviceError:
+                return
+            lib.vkDestroyPipelineCache(self._context.handle, made, NULL)
+        self._disk.store(self._key, content)
         self._saved = content
+
+    def _merge(self, content: bytes) -> None:
+        handle = self._context.handle
+        with contextlib.suppress(DeviceError):
+            other = self._driver_cache(content)
+            lib.vkMergePipelineCaches(handle, self._cache, 1, array("VkPipelineCache", [other]))
+            lib.vkDestroyPipelineCache(handle, other, NULL)
+            self._is_warm = True
+
+    def _content(self) -> bytes | None:
+        """What the driver's cache has; None where it cannot be had."""
+        handle, get = self._context.handle, lib.vkGetPipelineCacheData
+        size = ffi.new("size_t*")
+        if get(handle, self._cache, size, NULL) != vk.VK_SUCCESS:
+            return None
+        data = ffi.new("char[]", max(1, size[0]))
+        if get(handle, self._cache, size, data) != vk.VK_SUCCESS:
+            return None
+        return bytes(ffi.buffer(data, size[0]))

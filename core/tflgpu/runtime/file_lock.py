@@ -1,0 +1,101 @@
+"""Locks between processes. They are the operating system's, so that they end with the process
+that holds them, however it ends: no process id is compared, and nothing has to be cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAPS = (0.002, 0.05)  # seconds between two attempts: the first, and the longest
+_FAR = 2**30  # Windows locks bytes; one past the end keeps nobody from reading the file
+#: Descriptors of the locks that are held. A child of a fork has copies, which would keep a lock
+#: after its owner has died.
+_held: set[int] = set()
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try(handle: int) -> None:
+        os.lseek(handle, _FAR, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _try(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class FileLock:
+    """A lock on an open file."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        """Open the file, which holds nothing yet.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        self.handle = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
+
+    def acquire(self) -> bool:
+        """Whether the lock is held now; False where another holds it.
+
+        Raises:
+            OSError: there are no locks on this file system.
+        """
+        try:
+            _try(self.handle)
+        except (BlockingIOError, PermissionError):
+            return False
+        _held.add(self.handle)
+        return True
+
+    def close(self) -> None:
+        """Let go of the lock and of the file; twice is harmless."""
+        handle, self.handle = self.handle, -1
+        _held.discard(handle)
+        if handle >= 0:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, limit: float) -> Iterator[bool]:
+    """Hold a lock on a file while inside; gives whether another had it before.
+
+    Who waits longer than ``limit`` seconds, or has a file system without locks, goes on without
+    it: a lock only saves work.
+    """
+    waited = False
+    try:
+        lock = FileLock(path)
+    except OSError:
+        yield waited
+        return
+    try:
+        with contextlib.suppress(OSError):
+            end, nap = time.monotonic() + limit, _NAPS[0]
+            while not lock.acquire() and time.monotonic() < end:
+                waited = True
+                time.sleep(nap)
+                nap = min(2 * nap, _NAPS[1])
+        yield waited
+    finally:
+        lock.close()
+
+
+def _forget_in_child() -> None:
+    for handle in _held:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
