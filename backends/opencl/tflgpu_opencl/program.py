@@ -32,8 +32,9 @@ class Compiler:
         self._handle = handle
         self._cache = cache
         self._fingerprint = fingerprint(handle)
+        self._shares_its_own = keeps_programs(vendor_of(handle))
         if keep is None:
-            keep = not keeps_programs(vendor_of(handle))
+            keep = not self._shares_its_own
         self._binaries = Binaries(cache, handle, self._from_binary) if keep else None
         self._lock = threading.Lock()
         self._programs: dict[str, Any] = {}
@@ -77,7 +78,13 @@ class Compiler:
         with self._cache.building(key) as waited:
             if waited and (made := self._kept([source])):
                 return source, made[source]
-            program = self._from_source(name, source)
+            try:
+                program = self._from_source(name, source)
+            except (CompileError, DeviceError):
+                # A process that uses the driver's cache without us may be writing this program.
+                if not self._shares_its_own:
+                    raise
+                program = self._from_source(name, source)
             if self._binaries is not None:
                 self._binaries.keep(key, program)
         return source, program
