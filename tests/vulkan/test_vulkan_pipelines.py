@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
-from tflgpu.errors import CompileError
+from tflgpu.errors import CompileError, DeviceError
 from tflgpu.runtime.disk_cache import DiskCache
 from tflgpu.runtime.protocols import InputRef, OutputRef, Plan
 
@@ -133,3 +137,113 @@ def test_source_is_what_is_compiled(open_device: Callable[..., Any]) -> None:
     text = open_device().source(affine(8))
     assert "OpEntryPoint GLCompute %affine" in text
     assert "LocalSize 32 1 1" in text
+
+
+class TestFaults:
+    """What is on disk has the right digest here; the driver is what it does not suit."""
+
+    @pytest.fixture
+    def kept(self, open_device: Callable[..., Any], tmp_path: Path) -> tuple[DiskCache, str, bytes]:
+        """The cache, the only key in it, and the driver's data."""
+        check(open_device())
+        cache = DiskCache(tmp_path / "cache")
+        (file,) = (tmp_path / "cache").glob("*.bin")
+        content = cache.load(file.stem)
+        assert content
+        return cache, file.stem, content
+
+    @pytest.fixture
+    def given(self, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+        """What drivers are handed from now on."""
+        from tflgpu_vulkan.pipelines import Pipelines
+
+        found: list[bytes] = []
+        original = Pipelines._driver_cache
+        monkeypatch.setattr(
+            Pipelines, "_driver_cache", lambda self, c: (found.append(c), original(self, c))[1]
+        )
+        return found
+
+    @pytest.mark.parametrize("at", [0, 4, 8, 12, 16, 31])
+    def test_the_header_of_another_device_or_driver(
+        self, open_device: Callable[..., Any], kept: Any, given: list[bytes], at: int
+    ) -> None:
+        cache, key, content = kept
+        other = bytearray(content)
+        other[at] ^= 0x80
+        cache.store(key, bytes(other))
+        check(open_device())
+        assert bytes(other) not in given
+        assert cache.load(key) == content
+
+    @pytest.mark.parametrize("length", [0, 1, 16, 31])
+    def test_data_without_a_header(
+        self, open_device: Callable[..., Any], kept: Any, given: list[bytes], length: int
+    ) -> None:
+        cache, key, content = kept
+        cache.store(key, content[:length])
+        check(open_device())
+        assert content[:length] not in [g for g in given if g]
+        assert cache.load(key) == content
+
+    def test_another_key_s_file(
+        self, open_device: Callable[..., Any], kept: Any, given: list[bytes]
+    ) -> None:
+        cache, key, content = kept
+        cache.store("another", content + b"of another driver version")
+        cache.path("another").replace(cache.path(key))
+        check(open_device())
+        assert content + b"of another driver version" not in given
+
+    @pytest.mark.parametrize("when", ["opening", "compiling"])
+    def test_a_driver_that_dies_of_it(
+        self, kept: Any, open_device: Callable[..., Any], given: list[bytes], when: str
+    ) -> None:
+        """One process dies, in the driver's function; the next does not hand it over again."""
+        cache, key, content = kept
+        name = {"opening": "vkCreatePipelineCache", "compiling": "vkCreateComputePipelines"}[when]
+        code = f"""
+            import os
+            from pathlib import Path
+            from tflgpu.conformance.plans import affine, dispatch, io, plan
+            from tflgpu.runtime.disk_cache import DiskCache
+            from tflgpu.runtime.protocols import InputRef, OutputRef
+            from tflgpu_vulkan import pipelines
+            from tflgpu_vulkan.device import VulkanDevice
+            real = pipelines.lib
+            class Dying:
+                def __getattr__(self, name):
+                    return getattr(real, name)
+                def {name}(self, *arguments):
+                    os.abort()
+            pipelines.lib = Dying()
+            device = VulkanDevice(0, cache=DiskCache(Path({str(cache.path(key).parent)!r})))
+            device.load(plan([dispatch(affine(8), 8, [InputRef(0), OutputRef(0)])],
+                             [io("x", (8,))], [io("y", (8,))]))
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], env=environment, check=False
+        )
+        assert done.returncode < 0
+        check(open_device())
+        assert content not in given[:1]
+        assert cache.load(key) == content
+        check(open_device())
+        assert content in given
+
+    def test_a_driver_that_cannot_read_its_own(
+        self, open_device: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tflgpu_vulkan.pipelines import Pipelines
+
+        original = Pipelines._driver_cache
+
+        def refusing(self: Any, content: bytes) -> Any:
+            if content:
+                raise DeviceError("no")
+            return original(self, content)
+
+        monkeypatch.setattr(Pipelines, "_driver_cache", refusing)
+        check(open_device())
+        assert not list((tmp_path / "cache").glob("*.bin"))
