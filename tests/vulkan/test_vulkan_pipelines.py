@@ -247,3 +247,36 @@ class TestFaults:
         monkeypatch.setattr(Pipelines, "_driver_cache", refusing)
         check(open_device())
         assert not list((tmp_path / "cache").glob("*.bin"))
+
+    def test_processes_that_start_together(
+        self, open_device: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        """All of them write the one file, which is whole at every moment."""
+        folder = tmp_path / "cache"
+        code = f"""
+            from pathlib import Path
+            from tflgpu.conformance.plans import affine, dispatch, io, plan
+            from tflgpu.runtime.disk_cache import DiskCache
+            from tflgpu.runtime.protocols import InputRef, OutputRef
+            from tflgpu_vulkan.device import VulkanDevice
+            device = VulkanDevice(0, cache=DiskCache(Path({str(folder)!r})))
+            for factor in range(2, 6):
+                device.load(plan([dispatch(affine(8, factor), 8, [InputRef(0), OutputRef(0)])],
+                                 [io("x", (8,))], [io("y", (8,))]))
+            device.close()
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        arguments = [sys.executable, "-c", textwrap.dedent(code)]
+        processes = [
+            subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+            for _ in range(4)
+        ]
+        for process in processes:
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 0
+            assert "tflgpu" not in err  # no warning of an entry that was damaged
+        check(open_device())
+        (file,) = folder.glob("*.bin")
+        assert DiskCache(folder).load(file.stem)
+        assert not list(folder.glob("*.tmp"))
+        assert not list((folder / "marks").iterdir())

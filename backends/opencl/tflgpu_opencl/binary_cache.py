@@ -57,13 +57,15 @@ class Binaries:
 
     def keep(self, key: str, program: Any) -> None:
         """Store a program that was made from source, if its binary gives the same program."""
+        if self.cache.is_unsafe(key):
+            return
         try:
-            (binary,) = program.get_info(cl.program_info.BINARIES)
-            if not binary or self.cache.is_unsafe(key):
-                return
-            about = _describe(program, self.handle)
             with self.cache.reading([key], "proof") as is_safe:
-                if not is_safe or _describe(self.load_program(binary), self.handle) != about:
+                if not is_safe:
+                    return
+                (binary,) = program.get_info(cl.program_info.BINARIES)
+                about = _describe(program, self.handle)
+                if not binary or _describe(self.load_program(binary), self.handle) != about:
                     return
         except (cl.Error, ValueError):
             return  # a driver without binaries, or that cannot read its own

@@ -70,6 +70,11 @@ def _cache_folder() -> Iterator[Path]:
                 os.environ["TFLGPU_CACHE_DIR"] = before
 
 
+def _kept(folder: Path) -> list[Path]:
+    """The files that have something in them, which locks do not."""
+    return [p for p in folder.rglob("*") if p.is_file() and p.stat().st_size]
+
+
 def _outputs(target: Target) -> list[Array]:
     """What a newly opened device computes."""
     other = target.reopen()
@@ -106,7 +111,7 @@ def _reload(target: Target) -> Outcome:
         return NotApplicable("the device runs nodes; it compiles nothing")
     with _cache_folder() as folder:
         first = _outputs(target)
-        kept = any(p.is_file() for p in folder.rglob("*"))
+        kept = bool(_kept(folder))
         _equal(_outputs(target), first, "from the cache")
     return None if kept else NotApplicable("the backend keeps nothing in TFLGPU_CACHE_DIR")
 
@@ -117,7 +122,7 @@ def _damaged(target: Target) -> Outcome:
         return NotApplicable("the device runs nodes; it compiles nothing")
     with _cache_folder() as folder:
         first = _outputs(target)
-        files = [p for p in folder.rglob("*") if p.is_file()]
+        files = _kept(folder)
         for i, file in enumerate(sorted(files)):
             data = file.read_bytes()
             file.write_bytes(data[: len(data) // 2] if i % 2 else b"\xa5" * len(data))

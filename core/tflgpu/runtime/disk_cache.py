@@ -164,8 +164,8 @@ class DiskCache:
         locks = self._folder / "locks"
         if not (private_folder.make(self._folder) and private_folder.make(locks)):
             return contextlib.nullcontext(False)
-        # Few files for all keys: two that share one only wait for nothing.
-        return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:2]}.lock", limit)
+        # A few thousand files for all keys: two keys that share one only wait for nothing.
+        return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:3]}.lock", limit)
 
     def _unsafe(self, key: str) -> Path:
         return self._folder / f"{key}{_UNSAFE}"
