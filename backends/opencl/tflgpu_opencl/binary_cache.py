@@ -40,6 +40,9 @@ class Binaries:
 
     cache: BinaryCache
     handle: Any
+    #: A name for the device and its driver. One that dies of a binary of its own would die of the
+    #: next as well.
+    maker: str
     #: Makes a program of a binary; raises cl.Error.
     load_program: Callable[[bytes], Any]
 
@@ -57,10 +60,10 @@ class Binaries:
 
     def keep(self, key: str, program: Any) -> None:
         """Store a program that was made from source, if its binary gives the same program."""
-        if self.cache.is_unsafe(key):
+        if self.cache.is_unsafe(self.maker):
             return
         try:
-            with self.cache.reading([key], "proof") as is_safe:
+            with self.cache.reading([self.maker], "proof") as is_safe:
                 if not is_safe:
                     return
                 (binary,) = program.get_info(cl.program_info.BINARIES)

@@ -35,7 +35,8 @@ class Compiler:
         self._shares_its_own = keeps_programs(vendor_of(handle))
         if keep is None:
             keep = not self._shares_its_own
-        self._binaries = Binaries(cache, handle, self._from_binary) if keep else None
+        maker = cache_key(self._fingerprint)
+        self._binaries = Binaries(cache, handle, maker, self._from_binary) if keep else None
         self._lock = threading.Lock()
         self._programs: dict[str, Any] = {}
         #: Programs that a driver had to compile, for tests and reports.

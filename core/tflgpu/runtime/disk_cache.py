@@ -32,6 +32,7 @@ _START = len(_MAGIC) + 2 * hashlib.sha256().digest_size + 1
 #: Larger files are not read; programs and pipelines are kilobytes to megabytes.
 MAX_BYTES = 256 << 20
 _UNSAFE = ".unsafe"
+_DISTRUST = 7 * 24 * 3600.0  # seconds
 _TEMPORARY = ".tmp"
 _LEFT = 3600.0  # seconds after which a temporary file is one that a dead process left
 
@@ -127,7 +128,8 @@ class DiskCache:
         handed to a driver, which could end every process from then on.
 
         ``kind`` is "proof" for bytes that a driver just made, read to see whether it can. Where
-        that is fatal, there is no use in making them anew, and `is_unsafe` remembers it.
+        that is fatal, there is no use in making them anew, and `is_unsafe` remembers it. The
+        keys of a proof may be any names, such as one for all that a driver makes.
         """
         if not keys or not private_folder.make(self._folder):
             yield not keys
@@ -142,10 +144,10 @@ class DiskCache:
             for key in death.keys:
                 if not _is_name(key):
                     continue
-                self.drop(key, "a process died while a driver was reading it")
                 if death.kind == "proof":
-                    with contextlib.suppress(OSError):
-                        self._unsafe(key).touch(0o600)
+                    self._distrust(key)
+                else:
+                    self.drop(key, "a process died while a driver was reading it")
         if self._is_swept:
             return
         self._is_swept = True
@@ -155,8 +157,12 @@ class DiskCache:
                     path.unlink()
 
     def is_unsafe(self, key: str) -> bool:
-        """Whether a process died of trying what a driver had made for this key."""
-        return self._unsafe(key).exists()
+        """Whether a process died of a proof with this key in the last days. It may have been
+        killed by chance in that moment, so this is not for ever."""
+        try:
+            return time.time() - self._unsafe(key).stat().st_mtime < _DISTRUST
+        except OSError:
+            return False
 
     def building(self, key: str, limit: float = 30.0) -> contextlib.AbstractContextManager[bool]:
         """While inside, other processes that want to make the bytes of ``key`` wait, for at most
@@ -166,6 +172,15 @@ class DiskCache:
             return contextlib.nullcontext(False)
         # A few thousand files for all keys: two keys that share one only wait for nothing.
         return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:3]}.lock", limit)
+
+    def _distrust(self, key: str) -> None:
+        path = self._unsafe(key)
+        with contextlib.suppress(OSError):
+            path.touch(0o600)
+            _LOG.warning(
+                "a process died while a driver read what it had made itself, so its programs are "
+                "not kept in %s for a week; delete %s to try again", self._folder, path.name,
+            )  # fmt: skip
 
     def _unsafe(self, key: str) -> Path:
         return self._folder / f"{key}{_UNSAFE}"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 _NAPS = (0.002, 0.05)  # seconds between two attempts: the first, and the longest
 _FAR = 2**30  # Windows locks bytes; one past the end keeps nobody from reading the file
-#: Descriptors of the locks that are held. A child of a fork has copies, which would keep a lock
-#: after its owner has died.
-_held: set[int] = set()
+#: Descriptors of locks. A child of a fork has copies, which would keep a lock after its owner has
+#: died.
+_open: set[int] = set()
 
 if sys.platform == "win32":
     import msvcrt
@@ -23,11 +23,18 @@ if sys.platform == "win32":
         os.lseek(handle, _FAR, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
 
+    def _release(handle: int) -> None:
+        os.lseek(handle, _FAR, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+
 else:
     import fcntl
 
     def _try(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _release(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 class FileLock:
@@ -42,6 +49,7 @@ class FileLock:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         self.handle = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
+        _open.add(self.handle)
 
     def acquire(self) -> bool:
         """Whether the lock is held now; False where another holds it.
@@ -53,14 +61,15 @@ class FileLock:
             _try(self.handle)
         except (BlockingIOError, PermissionError):
             return False
-        _held.add(self.handle)
         return True
 
     def close(self) -> None:
         """Let go of the lock and of the file; twice is harmless."""
         handle, self.handle = self.handle, -1
-        _held.discard(handle)
         if handle >= 0:
+            with contextlib.suppress(OSError):
+                _release(handle)
+            _open.discard(handle)
             with contextlib.suppress(OSError):
                 os.close(handle)
 
@@ -91,10 +100,10 @@ def exclusive(path: Path, limit: float) -> Iterator[bool]:
 
 
 def _forget_in_child() -> None:
-    for handle in _held:
+    for handle in _open:
         with contextlib.suppress(OSError):
             os.close(handle)
-    _held.clear()
+    _open.clear()
 
 
 if hasattr(os, "register_at_fork"):
