@@ -10,6 +10,7 @@ import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.kernel.evaluate import constant, convert
+from tflgpu.kernel.numbers import is_same
 from tflgpu.kernel.tree import (
     ARITHMETIC,
     BITWISE,
@@ -24,7 +25,6 @@ from tflgpu.kernel.tree import (
     Cast,
     Const,
     Expr,
-    Name,
     Number,
     Operand,
     Select,
@@ -156,7 +156,7 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
     if op in COMPARE:
         if scalar is Scalar.BOOL and op not in ("eq", "ne"):
             raise KernelError(f"{op} does not order booleans")
-        if scalar.is_float and op in ("eq", "ne") and _is_same(a, b):
+        if scalar.is_float and op in ("eq", "ne") and is_same(a, b):
             # The usual question for a NaN, which a device's compiler may take for a constant.
             is_nan = call("isnan", a)
             return is_nan if op == "ne" else Unary(is_nan.type, "not", is_nan)
@@ -176,15 +176,6 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         if folded is not None:
             return folded
     return Binary(a.type, op, a, b)
-
-
-def _is_same(a: Expr, b: Expr) -> bool:
-    """Whether both are one value, whatever it is."""
-    if isinstance(a, Splat) and isinstance(b, Splat):
-        return _is_same(a.x, b.x)
-    if isinstance(a, Name) and isinstance(b, Name):
-        return a.ident == b.ident
-    return a is b
 
 
 def call(fn: str, *args: Operand) -> Expr:
