@@ -118,7 +118,8 @@ def matrix_line(stmt: MatrixStmt, names: Names, operands: Sequence[Code]) -> str
 def _literal(value: float) -> str:
     if math.isnan(value):
         return "NAN"
-    number = float(np.float32(value))
+    with np.errstate(over="ignore"):
+        number = float(np.float32(value))
     if math.isinf(number):
         return "INFINITY" if number > 0 else "-INFINITY"
     return f"{number!r}f"
