@@ -3,6 +3,7 @@ the printed code does the same on devices that have them."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,10 +17,19 @@ from tflgpu.errors import KernelError
 from tflgpu.kernel import Builder, Kernel, interpret
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.fingerprint import fingerprint
-from tflgpu.kernel.matrix import Matrix, MatrixLoad, MatrixRole, MatrixStore, has_matrices
+from tflgpu.kernel.matrix import (
+    Matrix,
+    MatrixFill,
+    MatrixLoad,
+    MatrixRole,
+    MatrixStore,
+    has_matrices,
+)
+from tflgpu.kernel.printer import Names
 from tflgpu.kernel.tree import Stmt
 from tflgpu.kernel.types import F16x4, F32x4, Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect
+from tflgpu_opencl.matrix import matrix_line
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
 
@@ -98,6 +108,25 @@ def test_products_are_f32_of_f16_operands() -> None:
     unit = 60000 * 2.0**-24
     np.testing.assert_allclose(arrays[2][:16], 5 + 1.5 * 14 * unit, rtol=1e-7)
     np.testing.assert_allclose(arrays[2][16:], 5 + 1.5 * 16 * unit, rtol=1e-7)
+
+
+def with_special_numbers(arrays: list[Array], depth: int) -> list[Array]:
+    """The operands, with NaN and infinities in some of A's rows and B's columns."""
+    a, b = arrays[0].reshape(-1, depth * 16), arrays[1].reshape(depth * 16, 16)
+    a[1, 2], a[3, 5], a[3, 6], a[6, 1], b[4, 9], b[7, 11] = (
+        np.nan, np.inf, -np.inf, np.inf, np.nan, -np.inf,
+    )  # fmt: skip
+    return arrays
+
+
+def test_what_goes_into_tiles_as_nan_comes_out_as_nan() -> None:
+    arrays = with_special_numbers(operands(2, 1, 1), 2)
+    interpret(product(2, 1), (1, 1, 1), arrays)
+    with np.errstate(invalid="ignore"):
+        want = expected(arrays, 2)
+    assert np.isnan(want).sum() >= 32
+    assert np.isinf(want).sum() > 5
+    np.testing.assert_array_equal(arrays[2], want)
 
 
 # What is refused
@@ -332,5 +361,14 @@ def test_an_opencl_device_multiplies(
     if not has_tiles:
         pytest.skip(f"{name} has no matrix tiles")
     arrays = operands(depth, subgroups, groups)
-    results = opencl.run(product(depth, subgroups, width), (groups, 1, 1), arrays, PTX)
-    np.testing.assert_array_equal(results[2], expected(arrays, depth))
+    for given in (arrays, with_special_numbers([a.copy() for a in arrays], depth)):
+        results = opencl.run(product(depth, subgroups, width), (groups, 1, 1), given, PTX)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(results[2], expected(given, depth))
+
+
+def test_an_accumulator_of_special_numbers_is_printed_as_opencl_spells_them() -> None:
+    for value, text in ((math.nan, "NAN"), (-math.inf, "-INFINITY"), (1e39, "INFINITY")):
+        fill = MatrixFill(Matrix("m", MatrixRole.ACCUMULATOR), value)
+        line = matrix_line(fill, Names(["m"], lambda _: False), [])
+        assert line == f"matrix_sums m = matrix_fill({text});"

@@ -10,10 +10,12 @@ A vector of booleans is a vector of ints, 0 or -1 a lane, as OpenCL's own compar
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import attrs
 from tflgpu.errors import KernelError
 from tflgpu.kernel.matrix import MatrixStmt, has_matrices
+from tflgpu.kernel.numbers import limit_of
 from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
@@ -40,7 +42,7 @@ from tflgpu.kernel.tree import (
 from tflgpu.kernel.types import Scalar, Type
 
 from tflgpu_opencl.matrix import MATRIX_PRELUDE, matrix_line
-from tflgpu_opencl.prelude import prelude
+from tflgpu_opencl.prelude import BY_LANES, prelude
 from tflgpu_opencl.subgroup import shuffle_function, shuffle_prelude
 from tflgpu_opencl.words import is_reserved
 
@@ -234,10 +236,15 @@ class _OpenCLPrinter(Printer):
         return self.scalar_literal(expr.type.scalar, expr.value)
 
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
-        if self._is_half(expr.type):
-            return self._helper(f"half_{expr.op}{expr.type.width}", a, b)
-        fn = ("f" if expr.type.is_float else "") + expr.op
-        return Code(f"{fn}({a.text}, {b.text})")
+        if not expr.type.is_float:
+            return Code(f"{expr.op}({a.text}, {b.text})")
+        # fmin and fmax lose a NaN (see `tflgpu_opencl.prelude`).
+        op, limit = expr.op, limit_of(expr)
+        if limit is not None:
+            op = "at_most" if op == "min" else "at_least"
+            a, b = (b, a) if limit is expr.a else (a, b)
+        scalar = "half" if self._is_half(expr.type) else "float"
+        return self._helper(f"{scalar}_{op}{expr.type.width}", a, b)
 
     def call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
@@ -246,14 +253,28 @@ class _OpenCLPrinter(Printer):
                 return Code(f"clamp({args[0].text}, -1, 1)")
             unsigned = f"abs({args[0].text})"
             return self._convert(Type(Scalar.U32, kind.width), expr.type, Code(unsigned))
+        if expr.fn == "isnan":
+            return Code(f"isnan({self._as_float(kind, args[0]).text})")
+        if expr.fn == "sign":  # the built-in makes 0 of a NaN
+            found = self._helper(f"float_sign{kind.width}", self._as_float(kind, args[0]))
+            half = self._is_half(kind)
+            return self._convert(kind.with_scalar(Scalar.F32), kind, found) if half else found
         if kind.scalar is Scalar.F16:
             self._need_f16(expr.fn)
             if expr.fn == "fma":
                 return self.infix("add", self.infix("mul", args[0], args[1]), args[2])
             wide = [self._convert(kind, kind.with_scalar(Scalar.F32), a) for a in args]
-            result = Code(f"{self._function(expr.fn)}({', '.join(a.text for a in wide)})")
+            result = self._float_call(expr.fn, kind.width, wide)
             return self._convert(expr.type.with_scalar(Scalar.F32), expr.type, result)
-        return Code(f"{self._function(expr.fn)}({', '.join(a.text for a in args)})")
+        return self._float_call(expr.fn, kind.width, args)
+
+    def _float_call(self, fn: str, width: int, args: Sequence[Code]) -> Code:
+        if fn in BY_LANES and width > 1:
+            return self._helper(f"float_{fn}{width}", *args)
+        return Code(f"{self._function(fn)}({', '.join(a.text for a in args)})")
+
+    def _as_float(self, kind: Type, x: Code) -> Code:
+        return self._convert(kind, kind.with_scalar(Scalar.F32), x) if self._is_half(kind) else x
 
     def _function(self, fn: str) -> str:
         if fn == "fma" and not self.dialect.fast_fma:
@@ -414,7 +435,7 @@ class _OpenCLPrinter(Printer):
         return type.scalar is Scalar.F16 and self.dialect.f16_arithmetic
 
     def _helper(self, name: str, *args: Code) -> Code:
-        self._uses_half = True
+        self._uses_half = self._uses_half or "half" in name
         self.helpers.add(name)
         return Code(f"{name}({', '.join(a.text for a in args)})")
 

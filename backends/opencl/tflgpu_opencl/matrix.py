@@ -8,8 +8,10 @@ that `mma` wants (transposed for ``b``, whose columns a lane walks).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from tflgpu.kernel.matrix import (
     Matrix,
     MatrixAdd,
@@ -96,13 +98,13 @@ def matrix_line(stmt: MatrixStmt, names: Names, operands: Sequence[Code]) -> str
         return names[matrix.ident]
 
     if isinstance(stmt, MatrixFill):
-        return f"matrix_sums {name(stmt.target)} = matrix_fill({stmt.value!r}f);"
+        return f"matrix_sums {name(stmt.target)} = matrix_fill({_literal(stmt.value)});"
     if isinstance(stmt, MatrixMultiply):
         target, a, b = name(stmt.target), name(stmt.a), name(stmt.b)
         return f"{target} = matrix_multiply({target}, {a}, {b});"
     if isinstance(stmt, MatrixAdd):
         target, other = name(stmt.target), name(stmt.other)
-        return f"{target} = matrix_add({target}, {other}, {stmt.factor!r}f);"
+        return f"{target} = matrix_add({target}, {other}, {_literal(stmt.factor)});"
     array, width = names[stmt.array.name], stmt.array.type.width
     index = f"{operands[0].at(MUL)} * {width}" if width > 1 else operands[0].at(ADD)
     stride = stmt.stride * width
@@ -111,3 +113,13 @@ def matrix_line(stmt: MatrixStmt, names: Names, operands: Sequence[Code]) -> str
         call = f"matrix_load_{part}((__local const half*){array} + {index}, {stride})"
         return f"const matrix_operand {name(stmt.target)} = {call};"
     return f"matrix_store((__local float*){array} + {index}, {stride}, {name(stmt.source)});"
+
+
+def _literal(value: float) -> str:
+    if math.isnan(value):
+        return "NAN"
+    with np.errstate(over="ignore"):
+        number = float(np.float32(value))
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "-INFINITY"
+    return f"{number!r}f"

@@ -1,12 +1,19 @@
 """Functions that printed kernels call and OpenCL C does not have.
 
-They are about `half` values, and use the language's own operators only, because NVIDIA's driver
+Those about `half` values use the language's own operators only, because NVIDIA's driver
 computes with `half` and has no function that takes one. Its compiler also fails ("Do not know
 how to split the result of this operator") on any load of four halves, also where it joins four
 loads itself; hence `load_half4`, by words.
+
+The smaller and the larger of two floats are NaN if either is, where OpenCL's fmin and fmax give the
+other one. ``at_least`` and ``at_most`` are for a limit that is no NaN, and take one comparison.
 """
 
 from __future__ import annotations
+
+#: Functions called for one lane at a time: those of PoCL 3 give wrong results in all lanes of a
+#: vector that has a NaN or a huge number in one. GPUs compute lane by lane anyway.
+BY_LANES = frozenset({"sin", "cos"})
 
 _BITS = """\
 #ifdef cl_khr_fp16
@@ -28,10 +35,23 @@ def _helpers() -> dict[str, str]:
         "load_local_half4": _LOAD.format(space="local_", address="local"),
     }
     for width in (1, 2, 3, 4):
-        half = f"half{width}" if width > 1 else "half"
-        for op, sign in (("min", "<"), ("max", ">")):
-            name = f"half_{op}{width}"
-            found[name] = f"{half} {name}({half} a, {half} b) {{ return a {sign} b ? a : b; }}"
+        for scalar in ("float", "half"):
+            kind = scalar + (str(width) if width > 1 else "")
+            for op, sign in (("min", "<"), ("max", ">")):
+                name = f"{scalar}_{op}{width}"
+                body = f"return ((a {sign} b) | (a != a)) ? a : b;"
+                found[name] = f"{kind} {name}({kind} a, {kind} b) {{ {body} }}"
+            for op, sign in (("at_most", ">"), ("at_least", "<")):
+                name = f"{scalar}_{op}{width}"
+                body = f"return x {sign} limit ? limit : x;"
+                found[name] = f"{kind} {name}({kind} x, {kind} limit) {{ {body} }}"
+        kind = f"float{width}" if width > 1 else "float"
+        for fn in sorted(BY_LANES):
+            name = f"float_{fn}{width}"
+            lanes = ", ".join(f"{fn}(x.{lane})" for lane in "xyzw"[:width])
+            found[name] = f"{kind} {name}({kind} x) {{ return ({kind})({lanes}); }}"
+        name = f"float_sign{width}"
+        found[name] = f"{kind} {name}({kind} x) {{ return isnan(x) ? x : sign(x); }}"
         for source, target in (("half", "float"), ("float", "half")) if width > 1 else ():
             name = f"{source}_to_{target}{width}"
             lanes = ", ".join(f"({target})v.{lane}" for lane in "xyzw"[:width])

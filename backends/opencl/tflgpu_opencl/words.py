@@ -218,7 +218,7 @@ _WORDS = frozenset(
 )
 _PATTERN = re.compile(
     r"__.*|.*__|(u?char|u?short|u?int|u?long|float|double|half|bool|quad)\d+(x\d+)?"
-    r"|(convert|as|native|half|get|atom|atomic|async|work_group|sub_group|cl|CL|CLK|FLT|HALF|DBL"
+    r"|(convert|as|native|half|float|get|atom|atomic|async|work_group|sub_group|cl|CL|CLK|FLT|HALF|DBL"
     r"|INT|UINT|CHAR|SCHAR|UCHAR|SHRT|USHRT|LONG|ULONG|M|FP|read_image|write_image|intel|memory"
     r"|enqueue|ndrange|create|to|matrix|subgroup)_\w+"
     r"|v(load|store)\w*"

@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel import evaluate
+from tflgpu.kernel.numbers import foregone, limit_of, never_nan
 from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
@@ -41,7 +42,7 @@ from tflgpu.kernel.tree import (
 from tflgpu.kernel.types import I32, Scalar, Type
 from tflgpu.kernel.walk import children, operands, postorder, statements
 
-from tflgpu_wgpu.functions import helper
+from tflgpu_wgpu.functions import HELPED, helper
 from tflgpu_wgpu.rounding import is_rounded, rounded_names
 from tflgpu_wgpu.signs import not_negative
 from tflgpu_wgpu.words import is_reserved
@@ -238,10 +239,18 @@ class _WgslPrinter(Printer):
     def binary(self, expr: Binary, a: Code, b: Code) -> Code:
         if expr.op in ("shl", "shr"):
             return self.infix(expr.op, self._typed(expr.a, a), self._as_u32(expr.b, b))
+        if expr.op == "ne" and expr.a.type.is_float:
+            # naga makes of != a comparison that is false where an operand is NaN.
+            return Code("!" + self.infix("eq", a, b).atom, UNARY)
         if expr.op in ("land", "lor") and expr.type.width > 1:
             return self.infix("and" if expr.op == "land" else "or", a, b)
         if expr.op == "rem" and expr.type.scalar is Scalar.I32 and not self._positive(expr):
             return self._helper("rem", expr.type.width, a, b)
+        known = foregone(expr)
+        if known is not None:
+            decisive = a if known[1] is expr.a else b
+            stem = f"{known[0].name.lower()}_{_TYPES[expr.type.scalar]}"
+            return self._helper(stem, expr.type.width, decisive)
         if expr.op in ("add", "sub", "mul", "div", "rem"):
             both = self._is_splat(expr.a) and self._is_splat(expr.b)
             if not both:
@@ -286,10 +295,32 @@ class _WgslPrinter(Printer):
         return Code(f"{name}({', '.join(a.at(SHIFT) if a.level >= AND else a.text for a in args)})")
 
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
-        return self._call(expr.op, a, b)
+        if not expr.type.is_float:
+            return self._call(expr.op, a, b)
+        kind, limit = _TYPES[expr.type.scalar], limit_of(expr)
+        if limit is None:
+            return self._helper(f"{expr.op}_{kind}", expr.type.width, a, b)
+        if limit is expr.a:
+            expr, a, b = attrs.evolve(expr, a=expr.b, b=expr.a), b, a
+        inner = expr.a
+        if (
+            isinstance(inner, Binary)
+            and inner.op in ("min", "max")
+            and inner.op != expr.op
+            and never_nan(inner.b)
+            and not self.has_temporary(inner)
+            and id(inner) not in self._constants
+        ):  # one question for both limits
+            stem = f"{inner.op}_{expr.op}_{kind}"
+            x, first = self.code_of(inner.a), self.code_of(inner.b)
+            return self._helper(stem, expr.type.width, x, first, b)
+        stem = "at_most" if expr.op == "min" else "at_least"
+        return self._helper(f"{stem}_{kind}", expr.type.width, a, b)
 
     def call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
+        if kind.is_float and expr.fn in ("isnan", "sign"):
+            return self._helper(f"{expr.fn}_{_TYPES[kind.scalar]}", kind.width, *args)
         if kind.scalar is Scalar.F16 and expr.fn not in _HALF_FUNCTIONS:
             wide = kind.with_scalar(Scalar.F32)
             args = tuple(self._call(self.type_name(wide), a) for a in args)
@@ -297,7 +328,7 @@ class _WgslPrinter(Printer):
         return self._function(expr.fn, kind, *args)
 
     def _function(self, fn: str, kind: Type, *args: Code) -> Code:
-        if fn in ("tanh", "erf"):
+        if fn in HELPED:
             return self._helper(fn, kind.width, *args)
         return self._call(_FUNCTIONS.get(fn, fn), *args)
 
@@ -313,6 +344,8 @@ class _WgslPrinter(Printer):
         source, target = expr.x.type, expr.type
         if target.scalar is Scalar.BOOL:
             zero = self._literal(source, np.zeros(1, source.scalar.numpy))
+            if source.is_float:  # a NaN is not zero
+                return Code("!" + self.infix("eq", x, zero).atom, UNARY)
             return self.infix("ne", x, zero)
         wide = source.with_scalar(Scalar.F32)
         if target.scalar is Scalar.F16 and not source.is_float:

@@ -8,11 +8,15 @@
   kernel language wants the integer's own limits, and 0.
 * ``round_to_f16``: f32 to f16 and back, which a driver may leave out (`tflgpu_wgpu.rounding`).
 * ``rem``: the remainder of i32, where an operand may be negative (see `tflgpu_wgpu.signs`).
+* NaN (`tflgpu_wgpu.special` has what is about nothing else): WGSL lets an implementation compute as
+  if there were none, so wherever one has to come through, its bits are looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from tflgpu_wgpu.special import SPECIAL, is_nan, vector
 
 _TANH = (-0.3333333134651184, 0.13332931697368622, -0.053876303136348724,
          0.021121395751833916, -0.0062835924327373505)  # fmt: skip
@@ -30,10 +34,6 @@ def helper(name: str) -> list[str]:
     return _BODIES[stem](name, int(lanes))
 
 
-def _vector(scalar: str, lanes: int) -> str:
-    return scalar if lanes == 1 else f"vec{lanes}<{scalar}>"
-
-
 def _polynomial(coefficients: tuple[float, ...], x: str, type: str) -> str:
     """Horner's scheme."""
     text = f"{type}({coefficients[-1]!r}f)"
@@ -43,7 +43,7 @@ def _polynomial(coefficients: tuple[float, ...], x: str, type: str) -> str:
 
 
 def _tanh(name: str, lanes: int) -> list[str]:
-    f = _vector("f32", lanes)
+    f = vector("f32", lanes)
     return [
         f"fn {name}(x: {f}) -> {f} {{",
         # Beyond 10 the result is 1 in f32, and the exponential stays finite.
@@ -52,13 +52,13 @@ def _tanh(name: str, lanes: int) -> list[str]:
         f"    let near: {f} = a + a * t * {_polynomial(_TANH, 't', f)};",
         "    let far = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);",
         f"    let y: {f} = select(far, near, a < {f}(0.6f));",
-        f"    return select(y, -y, x < {f}(0.0f));",
+        f"    return select(select(y, -y, x < {f}(0.0f)), x, {is_nan('x', lanes)});",
         "}",
     ]
 
 
 def _erf(name: str, lanes: int) -> list[str]:
-    f = _vector("f32", lanes)
+    f = vector("f32", lanes)
     return [
         f"fn {name}(x: {f}) -> {f} {{",
         # Beyond 4 the result is 1 in f32.
@@ -67,14 +67,13 @@ def _erf(name: str, lanes: int) -> list[str]:
         f"    let near: {f} = a * {_polynomial(_ERF, 't', f)};",
         f"    let far: {f} = 1.0f - exp({_polynomial(_LOG_ERFC, 'a', f)});",
         f"    let y: {f} = select(far, near, a < {f}(1.0f));",
-        f"    return select(y, -y, x < {f}(0.0f));",
+        f"    return select(select(y, -y, x < {f}(0.0f)), x, {is_nan('x', lanes)});",
         "}",
     ]
 
 
 def _to_integer(name: str, lanes: int, signed: bool) -> list[str]:
-    f, target = _vector("f32", lanes), _vector("i32" if signed else "u32", lanes)
-    bits = _vector("u32", lanes)
+    f, target = vector("f32", lanes), vector("i32" if signed else "u32", lanes)
     low, high = ("-2147483648.0f", "2147483648.0f") if signed else ("0.0f", "4294967296.0f")
     most = "2147483647i" if signed else "4294967295u"
     # The largest float below `high`, so that the conversion never sees more.
@@ -83,16 +82,13 @@ def _to_integer(name: str, lanes: int, signed: bool) -> list[str]:
         f"fn {name}(x: {f}) -> {target} {{",
         f"    let inside: {target} = {target}(clamp(x, {f}({low}), {f}({below})));",
         f"    let limited: {target} = select(inside, {target}({most}), x >= {f}({high}));",
-        # By its bits: a compiler may take it that there are no NaNs.
-        f"    let magnitude: {bits} = bitcast<{bits}>(x) & {bits}(0x7fffffffu);",
-        f"    let is_nan = magnitude > {bits}(0x7f800000u);",
-        f"    return select(limited, {target}(0), is_nan);",
+        f"    return select(limited, {target}(0), {is_nan('x', lanes)});",
         "}",
     ]
 
 
 def _round_to_f16(name: str, lanes: int) -> list[str]:
-    f, u = _vector("f32", lanes), _vector("u32", lanes)
+    f, u = vector("f32", lanes), vector("u32", lanes)
     return [
         f"fn {name}(x: {f}) -> {f} {{",
         f"    let bits: {u} = bitcast<{u}>(x);",
@@ -111,7 +107,7 @@ def _round_to_f16(name: str, lanes: int) -> list[str]:
 
 
 def _remainder(name: str, lanes: int) -> list[str]:
-    i = _vector("i32", lanes)
+    i = vector("i32", lanes)
     return [f"fn {name}(a: {i}, b: {i}) -> {i} {{", "    return a - a / b * b;", "}"]
 
 
@@ -122,4 +118,7 @@ _BODIES: dict[str, Callable[[str, int], list[str]]] = {
     "erf": _erf,
     "to_i32": lambda name, lanes: _to_integer(name, lanes, signed=True),
     "to_u32": lambda name, lanes: _to_integer(name, lanes, signed=False),
+    **SPECIAL,
 }
+#: Functions of the kernel language that are helpers here.
+HELPED = frozenset({"tanh", "erf", "pow", "atan2", "sin", "cos"})

@@ -46,16 +46,18 @@ def move(scalar: Scalar, width: int, lanes: bool, as_scalar: Scalar | None) -> K
 
 
 def _rounded(width: int) -> Program:
-    """Stores of f32 into f16 round to nearest even, overflow to infinity, and keep subnormals."""
+    """Stores of f32 into f16 round to nearest even, overflow to infinity, and keep subnormals,
+    infinities and NaN."""
     k = Builder(f"half_rounding_{width}", (4, 1, 1))
     src = k.buffer("src", Scalar.F32, width, "read")
     dst = k.buffer("dst", Scalar.F16, width, "write")
     k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
-    data = np.random.default_rng(0).normal(0, 300, 8 * width).astype(np.float32)
+    data = np.random.default_rng(0).normal(0, 300, 16 * width).astype(np.float32)
     data[:7] = [2049, 2051, 65519, 65520, 1e-7, -3e-8, 1.00048828125]
+    data[8:13] = [np.nan, -np.nan, np.inf, -np.inf, -3e38]
     with np.errstate(over="ignore"):
         want = data.astype(np.float16)
-    return Program(k.build(), (2, 1, 1), [data, np.zeros_like(want)], {1: want})
+    return Program(k.build(), (4, 1, 1), [data, np.zeros_like(want)], {1: want})
 
 
 def half_rounding() -> Program:
@@ -96,6 +98,10 @@ def half_values() -> Program:
     data = np.ldexp(signs * rng.uniform(1, 2, 2048), rng.integers(-14, 17, 2048)).astype(np.float32)
     data[:8] = [2049, 2051, 65519, 65520, -65520, 0.1, -0.0, -1e-9]
     data[16:24] = data[:8]
+    data[24:29] = [np.nan, -np.nan, np.inf, -np.inf, 3e38]
+    # A NaN with all bits set: what is added in rounding must not carry out of it.
+    data[30] = np.array([0x7FFFFFFF], np.uint32).view(np.float32)[0]
+    data[33:36] = data[[24, 27, 30]]
     with np.errstate(over="ignore"):
         want = data.astype(np.float16).astype(np.float32) * np.float32(2)
     return Program(k.build(), (128, 1, 1), [data, np.zeros_like(data)], {1: want})

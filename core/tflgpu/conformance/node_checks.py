@@ -27,6 +27,12 @@ from tflgpu.conformance.node_table import (
 )
 from tflgpu.conformance.plans import io, plan
 from tflgpu.conformance.programs import PROGRAMS, Program
+from tflgpu.conformance.special_table import (
+    build_special,
+    special_arrays,
+    special_cases,
+    wrong_results,
+)
 from tflgpu.conformance.subgroup_nodes import subgroup_checks
 from tflgpu.conformance.target import Target
 from tflgpu.conformance.tolerance import Tolerance
@@ -53,10 +59,16 @@ STORED = (
 
 
 def node_checks() -> list[Check]:
-    """Tables of operations, programs, moves of every type, single kernels, and shuffles."""
+    """Tables of operations, of them on special numbers, programs, moves of every type, single
+    kernels, and shuffles."""
     checks = [
         Check(f"1/operations/{s.value}x{w}", partial(_with_kernels, partial(_table, s, w), s))
         for s in (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
+        for w in (1, 2, 3, 4)
+    ]
+    checks += [
+        Check(f"1/special/{s.value}x{w}", partial(_with_kernels, partial(_special, s, w), s))
+        for s in (Scalar.F32, Scalar.F16)
         for w in (1, 2, 3, 4)
     ]
     checks += [
@@ -199,6 +211,17 @@ def _table(scalar: Scalar, width: int, device: Device) -> None:
             off[case.name] = f"{distance:g} ulp, {allowed:g} allowed"
     if off:
         raise AssertionError("; ".join(f"{name} is off by {text}" for name, text in off.items()))
+
+
+def _special(scalar: Scalar, width: int, device: Device) -> None:
+    """NaN, infinities and other special numbers through every operation and function."""
+    halves = device.caps.f16_storage and device.caps.f16_arithmetic
+    cases = special_cases(scalar, halves=halves)
+    kernel, groups = build_special(cases, scalar, width)
+    found = run_kernel(device, kernel, groups, special_arrays(cases, scalar))
+    wrong = wrong_results(cases, scalar, found)
+    if wrong:
+        raise AssertionError("; ".join(f"{name} gives {text}" for name, text in wrong.items()))
 
 
 def _operand(number: int, array: Array, width: int) -> Array:

@@ -97,6 +97,7 @@ def _sums(op: str, scalar: Scalar, width: int, size: int, shape: Size3) -> Progr
     rng = np.random.default_rng(4)
     if scalar.is_float:
         data = rng.normal(0, 9, total * width).astype(np.float32)  # any other order differs
+        data[[5, 66, 131]] = [np.nan, np.inf, -np.inf]
     else:
         info = np.iinfo(scalar.numpy)
         data = rng.integers(info.min, info.max, total * width).astype(scalar.numpy)

@@ -132,8 +132,13 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         return make.select(cond, a, b)
 
     def call(self, fn: str, *args: Operand) -> Expr:
-        """A function of `tree.FLOAT_FUNCTIONS`, `tree.NUMBER_FUNCTIONS` or ``dot``."""
+        """A function of `tree.FLOAT_FUNCTIONS`, `tree.NUMBER_FUNCTIONS` or `tree.PREDICATES`, or
+        ``dot``."""
         return make.call(fn, *args)
+
+    def is_nan(self, x: Expr) -> Expr:
+        """Whether float lanes are NaN: one boolean a lane."""
+        return make.call("isnan", x)
 
     def fma(self, a: Operand, b: Operand, c: Operand) -> Expr:
         """``a * b + c``; scalars are splatted to the widest operand."""
@@ -144,15 +149,15 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         return make.call("dot", a, b)
 
     def min(self, a: Operand, b: Operand) -> Expr:
-        """The smaller, lane by lane (for a NaN either may be given)."""
+        """The smaller, lane by lane; of floats NaN if either is one."""
         return make.binary("min", a, b)
 
     def max(self, a: Operand, b: Operand) -> Expr:
-        """The larger, lane by lane (for a NaN either may be given)."""
+        """The larger, lane by lane; of floats NaN if either is one."""
         return make.binary("max", a, b)
 
     def clamp(self, x: Expr, low: Operand, high: Operand) -> Expr:
-        """``x`` limited to [low, high]."""
+        """``x`` limited to [low, high]; a NaN stays one."""
         return self.min(self.max(x, low), high)
 
     # Memory

@@ -1,4 +1,37 @@
-"""What each operation and function of the kernel language computes, on NumPy arrays."""
+"""What each operation and function of the kernel language computes, on NumPy arrays.
+
+NaN and infinities are values like any others: a kernel may meet them and relies on what becomes of
+them, on every device.
+
+* ``add``, ``sub``, ``mul``, ``div``, ``fma``, ``dot``, ``neg``: as IEEE 754 has it. What overflows is
+  infinite; inf - inf, inf * 0 and 0 / 0 are NaN; any other x / 0 is infinite.
+* ``min`` and ``max`` are NaN if either operand is (IEEE 754-2019, minimum and maximum), so
+  `Builder.clamp` keeps a NaN too.
+* Comparisons with a NaN are false, except ``ne``, which is true. ``isnan`` says what x.ne(x) does.
+* `tree.Select` gives the chosen value, whatever the other one is.
+* ``abs``, ``sign``, ``floor``, ``ceil``, ``round`` and ``trunc`` keep a NaN; the last four keep
+  infinities.
+* Functions of a NaN are NaN, but for the cases of ``pow`` below. At their ends:
+
+  ========= ===============================================================
+  exp       exp(-inf) = 0, exp(inf) = inf
+  log       log(0) = -inf, log(inf) = inf, NaN below 0
+  sqrt      sqrt(inf) = inf, NaN below 0
+  rsqrt     rsqrt(0) is infinite, rsqrt(inf) = 0, NaN below 0
+  sin, cos  NaN of infinities; far from 0 see below
+  tanh, erf 1 and -1 of infinities
+  atan2     as C's: atan2(inf, inf) = pi / 4, atan2(1, inf) = 0
+  pow       as C99's: pow(x, 0) = 1 and pow(1, y) = 1 also for NaN; of a negative x the powers
+            with whole exponents, NaN for others; pow(0, y) is infinite for negative y
+  ========= ===============================================================
+
+* Conversions: see `tree.Cast` and `tree.Store`. A NaN's sign and payload are open everywhere.
+
+Open are: the sign of a zero that an operation gives (but loads, stores, `tree.Select`, ``neg`` and
+``abs`` are exact), and with it that of what is infinite because of it; the order of the two zeros
+in ``min`` and ``max``; whether subnormal numbers are taken for zero; ``sin`` and ``cos`` of numbers
+beyond 2^15, which are only sure to lie in [-1, 1].
+"""
 
 from __future__ import annotations
 
@@ -9,9 +42,10 @@ from typing import Any
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.tree import Number
+from tflgpu.kernel.tree import PREDICATES, Number
 from tflgpu.kernel.types import Scalar, Type
 
+# NumPy's minimum and maximum are the language's: NaN if either operand is one.
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
@@ -45,7 +79,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": _rsqrt, "sin": np.sin, "cos": np.cos,
     "tanh": np.tanh, "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "trunc": np.trunc, "pow": np.power, "atan2": np.arctan2, "fma": _fma, "abs": np.abs,
-    "sign": np.sign, "dot": _dot,
+    "sign": np.sign, "dot": _dot, "isnan": np.isnan,
 }  # fmt: skip
 
 
@@ -80,7 +114,8 @@ def _divide(op: str, a: Array, b: Array) -> Array:
 
 def call(fn: str, args: Sequence[Array]) -> Array:
     """A function of the language."""
-    return np.asarray(_FUNCTIONS[fn](*args)).astype(args[0].dtype, copy=False)
+    result = np.asarray(_FUNCTIONS[fn](*args))
+    return result if fn in PREDICATES else result.astype(args[0].dtype, copy=False)
 
 
 def convert(x: Array, scalar: Scalar) -> Array:

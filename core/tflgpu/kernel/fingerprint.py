@@ -12,7 +12,7 @@ from tflgpu.kernel.types import Type
 from tflgpu.kernel.walk import blocks, children, operands, postorder
 
 #: Part of every fingerprint: raise it when a tree comes to mean something else.
-LANGUAGE_VERSION = 1
+LANGUAGE_VERSION = 2
 
 
 def fingerprint(kernel: Kernel) -> str:

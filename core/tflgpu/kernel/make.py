@@ -10,6 +10,7 @@ import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.kernel.evaluate import constant, convert
+from tflgpu.kernel.numbers import is_same
 from tflgpu.kernel.tree import (
     ARITHMETIC,
     BITWISE,
@@ -17,6 +18,7 @@ from tflgpu.kernel.tree import (
     FLOAT_FUNCTIONS,
     LOGICAL,
     NUMBER_FUNCTIONS,
+    PREDICATES,
     Binary,
     Bitcast,
     Call,
@@ -27,6 +29,7 @@ from tflgpu.kernel.tree import (
     Operand,
     Select,
     Splat,
+    Unary,
 )
 from tflgpu.kernel.types import BOOL, Scalar, Type
 
@@ -153,6 +156,10 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
     if op in COMPARE:
         if scalar is Scalar.BOOL and op not in ("eq", "ne"):
             raise KernelError(f"{op} does not order booleans")
+        if scalar.is_float and op in ("eq", "ne") and is_same(a, b):
+            # The usual question for a NaN, which a device's compiler may take for a constant.
+            is_nan = call("isnan", a)
+            return is_nan if op == "ne" else Unary(is_nan.type, "not", is_nan)
         return Binary(BOOL.with_width(width), op, a, b)
     if op in LOGICAL:
         fits = scalar is Scalar.BOOL
@@ -190,14 +197,14 @@ def call(fn: str, *args: Operand) -> Expr:
         if not kind.is_float or width == 1 or len(exprs) != 2:
             raise KernelError(f"dot takes two float vectors, not {kind}")
         return Call(kind.with_width(1), fn, tuple(exprs))
-    arity = FLOAT_FUNCTIONS.get(fn) or NUMBER_FUNCTIONS.get(fn)
+    arity = FLOAT_FUNCTIONS.get(fn) or NUMBER_FUNCTIONS.get(fn) or PREDICATES.get(fn)
     if arity is None:
         raise KernelError(f"unknown function {fn}")
     if len(exprs) != arity:
         raise KernelError(f"{fn} takes {arity} arguments, not {len(exprs)}")
-    if not kind.is_float and (fn in FLOAT_FUNCTIONS or kind.scalar is not Scalar.I32):
+    if not kind.is_float and (fn not in NUMBER_FUNCTIONS or kind.scalar is not Scalar.I32):
         raise KernelError(f"{fn} of {kind}")
-    return Call(kind, fn, tuple(exprs))
+    return Call(BOOL.with_width(width) if fn in PREDICATES else kind, fn, tuple(exprs))
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:

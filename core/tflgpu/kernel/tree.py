@@ -7,6 +7,8 @@ by the NumPy interpreter (`tflgpu.kernel.interpret`).
 Integers: 32 bits, wrapping; division and remainder truncate toward zero, as in C; a shift is by 0
 to 31 bits, and of i32 to the right keeps the sign. Floats: IEEE binary32 or binary16; whether a
 multiply and an add contract is up to the device.
+
+NaN and infinities are values like any others; `tflgpu.kernel.evaluate` says what becomes of them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ FLOAT_FUNCTIONS = {
 }  # fmt: skip
 #: Functions that take floats or signed integers.
 NUMBER_FUNCTIONS = {"abs": 1, "sign": 1}
+#: Functions of floats that give bool lanes.
+PREDICATES = {"isnan": 1}
 
 
 def _binary(op: str, a: Operand, b: Operand) -> Expr:
@@ -193,7 +197,8 @@ class Binary(Expr):
 
 @attrs.frozen(eq=False)
 class Call(Expr):
-    """A function of `FLOAT_FUNCTIONS` or `NUMBER_FUNCTIONS`, or ``dot`` (vectors to scalar)."""
+    """A function of `FLOAT_FUNCTIONS`, `NUMBER_FUNCTIONS` or `PREDICATES`, or ``dot`` (vectors to
+    scalar)."""
 
     type: Type
     fn: str
@@ -214,7 +219,8 @@ class Select(Expr):
 @attrs.frozen(eq=False)
 class Cast(Expr):
     """Lane-wise value conversion; bool gives 0 or 1. Float to integer truncates, limits to the
-    integer's range, and makes 0 of a NaN. To bool: whether it is not zero."""
+    integer's range, and makes 0 of a NaN. To bool: whether it is not zero (a NaN is not). f32 to
+    f16 rounds to nearest even; what is beyond its range is infinite, and a NaN stays one."""
 
     type: Type
     x: Expr
@@ -339,7 +345,7 @@ class Assign(Stmt):
 class Store(Stmt):
     """Write element ``index`` of a buffer (lane ``index`` with ``scalar``).
 
-    The value's lanes are the buffer's; f32 into an f16 buffer rounds to nearest even, i32 into
+    The value's lanes are the buffer's; f32 into an f16 buffer is rounded as by a `Cast`, i32 into
     a storage-only integer buffer must be in its range.
     """
 

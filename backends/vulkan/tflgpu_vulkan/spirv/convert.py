@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.types import BOOL, Scalar, Type
+from tflgpu.kernel.types import Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
 from tflgpu_vulkan.spirv.declare import U32
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
+from tflgpu_vulkan.spirv.special import is_nan, keeps_nan
 
 #: Of each integer type: the range, and the largest f32 below its upper end.
 _RANGES = {
@@ -75,6 +76,9 @@ def _round_to_f16(body: Body, kind: Type, x: Id) -> Id:
     beyond = body.compare(Op.FOrdGreaterThan, kind, found, body.const(kind, 65504.0))
     found = body.select(kind, beyond, body.const(kind, float("inf")), found)
     bits = body.emit(Op.Bitcast, words, found)
+    if not keeps_nan(body, kind):  # where it does, one came through the subnormals' arithmetic
+        size = body.emit(Op.Bitcast, words, magnitude)
+        bits = body.select(words, is_nan(body, kind, x), size, bits)
     return body.emit(Op.Bitcast, kind, body.emit(Op.BitwiseOr, words, bits, sign))
 
 
@@ -94,5 +98,4 @@ def _to_whole(body: Body, source: Type, target: Type, x: Id) -> Id:
     result = body.emit(op, target, inside)
     beyond = body.compare(Op.FOrdGreaterThan, source, x, body.const(source, below))
     result = body.select(target, beyond, body.const(target, high), result)
-    number = body.emit(Op.FOrdEqual, BOOL.with_width(source.width), x, x)
-    return body.select(target, number, result, body.const(target, 0))
+    return body.select(target, is_nan(body, source, x), body.const(target, 0), result)

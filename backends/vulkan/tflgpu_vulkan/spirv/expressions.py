@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tflgpu.kernel.numbers import foregone, limit_of
 from tflgpu.kernel.tree import (
     Binary,
     Bitcast,
@@ -30,6 +31,7 @@ from tflgpu_vulkan.spirv.convert import convert
 from tflgpu_vulkan.spirv.functions import call
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 from tflgpu_vulkan.spirv.memory import Memory
+from tflgpu_vulkan.spirv.special import extreme, foregone_result, is_nan, limited
 
 _FLOAT = {
     "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
@@ -54,8 +56,6 @@ _BOOL = {
 _OPERATIONS = {Scalar.F32: _FLOAT, Scalar.F16: _FLOAT, Scalar.I32: _SIGNED,
                Scalar.U32: _UNSIGNED, Scalar.BOOL: _BOOL}  # fmt: skip
 _EXTREMES = {
-    ("min", Scalar.F32): Glsl.FMin, ("max", Scalar.F32): Glsl.FMax,
-    ("min", Scalar.F16): Glsl.FMin, ("max", Scalar.F16): Glsl.FMax,
     ("min", Scalar.I32): Glsl.SMin, ("max", Scalar.I32): Glsl.SMax,
     ("min", Scalar.U32): Glsl.UMin, ("max", Scalar.U32): Glsl.UMax,
 }  # fmt: skip
@@ -110,12 +110,25 @@ class Expressions:
         if kind.scalar is Scalar.F16 and expr.op in _ARITHMETIC:
             body.declarations.need_f16(expr.op)
         if expr.op in ("min", "max"):
+            if kind.is_float:
+                return self._float_extreme(expr, a, b)
             return body.glsl(_EXTREMES[expr.op, kind.scalar], kind, a, b)
+        known = foregone(expr)
+        if known is not None:
+            decisive = a if known[1] is expr.a else b
+            return foregone_result(body, known[0], kind, decisive)
         if expr.op == "rem" and kind.scalar is Scalar.I32:
             # Vulkan leaves OpSRem of negative numbers undefined; OpSDiv is C's division.
             quotient = body.emit(Op.SDiv, kind, a, b)
             return body.emit(Op.ISub, kind, a, body.emit(Op.IMul, kind, quotient, b))
         return body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
+
+    def _float_extreme(self, expr: Binary, a: Id, b: Id) -> Id:
+        limit = limit_of(expr)
+        if limit is not None:
+            x, known = (b, a) if limit is expr.a else (a, b)
+            return limited(self._body, expr.op, expr.type, x, known)
+        return extreme(self._body, expr.op, expr.type, a, b)
 
     def _call(self, expr: Call, *args: Id) -> Id:
         kind = expr.args[0].type
@@ -123,6 +136,8 @@ class Expressions:
             if kind.scalar is Scalar.F16:
                 self._body.declarations.need_f16("dot")
             return self._body.emit(Op.Dot, expr.type, *args)
+        if expr.fn == "isnan":
+            return is_nan(self._body, kind, *args)
         return call(self._body, expr.fn, kind, args)
 
     def _select(self, expr: Select, cond: Id, a: Id, b: Id) -> Id:

@@ -2,7 +2,7 @@
 
 The Vulkan specification leaves sin, cos (2^-11 absolute), atan2 (4096 ulp) and tanh (the
 quotient of two differences) too far off for a model, has no erf, and leaves pow of a base that
-is not positive undefined. Those are computed here from +, *, / and exp. Polynomials are weighted
+is not positive undefined. NaN and infinities are as the language has them. Those are computed here from +, *, / and exp. Polynomials are weighted
 least-squares fits (Lawson's iteration) to float64 values on the intervals given; the figure
 beside each is its own largest error in exact arithmetic.
 """
@@ -17,6 +17,7 @@ from tflgpu.kernel.types import BOOL, Scalar, Type
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
+from tflgpu_vulkan.spirv.special import is_nan, keeps_nan, limited, not_finite
 
 # erf(x) / x in x^2, |x| <= 1; 1.2e-9 relative
 _ERF_SMALL = (1.1283791065216064, -0.3761262595653534, 0.1128358542919159, -0.026853810995817184,
@@ -38,6 +39,7 @@ _SIN = (-0.16666653752326965, 0.008332131430506706, -0.00019510838319547474)
 _COS = (0.04166664555668831, -0.0013887305976822972, 2.4431203200947493e-05)
 # pi / 2 in parts: the first two have 11 bits, so that small multiples of them are exact.
 _HALF_PI = (1.5703125, 0.0004837512969970703, 7.549789948768648e-08)
+_LARGEST_REST = 0.8  # a quarter turn is cut at pi / 4 = 0.785
 
 _DIRECT = {
     "exp": Glsl.Exp, "log": Glsl.Log, "sqrt": Glsl.Sqrt, "rsqrt": Glsl.InverseSqrt,
@@ -58,16 +60,20 @@ def call(body: Body, fn: str, type: Type, args: tuple[Id, ...]) -> Id:
             wide = type.with_scalar(Scalar.F32)
             args = tuple(body.emit(Op.FConvert, wide, arg) for arg in args)
             return body.emit(Op.FConvert, type, call(body, fn, wide, args))
-    if fn in _DIRECT:
-        return body.glsl(_DIRECT[fn], type, *args)
-    return _BUILT[fn](body, type, *args)
+    found = _BUILT[fn](body, type, *args) if fn in _BUILT else body.glsl(_DIRECT[fn], type, *args)
+    if fn == "sign" or (len(args) == 1 and not keeps_nan(body, type)):
+        # FSign makes 0 of a NaN, and a device that does not promise to keep NaN anything.
+        lost = _NOT_FINITE.get(fn, is_nan)(body, type, args[0])
+        lost_value = body.const(type, math.nan) if fn in _NOT_FINITE else args[0]
+        return body.select(type, lost, lost_value, found)
+    return found
 
 
 def _erf(body: Body, type: Type, x: Id) -> Id:
     size = body.glsl(Glsl.FAbs, type, x)
     square = body.f_mul(type, x, x)
     small = body.f_mul(type, x, body.polynomial(type, square, _ERF_SMALL))
-    capped = body.glsl(Glsl.FMin, type, size, body.const(type, _ERF_END))
+    capped = limited(body, "min", type, size, body.const(type, _ERF_END))
     power = body.f_neg(type, body.polynomial(type, capped, _ERF_LARGE))
     rest = body.glsl(Glsl.Exp, type, power)
     large = _with_sign(body, type, body.f_sub(type, body.const(type, 1.0), rest), x)
@@ -104,6 +110,9 @@ def _wave(body: Body, type: Type, x: Id, quarters: int) -> Id:
     rest = x
     for part in _HALF_PI:
         rest = body.glsl(Glsl.Fma, type, back, body.const(type, part), rest)
+    # Of numbers so large that their turns are not whole the rest could be anything.
+    rest = limited(body, "max", type, rest, body.const(type, -_LARGEST_REST))
+    rest = limited(body, "min", type, rest, body.const(type, _LARGEST_REST))
     square = body.f_mul(type, rest, rest)
     bend = body.f_mul(type, square, body.polynomial(type, square, _SIN))
     sine = body.glsl(Glsl.Fma, type, rest, bend, rest)
@@ -120,10 +129,12 @@ def _wave(body: Body, type: Type, x: Id, quarters: int) -> Id:
 
 def _atan2(body: Body, type: Type, y: Id, x: Id) -> Id:
     tall, wide = (body.glsl(Glsl.FAbs, type, v) for v in (y, x))
-    largest = body.glsl(Glsl.FMax, type, tall, wide)
-    smallest = body.glsl(Glsl.FMin, type, tall, wide)
+    largest = body.glsl(Glsl.NMax, type, tall, wide)
+    smallest = body.glsl(Glsl.NMin, type, tall, wide)
     zero = body.const(type, 0.0)
     ratio = body.f_div(type, smallest, largest)
+    diagonal = body.compare(Op.FOrdEqual, type, smallest, largest)  # two infinities too
+    ratio = body.select(type, diagonal, body.const(type, 1.0), ratio)
     nothing = body.compare(Op.FOrdEqual, type, largest, zero)
     ratio = body.select(type, nothing, zero, ratio)
     square = body.f_mul(type, ratio, ratio)
@@ -135,30 +146,51 @@ def _atan2(body: Body, type: Type, y: Id, x: Id) -> Id:
     behind = body.compare(Op.FOrdLessThan, type, x, zero)
     other = body.f_sub(type, body.const(type, math.pi), angle)
     angle = body.select(type, behind, other, angle)
-    return _with_sign(body, type, angle, y)
+    angle = _with_sign(body, type, angle, y)
+    return body.select(type, _either_nan(body, type, x, y), body.const(type, math.nan), angle)
 
 
 def _pow(body: Body, type: Type, x: Id, y: Id) -> Id:
-    """As C's: a negative base has powers with whole exponents, 0 has those that are not
-    negative, and everything to the 0 is 1."""
+    """As C99's (annex F.9.4.4): a negative base has powers with whole exponents, 0 has those that
+    are not negative, and everything to the 0 is 1, as is every power of 1."""
     zero, one = body.const(type, 0.0), body.const(type, 1.0)
-    result = body.glsl(Glsl.Pow, type, body.glsl(Glsl.FAbs, type, x), y)
+    infinity, nan = body.const(type, math.inf), body.const(type, math.nan)
+    size = body.glsl(Glsl.FAbs, type, x)
+    result = body.glsl(Glsl.Pow, type, size, y)
     rises = body.compare(Op.FOrdGreaterThan, type, y, zero)
-    of_zero = body.select(type, rises, zero, body.const(type, math.inf))
+    of_zero = body.select(type, rises, zero, infinity)
     result = body.select(type, body.compare(Op.FOrdEqual, type, x, zero), of_zero, result)
+    # Its logarithm is 0, and 0 times an infinite exponent is not.
+    result = body.select(type, body.compare(Op.FOrdEqual, type, size, one), one, result)
     half = body.f_mul(type, y, body.const(type, 0.5))
     is_whole = body.compare(Op.FOrdEqual, type, body.glsl(Glsl.Floor, type, y), y)
     is_odd = body.compare(Op.FUnordNotEqual, type, body.glsl(Glsl.Floor, type, half), half)
+    # `is_odd` holds for fractions too, of which only those of -inf are numbers.
+    endless = body.compare(Op.FOrdEqual, type, size, infinity)
+    broken = body.select(type, endless, result, nan)
     signed = body.select(type, is_odd, body.f_neg(type, result), result)
-    signed = body.select(type, is_whole, signed, body.const(type, math.nan))
+    signed = body.select(type, is_whole, signed, broken)
     negative = body.compare(Op.FOrdLessThan, type, x, zero)
     result = body.select(type, negative, signed, result)
-    return body.select(type, body.compare(Op.FOrdEqual, type, y, zero), one, result)
+    result = body.select(type, _either_nan(body, type, x, y), nan, result)
+    flat = body.compare(Op.FOrdEqual, type, y, zero)
+    is_one = body.compare(Op.FOrdEqual, type, x, one)
+    flat = body.emit(Op.LogicalOr, BOOL.with_width(type.width), flat, is_one)
+    return body.select(type, flat, one, result)
 
 
 _BUILT: dict[str, Callable[..., Id]] = {
     "erf": _erf, "tanh": _tanh, "sin": _sin, "cos": _cos, "atan2": _atan2, "pow": _pow,
 }  # fmt: skip
+
+
+#: Functions that are NaN of infinities too.
+_NOT_FINITE = {"sin": not_finite, "cos": not_finite}
+
+
+def _either_nan(body: Body, type: Type, a: Id, b: Id) -> Id:
+    found = (is_nan(body, type, v) for v in (a, b))
+    return body.emit(Op.LogicalOr, BOOL.with_width(type.width), *found)
 
 
 def _with_sign(body: Body, type: Type, size: Id, sign: Id) -> Id:

@@ -1,0 +1,407 @@
+"""What every operation and function of the kernel language gives of special numbers: NaN,
+infinities, zeros of both signs, huge, tiny and negative ones, in all pairs.
+
+What is expected is computed in f64 by rules written down here, not by the interpreter.
+`tflgpu.kernel.evaluate` says what is defined and what is open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel import make
+from tflgpu.kernel.builder import Builder, Size3
+from tflgpu.kernel.tree import Expr, Kernel
+from tflgpu.kernel.types import Scalar
+
+_GROUP = 16
+_NAN, _INF = math.nan, math.inf
+#: Every value is finite in f16 too, but for the last row, which is each type's own.
+_COMMON = (
+    _NAN, -_NAN, _INF, -_INF, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 2.5, -2.5, 3.0, -3.0,
+    0.25, -8.0,
+)  # fmt: skip
+#: The largest of each is close to the end of its type's range, the smallest is a normal number.
+_OWN = {
+    Scalar.F32: (5e37, -5e37, 3e38, -3e38, 1e-30, -1e-30, 100.0, -100.0),
+    Scalar.F16: (1000.0, -1000.0, 6e4, -6e4, 2.0**-13, -(2.0**-13), 100.0, -100.0),
+}
+_HUGE = {Scalar.F32: 1e37, Scalar.F16: 500.0}
+#: Vulkan and WGSL say nothing of quotients whose divisor is larger than 2^126.
+_LARGEST_DIVISOR = 2.0**126
+_LARGEST_ANGLE = 2.0**15
+
+Rule = Callable[..., Any]
+Leave = Callable[[Sequence[Array]], Array]
+
+
+@attrs.frozen
+class Special:
+    """One operation on special numbers.
+
+    Attributes:
+        name: For messages.
+        build: The expression, of a builder and three operands.
+        expected: The result, of arrays of f64.
+        result: Type of its lanes.
+        leaves_out: Rows about which nothing is defined.
+        exact: Whether finite results must be right to the last bit.
+    """
+
+    name: str
+    build: Callable[[Builder, Expr, Expr, Expr], Expr]
+    expected: Rule
+    result: Scalar
+    leaves_out: Leave | None = None
+    exact: bool = True
+
+
+def _either(pick: Rule) -> Rule:
+    """A rule that gives NaN if either operand is one."""
+    return lambda a, b, c: np.where(np.isnan(a) | np.isnan(b), _NAN, pick(a, b))
+
+
+def _smaller(a: Array, b: Array) -> Array:
+    return np.where(a < b, a, b)
+
+
+def _larger(a: Array, b: Array) -> Array:
+    return np.where(a > b, a, b)
+
+
+def _beyond(x: Array, limit: float) -> Array:
+    return np.asarray(np.isfinite(x) & (np.abs(x) > limit))
+
+
+def _limited(low: float, high: float) -> Rule:
+    return lambda a, b, c: np.where(a < low, low, np.where(a > high, high, a))
+
+
+def _arithmetic(scalar: Scalar) -> list[Special]:
+    def huge_divisor(operands: Sequence[Array]) -> Array:
+        return _beyond(operands[1], _LARGEST_DIVISOR)
+
+    def huge(operands: Sequence[Array]) -> Array:
+        # Two roundings may overflow where one does not.
+        return np.asarray(np.logical_or.reduce([_beyond(x, _HUGE[scalar]) for x in operands]))
+
+    def dot(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        pairs = zip(a.lanes, b.lanes, strict=True)
+        return k.vec([k.dot(k.vec([x, y]), k.vec([y, x])) for x, y in pairs])
+
+    def binary(op: str) -> Callable[..., Expr]:
+        return lambda k, a, b, c: make.binary(op, a, b)
+
+    return [
+        Special("add", binary("add"), lambda a, b, c: a + b, scalar),
+        Special("sub", binary("sub"), lambda a, b, c: a - b, scalar),
+        Special("mul", binary("mul"), lambda a, b, c: a * b, scalar),
+        Special("div", binary("div"), lambda a, b, c: a / b, scalar, huge_divisor, exact=False),
+        Special("a - a", lambda k, a, b, c: a - a, lambda a, b, c: a - a, scalar),
+        Special("a / a", lambda k, a, b, c: a / a, lambda a, b, c: a / a, scalar,
+                lambda v: huge_divisor([v[1], v[0]]), exact=False),
+        Special("a * 0", lambda k, a, b, c: a * 0.0, lambda a, b, c: a * 0, scalar),
+        Special("0 / a", lambda k, a, b, c: 0.0 / a, lambda a, b, c: 0 / a, scalar,
+                lambda v: huge_divisor([v[1], v[0]])),
+        Special("neg", lambda k, a, b, c: -a, lambda a, b, c: -a, scalar),
+        Special("fma", lambda k, a, b, c: k.fma(a, b, c), lambda a, b, c: a * b + c, scalar, huge,
+                exact=False),
+        Special("dot", dot, lambda a, b, c: a * b + b * a, scalar, huge, exact=False),
+    ]  # fmt: skip
+
+
+def _extremes(scalar: Scalar) -> list[Special]:
+    def nested(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        return k.max(k.min(a, b), k.min(b, a))
+
+    def kept(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        """The inner result is used twice, so that it has a name of its own."""
+        above = k.max(a, -1.0)
+        return k.min(above, 1.0) + above * 0.0
+
+    return [
+        Special("min", lambda k, a, b, c: k.min(a, b), _either(_smaller), scalar),
+        Special("max", lambda k, a, b, c: k.max(a, b), _either(_larger), scalar),
+        Special("min and max", nested, _either(_smaller), scalar),
+        Special("max(a, a)", lambda k, a, b, c: k.max(a, a), lambda a, b, c: a, scalar),
+        Special("max(a, 0)", lambda k, a, b, c: k.max(a, 0.0), _limited(0, _INF), scalar),
+        Special("max(0, a)", lambda k, a, b, c: k.max(0.0, a), _limited(0, _INF), scalar),
+        Special("min(a, 2)", lambda k, a, b, c: k.min(a, 2.0), _limited(-_INF, 2), scalar),
+        Special("min(2, a)", lambda k, a, b, c: k.min(2.0, a), _limited(-_INF, 2), scalar),
+        Special("max(a, -inf)", lambda k, a, b, c: k.max(a, -_INF), lambda a, b, c: a, scalar),
+        Special("min(a, nan)", lambda k, a, b, c: k.min(a, _NAN),
+                lambda a, b, c: np.full(a.shape, _NAN), scalar),
+        Special("max(nan, a)", lambda k, a, b, c: k.max(_NAN, a),
+                lambda a, b, c: np.full(a.shape, _NAN), scalar),
+        Special("clamp", lambda k, a, b, c: k.clamp(a, -1.0, 2.0), _limited(-1, 2), scalar),
+        Special("clamp to inf", lambda k, a, b, c: k.clamp(a, 0.0, _INF), _limited(0, _INF),
+                scalar),
+        Special("clamp the other way", lambda k, a, b, c: k.max(k.min(a, 2.0), -1.0),
+                _limited(-1, 2), scalar),
+        Special("clamp by operands", lambda k, a, b, c: k.clamp(a, k.min(b, 1.0), 2.0),
+                lambda a, b, c: np.where(np.isnan(a) | np.isnan(b), _NAN,
+                                         _smaller(_larger(a, _smaller(b, np.ones(1))),
+                                                  np.full(1, 2.0))), scalar),
+        Special("clamp in two", kept,
+                lambda a, b, c: np.where(np.isnan(a) | (a == _INF), _NAN, np.clip(a, -1, 1)),
+                scalar),
+    ]  # fmt: skip
+
+
+def _choices(scalar: Scalar) -> list[Special]:
+    i32 = Scalar.I32
+
+    def compare(op: str) -> Callable[..., Expr]:
+        return lambda k, a, b, c: k.cast(make.binary(op, a, b), i32)
+
+    def negated(op: str) -> Callable[..., Expr]:
+        return lambda k, a, b, c: k.cast(~make.binary(op, a, b), i32)
+
+    def pick(op: str) -> Callable[..., Expr]:
+        return lambda k, a, b, c: k.select(make.binary(op, a, b), a, b)
+
+    rules: dict[str, Rule] = {
+        "eq": lambda a, b, c: a == b, "ne": lambda a, b, c: a != b, "lt": lambda a, b, c: a < b,
+        "le": lambda a, b, c: a <= b, "gt": lambda a, b, c: a > b, "ge": lambda a, b, c: a >= b,
+    }  # fmt: skip
+    found = [Special(op, compare(op), rule, i32) for op, rule in rules.items()]
+    found += [
+        Special(f"not {op}", negated(op), lambda a, b, c, rule=rule: ~rule(a, b, c), i32)
+        for op, rule in rules.items()
+    ]
+    found += [
+        Special(f"select by {op}", pick(op),
+                lambda a, b, c, rule=rule: np.where(rule(a, b, c), a, b), scalar)
+        for op, rule in rules.items()
+    ]  # fmt: skip
+
+    def all_of(*parts: Callable[[Expr], Expr]) -> Callable[..., Expr]:
+        def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+            total = parts[0](a)
+            for part in parts[1:]:
+                total = total | part(a)
+            return k.cast(total, i32)
+
+        return build
+
+    def lanes(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        return k.cast(k.vec([k.is_nan(lane) for lane in a.lanes]), i32)
+
+    return [
+        *found,
+        Special("isnan", lambda k, a, b, c: k.cast(k.is_nan(a), i32),
+                lambda a, b, c: np.isnan(a), i32),
+        Special("isnan of a sum", lambda k, a, b, c: k.cast(k.is_nan(a + b), i32),
+                lambda a, b, c: np.isnan(a + b), i32),
+        Special("isnan of lanes", lanes, lambda a, b, c: np.isnan(a), i32),
+        Special("a != a", lambda k, a, b, c: k.cast(a.ne(a), i32),
+                lambda a, b, c: np.isnan(a), i32),
+        Special("a == a", lambda k, a, b, c: k.cast(a.eq(a), i32),
+                lambda a, b, c: ~np.isnan(a), i32),
+        Special("no order", all_of(lambda a: ~(a <= 0.0) & ~(a > 0.0)),
+                lambda a, b, c: np.isnan(a), i32),
+        Special("infinite", lambda k, a, b, c: k.cast(k.call("abs", a).eq(_INF), i32),
+                lambda a, b, c: np.isinf(a), i32),
+        Special("equal to nan", lambda k, a, b, c: k.cast(a.eq(_NAN), i32),
+                lambda a, b, c: np.zeros(a.shape), i32),
+        Special("select a nan", lambda k, a, b, c: k.select(a > b, _NAN, b),
+                lambda a, b, c: np.where(a > b, _NAN, b), scalar),
+        Special("select past a nan", lambda k, a, b, c: k.select(k.is_nan(a), 7.0, a),
+                lambda a, b, c: np.where(np.isnan(a), 7, a), scalar),
+    ]  # fmt: skip
+
+
+def _functions(scalar: Scalar) -> list[Special]:
+    def far(operands: Sequence[Array]) -> Array:
+        return _beyond(operands[0], _LARGEST_ANGLE)
+
+    def sides(operands: Sequence[Array]) -> Array:
+        return _beyond(operands[0], _LARGEST_DIVISOR) | _beyond(operands[1], _LARGEST_DIVISOR)
+
+    def call(name: str) -> Callable[..., Expr]:
+        return lambda k, a, b, c: k.call(name, a)
+
+    def in_range(name: str) -> Callable[..., Expr]:
+        def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+            y = k.let(k.call(name, a))
+            return k.cast((y >= -1.0) & (y <= 1.0), Scalar.I32)
+
+        return build
+
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    rounded: dict[str, Rule] = {
+        "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a),
+        "tanh": np.tanh, "erf": erf,
+    }  # fmt: skip
+    exact: dict[str, Rule] = {
+        "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+        "trunc": np.trunc,
+    }  # fmt: skip
+    waves: dict[str, Rule] = {"sin": np.sin, "cos": np.cos}
+    found = [
+        Special(name, call(name), lambda a, b, c, fn=fn: fn(a), scalar, exact=False)
+        for name, fn in rounded.items()
+    ]
+    found += [
+        Special(name, call(name), lambda a, b, c, fn=fn: fn(a), scalar)
+        for name, fn in exact.items()
+    ]
+    found += [
+        Special(name, call(name), lambda a, b, c, fn=fn: fn(a), scalar, far, exact=False)
+        for name, fn in waves.items()
+    ]
+    found += [
+        Special(f"{name} in [-1, 1]", in_range(name), lambda a, b, c: np.isfinite(a), Scalar.I32)
+        for name in waves
+    ]
+    return [
+        *found,
+        Special("pow", lambda k, a, b, c: k.call("pow", a, b), lambda a, b, c: np.power(a, b),
+                scalar, exact=False),
+        Special("pow 2", lambda k, a, b, c: k.call("pow", a, 2.0), lambda a, b, c: a * a, scalar,
+                exact=False),
+        Special("atan2", lambda k, a, b, c: k.call("atan2", a, b),
+                lambda a, b, c: np.arctan2(a, b), scalar, sides, exact=False),
+    ]  # fmt: skip
+
+
+def _conversions(scalar: Scalar, halves: bool) -> list[Special]:
+    def limit(low: int, high: int) -> Rule:
+        return lambda a, b, c: np.where(np.isnan(a), 0, np.trunc(np.clip(a, low, high)))
+
+    def to(target: Scalar) -> Callable[..., Expr]:
+        return lambda k, a, b, c: k.cast(a, target)
+
+    def literal(k: Builder, b: Expr) -> Expr:
+        return k.select(b > 0.0, k.const(-_INF, b.type), _NAN)
+
+    def truth(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        return k.cast(k.cast(a, Scalar.BOOL), Scalar.I32)
+
+    def narrowed(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
+        return k.cast(k.cast(a, Scalar.F16), scalar)
+
+    found = [
+        Special("to i32", to(Scalar.I32), limit(-(2**31), 2**31 - 1), Scalar.I32),
+        Special("to u32", to(Scalar.U32), limit(0, 2**32 - 1), Scalar.U32),
+        Special("to bool", truth, lambda a, b, c: a != 0, Scalar.I32),
+        Special("literals", lambda k, a, b, c: a * 0.0 + literal(k, b),
+                lambda a, b, c: a * 0 + np.where(b > 0, -_INF, _NAN), scalar),
+    ]  # fmt: skip
+    if scalar is Scalar.F16:
+        found.append(Special("to f32", to(Scalar.F32), lambda a, b, c: a, Scalar.F32))
+    elif halves:
+        found += [
+            Special("to f16", to(Scalar.F16), lambda a, b, c: a, Scalar.F16),
+            Special("to f16 and back", narrowed,
+                    lambda a, b, c: a.astype(np.float16).astype(np.float64), scalar),
+        ]  # fmt: skip
+    return found
+
+
+def special_cases(scalar: Scalar, *, halves: bool) -> list[Special]:
+    """All cases whose operands are f32 or f16; ``halves`` for a device that computes in f16."""
+    return (
+        _arithmetic(scalar) + _extremes(scalar) + _choices(scalar) + _functions(scalar)
+        + _conversions(scalar, halves)
+    )  # fmt: skip
+
+
+# One kernel of all cases
+
+
+def special_operands(scalar: Scalar) -> list[Array]:
+    """Three operands: all pairs of special numbers, and a third beside them."""
+    values = np.array((*_COMMON, *_OWN[scalar])).astype(scalar.numpy)
+    a, b = (x.ravel() for x in np.meshgrid(values, values, indexing="ij"))
+    c = np.resize(values[:16], a.size + 5)[5:]
+    short = -a.size % 12  # whole vectors of any width
+    order = np.random.default_rng(26).permutation(a.size)  # so that a vector's lanes differ
+    order = np.concatenate([order, order[:short]])
+    return [x[order] for x in (a, b, c)]
+
+
+def build_special(cases: Sequence[Special], scalar: Scalar, width: int) -> tuple[Kernel, Size3]:
+    """A kernel that computes every case of every row, and its workgroups."""
+    rows = special_operands(scalar)[0].size
+    count = rows // width
+    k = Builder(f"special_{scalar.value}_{width}", (_GROUP, 1, 1))
+    lanes_only = width == 3  # there are no buffers of 3-lane elements
+    buffer_width = 1 if lanes_only else width
+    sources = [k.buffer(name, scalar, buffer_width, "read") for name in "abc"]
+    targets = {s: k.buffer(f"to_{s.value}", s, buffer_width, "write") for s in _results(cases)}
+    i = k.let(k.global_id(0), "i")
+    with k.if_(i < count):
+        if lanes_only:
+            args = [k.vec([k.load(s, i * 3 + lane) for lane in range(3)]) for s in sources]
+        else:
+            args = [k.load(s, i) for s in sources]
+        a, b, c = (k.let(arg, name) for arg, name in zip(args, "xyz", strict=True))
+        for number, case in enumerate(cases):
+            value = k.let(case.build(k, a, b, c), "value")
+            at = i + number * count
+            target = targets[case.result]
+            if lanes_only:
+                for lane in range(3):
+                    k.store(target, at * 3 + lane, value.lane(lane))
+            else:
+                k.store(target, at, value)
+    return k.build(), (-(-count // _GROUP), 1, 1)
+
+
+def _results(cases: Sequence[Special]) -> list[Scalar]:
+    return sorted({case.result for case in cases}, key=lambda s: s.value)
+
+
+def special_arrays(cases: Sequence[Special], scalar: Scalar) -> list[Array]:
+    """The kernel's arrays: operands, then zeroed results."""
+    operands = special_operands(scalar)
+    size = operands[0].size * len(cases)
+    return operands + [np.zeros(size, s.numpy) for s in _results(cases)]
+
+
+def wrong_results(
+    cases: Sequence[Special], scalar: Scalar, arrays: Sequence[Array]
+) -> dict[str, str]:
+    """The cases that gave something else, by name, with the first row that did."""
+    own = [a.astype(np.float64) for a in arrays[:3]]
+    # A device may lose a zero's sign.
+    unsigned = [np.where(a == 0, 0.0, a) for a in own]
+    rows = own[0].size
+    results = _results(cases)
+    found = {}
+    for number, case in enumerate(cases):
+        got = arrays[3 + results.index(case.result)][number * rows : (number + 1) * rows]
+        with np.errstate(all="ignore"):
+            wants = [np.asarray(case.expected(*v)).astype(case.result.numpy)
+                     for v in (own, unsigned)]  # fmt: skip
+            good = np.any([_is_right(got, want, case.exact) for want in wants], axis=0)
+        if case.leaves_out is not None:
+            good |= case.leaves_out(own)
+        if not good.all():
+            at = int(np.argmin(good))
+            given = ", ".join(f"{a[at]:g}" for a in own)
+            bad = int((~good).sum())
+            found[case.name] = f"{got[at]!r} for {given}, not {wants[0][at]!r} ({bad} of {rows})"
+    return found
+
+
+def _is_right(got: Array, want: Array, exact: bool) -> Array:
+    if want.dtype.kind != "f":
+        return np.asarray(got == want)
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    x, y = got.astype(np.float64), want.astype(np.float64)
+    info = np.finfo(want.dtype)
+    # Whether there are subnormal numbers is open.
+    same |= (np.abs(x) <= float(info.smallest_normal)) & (np.abs(y) <= float(info.smallest_normal))
+    if exact:
+        return np.asarray(same)
+    # That finite results are accurate is another check's business.
+    room = (1e-4 if want.dtype == np.float32 else 2.0**-8) * np.maximum(np.abs(y), 1e-2)
+    return np.asarray(same | (np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= room)))
