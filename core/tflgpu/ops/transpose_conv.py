@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers
@@ -122,7 +122,7 @@ def _infer(attributes: TransposeConv, operands: Sequence[Operand | None]) -> lis
     image, filters = _check(op, source, weights, bias)
     assert shape is not None
     if shape.data is None:
-        raise UnsupportedError(f"{op}: the output shape is only known while the model runs")
+        raise DynamicError(f"{op}: the output shape is only known while the model runs")
     output = const_integers(op, shape, "output shape", 4)
     if min(output) < 1 or (output[0], output[3]) != (image.shape[0], filters.shape[0]):
         raise ModelError(

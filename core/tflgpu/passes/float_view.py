@@ -253,7 +253,9 @@ class _Viewing:
         self.graph.add_node(SIMULATOR, attributes, [raw], [self._real[out.id]], origins=origins)
 
     def _new(self, like: Value) -> Value:
-        return self.graph.add_value(like.shape, DType.F32, name=like.name)
+        twin = self.graph.add_value(like.shape, DType.F32, name=like.name)
+        twin.shape_known = like.shape_known
+        return twin
 
 
 def _infer(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tflgpu.errors import InputError, ModelError, UnsupportedError
+from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ops.base import Fields, OpDef, Operand
@@ -131,17 +131,22 @@ class _Building:
         node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
         definition = self.ops.get(operator.name)
         reason = _why_not(operator, node, definition)
-        if definition is not None and reason is None:
-            reason = self._define(operator, node, definition, where)
-        if reason is not None:
-            node.attrs = UnknownOp(reason)
+        unknown = None if reason is None else UnknownOp(reason)
+        if definition is not None and unknown is None:
+            unknown = self._define(operator, node, definition, where)
+        if unknown is not None:
+            node.attrs = unknown
+        if unknown is not None or not all(v.shape_known for v in node.inputs if v is not None):
+            # Said here once, for all that comes after: such a shape is a placeholder.
+            for value in outputs:
+                value.shape_known = False
         self.ready.update(v.id for v in outputs)
-        if definition is None or reason is not None or not _evaluate(node, definition, where):
+        if definition is None or unknown is not None or not _evaluate(node, definition, where):
             self.graph.nodes.append(node)
 
     def _define(
         self, operator: OperatorInfo, node: Node, definition: OpDef, where: str
-    ) -> str | None:
+    ) -> UnknownOp | None:
         """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
         values = {**operator.fields, **_tensor_fields(node)}
         fields = Fields(operator.name, values, operator.custom_options)
@@ -150,15 +155,23 @@ class _Building:
             node.attrs = definition.parse(fields)
             specs = definition.infer(node.attrs, operands)
         except UnsupportedError as error:
-            return str(error)
+            return UnknownOp(str(error), dynamic=isinstance(error, DynamicError))
         except ModelError as error:
+            placeholder = next((v for v in node.inputs if v and not v.shape_known), None)
+            if placeholder is not None:  # which need not fit together with anything
+                return UnknownOp(
+                    f"the shape of {_name(placeholder)} is not known before the model runs: "
+                    f"operator {self.made_by[placeholder.id]} makes it",
+                    dynamic=True,
+                )
             raise ModelError(f"{where}: {error}{_operands(node)}") from error
         if len(specs) != len(node.outputs):
             raise ModelError(
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
+        known = all(v.shape_known for v in node.inputs if v is not None)
         for value, spec in zip(node.outputs, specs, strict=True):
-            self._settle(value, spec, where)
+            self._settle(value, spec, where, known)
         return None
 
     def _input(self, index: int, where: str) -> Value | None:
@@ -184,8 +197,9 @@ class _Building:
             )
         return value
 
-    def _settle(self, value: Value, spec: TensorSpec, where: str) -> None:
-        """Give a result its inferred shape, after a look at what the file says of it."""
+    def _settle(self, value: Value, spec: TensorSpec, where: str, known: bool) -> None:
+        """Give a result its inferred shape, after a look at what the file says of it; that says
+        nothing where the operands' shapes are not ``known``."""
         if spec.dtype is not value.dtype:
             raise ModelError(
                 f"{where}: {_name(value)} is {value.dtype.value} in the file, but the operator "
@@ -193,7 +207,7 @@ class _Building:
             )
         info = self.info.tensors[value.id]
         fixed = -1 not in info.shape_signature and (bool(info.shape) or info.has_rank)
-        if fixed and not self.resized and spec.shape != value.shape:
+        if fixed and known and not self.resized and spec.shape != value.shape:
             raise ModelError(
                 f"{where}: {_name(value)} has shape {list(value.shape)} in the file, but the "
                 f"operator makes {list(spec.shape)}"
@@ -242,7 +256,7 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
     operands = _contents(node, definition)
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     # References see stored numbers without their scales, so quantized tensors are left alone.
-    if operands is None or any(v.quant is not None for v in values):
+    if operands is None or any(v.quant is not None or not v.shape_known for v in values):
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False
