@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Graph
+
+_ADVICE = (
+    "; what must be a constant may also be computed from constants and from the shapes of tensors, "
+    "but not from their contents: convert the model with fixed shapes"
+)
 
 
 @attrs.frozen
@@ -31,23 +34,25 @@ def unknown_reason(attributes: object) -> str | None:
     return attributes.reason if isinstance(attributes, UnknownOp) else None
 
 
-def refuse_unknown(nodes: Iterable[Node], where: str) -> None:
-    """Refuse a graph with nodes that nothing can run, before anything is done with it.
+def refuse_unknown(graph: Graph, where: str) -> None:
+    """Refuse a graph that nothing can run, before anything is done with it.
 
-    The shapes of such nodes' results, and of all that is computed from them, are placeholders.
+    The shapes of the results of such nodes, and of all that is computed from them, are placeholders.
 
     Raises:
-        UnsupportedError: there is such a node; ``where`` ("the CPU cannot run") begins the message,
-            which lists them all.
+        UnsupportedError: there is a node that is not understood, or an input, output or state
+            tensor has a type without arrays; ``where`` ("the CPU cannot run") begins the message,
+            which lists all such nodes.
     """
-    unknown = [(n, n.attrs) for n in nodes if isinstance(n.attrs, UnknownOp)]
-    if not unknown:
-        return
-    listed = "; ".join(f"{node.label}: {attributes.reason}" for node, attributes in unknown)
-    advice = ""
-    if any(attributes.dynamic for _, attributes in unknown):
-        advice = (
-            "; what must be a constant may also be computed from constants and from the shapes of "
-            "tensors, but not from their contents: convert the model with fixed shapes"
-        )
-    raise UnsupportedError(f"{where} {len(unknown)} operators: {listed}{advice}")
+    unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
+    if unknown:
+        listed = "; ".join(f"{node.label}: {attributes.reason}" for node, attributes in unknown)
+        dynamic = any(attributes.dynamic for _, attributes in unknown)
+        raise UnsupportedError(f"{where} {len(unknown)} operators: {listed}{_ADVICE * dynamic}")
+    states = [v for v in graph.values.values() if v.is_variable]
+    for value in (*graph.inputs, *graph.outputs, *states):
+        if not value.dtype.has_numpy:
+            raise UnsupportedError(
+                f"{where} the model: tensor {value.id} ({value.name!r}) is {value.dtype.value}, "
+                "which no input, output or state tensor can be"
+            )

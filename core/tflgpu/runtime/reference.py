@@ -116,7 +116,13 @@ class ReferenceRecording:
         except (ValueError, TypeError, IndexError, MemoryError, FloatingPointError) as error:
             raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
         variables = [v for v in node.inputs if v is not None and v.is_variable]
-        for value, array in zip([*node.outputs, *variables], results, strict=True):
+        wanted = [*node.outputs, *variables]
+        if len(results) != len(wanted):
+            raise DeviceError(
+                f"{node.label}: its reference gave {len(results)} arrays for {len(node.outputs)} "
+                f"results and {len(variables)} state tensors"
+            )
+        for value, array in zip(wanted, results, strict=True):
             if array.shape != value.shape or array.dtype != value.dtype.numpy:
                 raise DeviceError(
                     f"{node.label}: {value.name} came out as {array.dtype}{list(array.shape)}, "

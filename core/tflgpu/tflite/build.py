@@ -169,6 +169,9 @@ class _Building:
             raise ModelError(
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
+        refused = _check_states(node, definition, where)
+        if refused is not None:
+            return UnknownOp(refused)
         known = all(v.shape_known for v in node.inputs if v is not None)
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
@@ -246,6 +249,35 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return f"{_name(value)} is of type {value.dtype.value}, which is not supported"
+    return None
+
+
+def _check_states(node: Node, definition: OpDef, where: str) -> str | None:
+    """Why the operator's variables are beyond tflgpu; None where they are what it keeps.
+
+    Raises:
+        ModelError: a state of the operator is no variable. LiteRT's kernels refuse that too.
+    """
+    variables = {i for i, v in enumerate(node.inputs) if v is not None and v.is_variable}
+    if definition.stateful and definition.states is None:
+        return None
+    states = definition.states(node.attrs) if definition.stateful and definition.states else ()
+    for i in states:
+        if i not in variables:
+            raise ModelError(
+                f"{where}: operand {i} is its state and must be a variable, but is "
+                f"{node.optional_input(i)}"
+            )
+    if definition.shape_only:
+        return None  # the contents do not matter
+    for i in sorted(variables - set(states)):
+        return (
+            f"operand {i}, {_name(node.input(i))}, is a variable (a state tensor), which this "
+            "operator does not keep; only as an operator's state can one be read"
+        )
+    named = [node.input(i).id for i in states]
+    if len(set(named)) < len(named):
+        return f"one variable is several of its states (operands {list(states)})"
     return None
 
 
