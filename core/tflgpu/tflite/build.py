@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
+from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
+from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
@@ -21,6 +22,9 @@ from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, Tens
 # Operators of constants are evaluated while building up to this many elements read and written:
 # enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
 _FOLD_ELEMENTS = 1 << 14
+
+# What an op definition may stumble over where it did not foresee numbers as a file has them.
+_FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, MemoryError)
 
 
 def build_graph(
@@ -65,6 +69,8 @@ def build_subgraph(
         if value.is_const:
             raise ModelError(f"{_name(value)} is an input of the model and has a constant")
     resized = _resize_inputs(graph, shapes or {})
+    for value in (*graph.inputs, *(v for v in graph.values.values() if v.is_variable)):
+        check_size(value.shape, value.dtype, _name(value))
     building = _Building(graph, info, ops, resized)
     for operator in info.operators:
         building.add(operator)
@@ -82,6 +88,7 @@ def _name(value: Value) -> str:
 def _add_tensor(graph: Graph, info: TensorInfo) -> None:
     data, dtype = info.data, info.dtype
     if data is not None and info.sparsity is not None:
+        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({info.name!r})")
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
     if data is not None and dtype is DType.I4:
@@ -165,6 +172,10 @@ class _Building:
                     dynamic=True,
                 )
             raise ModelError(f"{where}: {error}{_operands(node)}") from error
+        except _FAILURES as error:
+            raise ModelError(
+                f"{where}: {type(error).__name__}: {error}{_operands(node)}"
+            ) from error
         if len(specs) != len(node.outputs):
             raise ModelError(
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
@@ -215,6 +226,7 @@ class _Building:
                 f"{where}: {_name(value)} has shape {list(value.shape)} in the file, but the "
                 f"operator makes {list(spec.shape)}"
             )
+        check_size(spec.shape, spec.dtype, f"{where}: {_name(value)}")
         value.shape = spec.shape
 
 
@@ -292,7 +304,13 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False
-    results = definition.reference(node.attrs, operands)
+    try:
+        with np.errstate(all="ignore"):
+            results = definition.reference(node.attrs, operands)
+    except TflgpuError as error:
+        raise ModelError(f"{where}: {error}{_operands(node)}") from error
+    except _FAILURES as error:
+        raise ModelError(f"{where}: {type(error).__name__}: {error}{_operands(node)}") from error
     for value, result in zip(node.outputs, results, strict=True):
         if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
             raise ModelError(
