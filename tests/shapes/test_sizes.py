@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import struct
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -210,6 +211,22 @@ CHEAP: dict[str, Callable[[], bytes]] = {
         "RANGE", [const(n, v, DType.F32) for n, v in (("a", 0), ("b", 3e6), ("c", 1))], 1
     ),
 }  # fmt: skip
+
+
+def argmax_pool(side: int, image: TensorSpec = X) -> bytes:
+    options = struct.pack("<6i", 1, 1, 1, side, side, 0) + bytes(8)
+    return write_model(
+        ModelSpec(
+            [image, free("y", 4), free("p", 4)],
+            [OperatorSpec("MaxPoolingWithArgmax2D", {}, (0,), (1, 2), custom_options=options)],
+            (0,),
+            (1, 2),
+        )
+    )
+
+
+REFUSED["MaxPoolingWithArgmax2D"] = lambda: argmax_pool(2**15)
+CHEAP["MaxPoolingWithArgmax2D"] = lambda: argmax_pool(2**12)
 
 
 def run(content: bytes, backend: str | None, resized: Sequence[int] | None = None) -> Any:
