@@ -20,6 +20,7 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site, Unsupported
 from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions
 from tflgpu.partition import Part, Partitioning, partition
 from tflgpu.partition import Refusal as NodeRefusal
@@ -105,6 +106,7 @@ class GpuDelegate:
             )
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all)
+        refuse_unknown(graph, "neither the device nor the CPU can run")
         view = self._prepare(graph)
         work = view.graph
         parts, plans = self._planned(view)

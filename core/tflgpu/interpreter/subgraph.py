@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import operator
-import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -23,6 +21,7 @@ from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.copy import copy
 from tflgpu.runtime.report import DelegationReport
@@ -150,8 +149,10 @@ class Subgraph:
         info = self.info.tensors[index]
         if any(d < 0 for d in shape):
             raise ResizeError(f"{_name(info)} cannot be resized to {list(shape)}: a negative size")
-        if math.prod(shape) * max(info.dtype.itemsize, 1) > sys.maxsize:
-            raise ResizeError(f"{_name(info)} cannot be resized to {list(shape)}: too large")
+        try:
+            check_size(shape, info.dtype, _name(info))
+        except ModelError as error:
+            raise ResizeError(f"cannot resize: {error}") from None
         fixed = info.shape_signature
         if strict and (
             len(fixed) != len(shape)
@@ -332,7 +333,10 @@ def _name(info: TensorInfo) -> str:
 def _shape(size: Any) -> Shape:
     if size is None:
         raise ArgumentError("tensor_size is a list of whole numbers, not None")
-    sizes = np.asarray(size)
+    try:
+        sizes = np.asarray(size)
+    except (ValueError, OverflowError):  # lists of unequal lengths, for one
+        sizes = np.zeros((0, 0))
     if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
         raise InputError(f"tensor_size is a list of whole numbers, not {size!r}")
     return tuple(int(d) for d in sizes)

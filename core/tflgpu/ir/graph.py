@@ -7,11 +7,11 @@ there, so that a report or an interpreter can name tensors as the file does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
 from tflgpu.errors import GraphError
 from tflgpu.ir.dtypes import Array, DType
@@ -33,7 +33,11 @@ class TensorSpec:
 
 @attrs.define(eq=False)
 class Value:
-    """One tensor: an input, a constant (``data`` is set), a variable, or a node's result."""
+    """One tensor: an input, a constant (``data`` is set), a variable, or a node's result.
+
+    Where ``shape_known`` is False, ``shape`` is only what the file has in that place: the real one
+    depends on numbers that are computed when the model runs. Nothing may be concluded from it.
+    """
 
     id: int
     name: str
@@ -43,6 +47,7 @@ class Value:
     quant: Quantization | None = None
     is_variable: bool = False
     shape_signature: Shape | None = None
+    shape_known: bool = True
 
     @property
     def spec(self) -> TensorSpec:
@@ -57,7 +62,7 @@ class Value:
     @property
     def elements(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -89,6 +94,11 @@ class Node:
     def runtime_inputs(self) -> list[Value]:
         """Inputs that are neither absent nor constant."""
         return [v for v in self.inputs if v is not None and not v.is_const]
+
+    @property
+    def shapes_known(self) -> bool:
+        """Whether the shapes of all its operands and results are."""
+        return all(v is None or v.shape_known for v in (*self.inputs, *self.outputs))
 
     @property
     def label(self) -> str:

@@ -42,9 +42,9 @@ class Rewriter:
 
     def nodes(self, *ops: str) -> Iterator[Node]:
         """The nodes of the given ops (of all, without any), in order; nodes that go away or come
-        while walking are left out."""
+        while walking are left out, and so are those with a shape that is not known."""
         for node in list(self.graph.nodes):
-            if id(node) in self._live and (not ops or node.op in ops):
+            if id(node) in self._live and (not ops or node.op in ops) and node.shapes_known:
                 yield node
 
     def producer(self, value: Value | None, *ops: str) -> Node | None:

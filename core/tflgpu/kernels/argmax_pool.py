@@ -12,6 +12,9 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, movable, position, split_index
 from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, pooled_side
 
+# Each tap of a window is unrolled.
+_MOST_TAPS = 256
+
 
 def _pool(low: Lowering) -> None:
     attributes: ArgmaxPoolAttrs = low.attrs
@@ -67,6 +70,9 @@ def _unpool(low: Lowering) -> None:
 
 
 def _accepts_pool(node: Node, site: Site) -> str | None:
+    height, width = node.attrs.filter
+    if height * width > _MOST_TAPS:
+        return f"{node.op} with a filter of {height}x{width} runs on the CPU: every tap is code"
     return movable(node)
 
 

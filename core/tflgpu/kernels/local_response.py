@@ -16,7 +16,7 @@ def build_local_response(low: Lowering) -> None:
     count = out.layout.outer * out.slices
     i = spread(low, k, count)
     outer, slice_ = k.let(i // out.slices, "outer"), k.let(i % out.slices, "slice")
-    radius = low.attrs.radius
+    radius = min(low.attrs.radius, 4 * out.slices)  # there is nothing farther away
     reach = -(-radius // 4)
     energies = [k.var(k.f32(0.0), "energy") for _ in range(4)]
     for step in range(-reach, reach + 1):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.activation import apply_activation
@@ -23,6 +23,9 @@ from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 
 PLACE_BIAS = 0.1
+
+# f32 counts no further without gaps.
+_MAX_PLACES = 2**24
 
 # TfLitePoolParams up to its computed part: padding, strides (w, h), filter (w, h), activation.
 _OPTIONS = struct.Struct("<6i")
@@ -94,6 +97,10 @@ def _infer_pool(
     need_rank(op, x, "operand 0", 4)
     if not x.dtype.is_float:
         raise ModelError(f"{op}: operand 0 is {x.dtype.value}, a float needed")
+    if attributes.filter[0] * attributes.filter[1] > _MAX_PLACES:
+        raise UnsupportedError(
+            f"{op}: a float cannot number the places of a filter {attributes.filter}"
+        )
     n, h, w, c = x.shape
     sides = [pooled_side(attributes, axis, size)[0] for axis, size in enumerate((h, w))]
     if min(sides) < 1:
@@ -107,16 +114,21 @@ def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None])
         pooled_side(attributes, axis, size) for axis, size in enumerate(x.shape[1:3])
     )
     (step_y, step_x), (filter_y, filter_x) = attributes.strides, attributes.filter
-    high = (rows - 1) * step_y + filter_y
-    wide = (columns - 1) * step_x + filter_x
+    # Taps that see only padding find nothing; a filter may be far larger than the image.
+    seen_y = range(max(0, top - (rows - 1) * step_y), min(filter_y, top + x.shape[1]))
+    seen_x = range(max(0, left - (columns - 1) * step_x), min(filter_x, left + x.shape[2]))
+    top, left = top - seen_y.start, left - seen_x.start
+    high = (rows - 1) * step_y + len(seen_y)
+    wide = (columns - 1) * step_x + len(seen_x)
     after = [max(0, high - top - x.shape[1]), max(0, wide - left - x.shape[2])]
     border = ((0, 0), (top, after[0]), (left, after[1]), (0, 0))
     padded = np.pad(x, border, constant_values=-np.inf)
     best = np.full((x.shape[0], rows, columns, x.shape[3]), -np.inf, x.dtype)
     place = np.zeros(best.shape, x.dtype)
-    for dy in range(filter_y):
-        for dx in range(filter_x):
-            here = padded[:, dy : dy + high : step_y, dx : dx + wide : step_x]
+    for dy in seen_y:
+        for dx in seen_x:
+            y, x0 = dy - seen_y.start, dx - seen_x.start
+            here = padded[:, y : y + high : step_y, x0 : x0 + wide : step_x]
             here = here[:, :rows, :columns]
             better = here > best
             best = np.where(better, here, best)

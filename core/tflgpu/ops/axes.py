@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -86,7 +87,7 @@ def need_rank(op: str, operand: Operand, what: str, *ranks: int) -> None:
 
 def elements(shape: Sequence[int]) -> int:
     """Number of elements."""
-    return int(np.prod(tuple(shape), dtype=np.int64))
+    return math.prod(shape)
 
 
 def present(array: Array | None) -> Array:

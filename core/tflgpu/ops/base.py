@@ -253,6 +253,9 @@ class OpDef:
             of each operand.
         is_custom: Whether the name is a custom op's code.
         stateful: Whether it keeps variables between runs.
+        states: Attributes -> positions of the operands that are its state: each a variable of its
+            own, whose new contents the reference gives. Without it a stateful op may have any
+            operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
@@ -271,6 +274,7 @@ class OpDef:
     elementwise: bool = False
     is_custom: bool = False
     stateful: bool = False
+    states: Callable[[Any], tuple[int, ...]] | None = None
     is_view: bool = False
     shape_only: bool = False
     generate: Callable[[Draw], Sample] | None = None

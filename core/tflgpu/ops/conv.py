@@ -16,7 +16,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import Window, WindowAttrs, fused_activation, pad_image, place
+from tflgpu.ops.windows import Window, WindowAttrs, fused_activation, pad_image, place, trimmed
 
 # Columns are made for so many bytes at a time, to stay in the caches and out of memory trouble.
 _BLOCK_BYTES = 4 << 20
@@ -63,6 +63,8 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     image, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
     window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]))
+    window, rows, columns = trimmed(window, image.shape[1], image.shape[2])
+    weights = weights[:, rows, columns]
     sums = np.empty((image.shape[0], window.out_h, window.out_w, weights.shape[0]), np.float32)
     out, inner = weights.shape[0], weights.shape[3]
     groups = image.shape[3] // inner

@@ -124,6 +124,12 @@ def _reference_dequantize(attributes: Dequantize, arrays: Sequence[Array | None]
     return [attributes.quantization.dequantize(x)]
 
 
+def is_divisor(scale: float) -> bool:
+    """Whether numbers can be counted in steps of ``scale``: it is no smaller than the smallest
+    normal f32, below which inverses overflow and devices may take a number for 0."""
+    return scale >= float(np.finfo(np.float32).tiny)
+
+
 def _parse_quantize(fields: Fields) -> Quantize:
     quantization = _quantization(fields, "output_quantization")
     if quantization is None:
@@ -137,6 +143,9 @@ def _infer_quantize(attributes: Quantize, operands: Sequence[Operand | None]) ->
     check_dtype("QUANTIZE", x.dtype, _STORED | {DType.F32, DType.F16})
     check_dtype("QUANTIZE", attributes.output, _STORED)
     _check_axis("QUANTIZE", attributes.quantization, x.shape)
+    for scale in attributes.quantization.scale:
+        if not is_divisor(scale):
+            raise ModelError(f"QUANTIZE: nothing can be divided by the result's scale {scale}")
     if not x.dtype.is_float and attributes.source is None:
         raise ModelError(f"QUANTIZE: the {x.dtype.value} operand has no scale")
     return [TensorSpec(x.shape, attributes.output)]

@@ -17,7 +17,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
+from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view, trimmed
 
 # Rows are finished in blocks of so many bytes, which stay in a core's cache over all taps.
 _BLOCK_BYTES = 128 << 10
@@ -44,6 +44,8 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     image, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
     window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]))
+    window, rows_seen, columns_seen = trimmed(window, image.shape[1], image.shape[2])
+    weights = weights[:, rows_seen, columns_seen]
     out = weights.shape[3]
     if out > image.shape[3]:
         image = np.repeat(image, out // image.shape[3], axis=3)

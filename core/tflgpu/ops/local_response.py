@@ -50,7 +50,8 @@ def _reference(attributes: LocalResponse, arrays: Sequence[Array | None]) -> lis
     (x,) = arrays
     assert x is not None
     wide = x.astype(np.result_type(x.dtype, np.float32))
-    channels, radius = x.shape[3], attributes.radius
+    channels = x.shape[3]
+    radius = min(attributes.radius, max(channels - 1, 0))  # there is nothing farther away
     energy = np.zeros_like(wide)
     for shift in range(-radius, radius + 1):
         low, high = max(0, -shift), min(channels, channels - shift)

@@ -172,14 +172,21 @@ def _reference_basic(arrays: Sequence[Array | None]) -> list[Array]:
     return [a.astype(given.dtype, copy=False) for a in (output, new, joined, gates)]
 
 
+def _states(attributes: BasicLstm | Cell | SequenceLstm) -> tuple[int, ...]:
+    """The basic kernel is handed its state from outside, and hands the new one out."""
+    return () if isinstance(attributes, BasicLstm) else (OUTPUT_STATE, CELL_STATE)
+
+
 OPS = (
     OpDef(
         "LSTM", _parse_lstm, _infer_lstm, _reference_lstm,
         lambda: [*basic_samples(), *full_samples()],
         accuracy=Accuracy.ACCUMULATE, max_version=5, stateful=True,
+        states=_states,
     ),
     OpDef(
         "UNIDIRECTIONAL_SEQUENCE_LSTM", _parse_sequence, _infer_sequence, _reference_sequence,
         sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=4, stateful=True,
+        states=_states,
     ),
 )  # fmt: skip

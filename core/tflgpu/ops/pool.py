@@ -14,7 +14,15 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.products import finish, floats, needed, take
-from tflgpu.ops.windows import Window, WindowAttrs, fused_activation, pad_image, place, tap_view
+from tflgpu.ops.windows import (
+    Window,
+    WindowAttrs,
+    fused_activation,
+    pad_image,
+    place,
+    tap_view,
+    trimmed,
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +50,8 @@ def pool_window(node: Node) -> Window:
 
 
 def _window(op: str, attributes: Pool, image: tuple[int, ...]) -> Window:
-    return place(op, attributes, image, (attributes.filter_height, attributes.filter_width))
+    window = place(op, attributes, image, (attributes.filter_height, attributes.filter_width))
+    return trimmed(window, image[1], image[2])[0]
 
 
 def _infer_for(op: str) -> Callable[[Pool, Sequence[Operand | None]], list[TensorSpec]]:

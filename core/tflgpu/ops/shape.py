@@ -69,7 +69,11 @@ def _reference_fill(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
 
 def _range_size(start: Array, limit: Array, delta: Array) -> int:
     first, last, step = (v.reshape(-1)[0] for v in (start, limit, delta))
-    if step == 0 or (last != first and (last < first) != (step < 0)):
+    if (
+        not np.isfinite([first, last, step]).all()
+        or step == 0
+        or (last != first and (last < first) != (step < 0))
+    ):
         raise ModelError(f"RANGE: from {first} to {last} by {step} never ends")
     if start.dtype.kind == "f":
         # In the operands' own precision, as TFLite does: 3.5 / 0.7 is exactly 5 in f32.
@@ -92,13 +96,10 @@ def _reference_range(attributes: NoAttrs, arrays: Sequence[Array | None]) -> lis
     start, limit, delta = (present(a) for a in arrays)
     size = _range_size(start, limit, delta)
     # Added up step by step, as TFLite does: f32 rounds differently from start + i * delta.
-    out = np.empty(size, start.dtype)
-    value = start.dtype.type(start)
+    steps = np.full(size, delta.reshape(-1)[0], start.dtype)
+    steps[:1] = start.reshape(-1)[0]
     with np.errstate(over="ignore"):
-        for i in range(size):
-            out[i] = value
-            value = start.dtype.type(value + start.dtype.type(delta))
-    return [out]
+        return [np.add.accumulate(steps, dtype=start.dtype)]
 
 
 def _shape_samples() -> Sequence[Sample]:

@@ -6,6 +6,7 @@ DEPTH_TO_SPACE, SPACE_TO_DEPTH: TFLite versions 1-2; the other two: 1-4. Images 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -88,7 +89,7 @@ class Blocks:
     @property
     def count(self) -> int:
         """Pixels in a block."""
-        return int(np.prod(self.sizes))
+        return math.prod(self.sizes)
 
 
 def blocks_of(sizes: Array, edges: Array) -> Blocks:

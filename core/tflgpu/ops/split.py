@@ -13,6 +13,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.sizes import MAX_RESULTS
 from tflgpu.ops.axes import (
     const_integer,
     const_integers,
@@ -45,9 +46,10 @@ def _infer_split(attributes: SplitAttrs, operands: Sequence[Operand | None]) -> 
     axis = const_integer("SPLIT", where, "axis (operand 0)")
     axis = normal_axis("SPLIT", axis, x.rank)
     count = attributes.num_splits
-    if x.shape[axis] % count:
+    if x.shape[axis] % count or count > MAX_RESULTS:
         raise ModelError(
-            f"SPLIT: dimension {axis} of operand 1, {list(x.shape)}, does not divide by {count}"
+            f"SPLIT: dimension {axis} of operand 1, {list(x.shape)}, does not divide by {count}, "
+            f"or that is more than {MAX_RESULTS}"
         )
     return _parts(x.spec, axis, [x.shape[axis] // count] * count)
 
@@ -100,9 +102,10 @@ def _parse_unpack(fields: Fields) -> UnpackAttrs:
 def _infer_unpack(attributes: UnpackAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     (x,) = take_operands("UNPACK", operands, 1)
     axis = normal_axis("UNPACK", attributes.axis, x.rank)
-    if x.shape[axis] != attributes.num:
+    if x.shape[axis] != attributes.num or attributes.num > MAX_RESULTS:
         raise ModelError(
-            f"UNPACK: dimension {axis} of {list(x.shape)} is not num, {attributes.num}"
+            f"UNPACK: dimension {axis} of {list(x.shape)} is not num, {attributes.num}, or that "
+            f"is more than {MAX_RESULTS}"
         )
     part = TensorSpec((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
     return [part] * attributes.num

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers
@@ -122,7 +122,7 @@ def _infer(attributes: TransposeConv, operands: Sequence[Operand | None]) -> lis
     image, filters = _check(op, source, weights, bias)
     assert shape is not None
     if shape.data is None:
-        raise UnsupportedError(f"{op}: the output shape is only known while the model runs")
+        raise DynamicError(f"{op}: the output shape is only known while the model runs")
     output = const_integers(op, shape, "output shape", 4)
     if min(output) < 1 or (output[0], output[3]) != (image.shape[0], filters.shape[0]):
         raise ModelError(
@@ -172,20 +172,26 @@ def _transpose(
     place = _scatter(attributes, weights.shape, output)
     batch, height, width, inner = image.shape
     stride_h, stride_w = attributes.stride_h, attributes.stride_w
-    rows = max((height - 1) * stride_h + place.kernel_h, place.pad_top + output[1])
-    columns = max((width - 1) * stride_w + place.kernel_w, place.pad_left + output[2])
-    canvas = np.zeros((batch, rows, columns, weights.shape[0]), np.float32)
-    pixels = image.reshape(-1, inner)
+    sums = np.zeros((batch, output[1], output[2], weights.shape[0]), np.float32)
     for i in range(place.kernel_h):
+        from_y, to_y = _landing(height, stride_h, i - place.pad_top, output[1])
         for j in range(place.kernel_w):
-            products = (pixels @ weights[:, i, j].T).reshape(batch, height, width, -1)
-            canvas[
-                :,
-                i : i + (height - 1) * stride_h + 1 : stride_h,
-                j : j + (width - 1) * stride_w + 1 : stride_w,
-            ] += products
-    top, left = place.pad_top, place.pad_left
-    return np.ascontiguousarray(canvas[:, top : top + output[1], left : left + output[2]])
+            from_x, to_x = _landing(width, stride_w, j - place.pad_left, output[2])
+            pixels = image[:, from_y, from_x]
+            products = pixels.reshape(-1, inner) @ weights[:, i, j].T
+            sums[:, to_y, to_x] += products.reshape(*pixels.shape[:3], sums.shape[3])
+    return sums
+
+
+def _landing(size: int, stride: int, shift: int, wanted: int) -> tuple[slice, slice]:
+    """Which of ``size`` input pixels land among the ``wanted`` output pixels, and where: input
+    pixel y lands on y * stride + shift."""
+    first = max(0, -(shift // stride))
+    last = min(size - 1, (wanted - 1 - shift) // stride)
+    if last < first:
+        return slice(0), slice(0)
+    start = first * stride + shift
+    return slice(first, last + 1), slice(start, (last - first) * stride + start + 1, stride)
 
 
 def _case(

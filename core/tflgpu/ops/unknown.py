@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import attrs
 
+from tflgpu.errors import UnsupportedError
+from tflgpu.ir.graph import Graph
+
+_ADVICE = (
+    "; what must be a constant may also be computed from constants and from the shapes of tensors, "
+    "but not from their contents: convert the model with fixed shapes"
+)
+
 
 @attrs.frozen
 class UnknownOp:
@@ -14,11 +22,37 @@ class UnknownOp:
 
     Attributes:
         reason: What is not understood and why, without the operator's label.
+        dynamic: Whether it would be understood if something were known before the model runs.
     """
 
     reason: str
+    dynamic: bool = False
 
 
 def unknown_reason(attributes: object) -> str | None:
     """Why a node with these attributes cannot be computed at all; None where it can."""
     return attributes.reason if isinstance(attributes, UnknownOp) else None
+
+
+def refuse_unknown(graph: Graph, where: str) -> None:
+    """Refuse a graph that nothing can run, before anything is done with it.
+
+    The shapes of the results of such nodes, and of all that is computed from them, are placeholders.
+
+    Raises:
+        UnsupportedError: there is a node that is not understood, or an input, output or state
+            tensor has a type without arrays; ``where`` ("the CPU cannot run") begins the message,
+            which lists all such nodes.
+    """
+    unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
+    if unknown:
+        listed = "; ".join(f"{node.label}: {attributes.reason}" for node, attributes in unknown)
+        dynamic = any(attributes.dynamic for _, attributes in unknown)
+        raise UnsupportedError(f"{where} {len(unknown)} operators: {listed}{_ADVICE * dynamic}")
+    states = [v for v in graph.values.values() if v.is_variable]
+    for value in (*graph.inputs, *graph.outputs, *states):
+        if not value.dtype.has_numpy:
+            raise UnsupportedError(
+                f"{where} the model: tensor {value.id} ({value.name!r}) is {value.dtype.value}, "
+                "which no input, output or state tensor can be"
+            )

@@ -15,6 +15,9 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape
 from tflgpu.ops.base import Activation, Fields, Padding
 
+# Positions are computed in signed 32-bit numbers on devices, as in TFLite.
+_MAX_REACH = 2**31 - 1
+
 
 @attrs.frozen
 class Pads:
@@ -95,6 +98,11 @@ def place(op: str, attributes: WindowAttrs, image: Shape, kernel: tuple[int, int
                 f"{op}: a filter of {name} {taps} (dilated {span}) on an input of {name} {size} "
                 f"with {'explicit' if pads else attributes.padding.name} padding leaves no output"
             )
+        if max((out - 1) * stride, size) + span > _MAX_REACH:
+            raise ModelError(
+                f"{op}: a filter of {name} {taps}, dilated {dilation} times, on an input of {name} "
+                f"{size} reaches over more than {_MAX_REACH} pixels"
+            )
         placed.append((taps, stride, dilation, before, out))
     (kh, sh, dh, top, out_h), (kw, sw, dw, left, out_w) = placed
     return Window(kh, kw, sh, sw, dh, dw, top, left, out_h, out_w)
@@ -107,6 +115,38 @@ def _out_and_pad(size: int, span: int, stride: int, padding: Padding) -> tuple[i
     return out, max((out - 1) * stride + span - size, 0) // 2
 
 
+def trimmed(window: Window, height: int, width: int) -> tuple[Window, slice, slice]:
+    """A window without the taps that see only padding, on an image of these sides.
+
+    Filters may be far larger than an image, and their taps far apart: what is left is no larger
+    than the image and the way that the window goes over it.
+
+    Returns:
+        The smaller window, whose padding may be negative (then so many pixels are never seen), and
+        which rows and columns of the filter it has.
+    """
+    rows = _seen(window.kernel_h, window.dilation_h, window.pad_top, height,
+                 (window.out_h - 1) * window.stride_h)  # fmt: skip
+    columns = _seen(window.kernel_w, window.dilation_w, window.pad_left, width,
+                    (window.out_w - 1) * window.stride_w)  # fmt: skip
+    smaller = attrs.evolve(
+        window,
+        kernel_h=rows.stop - rows.start,
+        kernel_w=columns.stop - columns.start,
+        pad_top=window.pad_top - rows.start * window.dilation_h,
+        pad_left=window.pad_left - columns.start * window.dilation_w,
+    )
+    return smaller, rows, columns
+
+
+def _seen(taps: int, dilation: int, pad: int, size: int, way: int) -> slice:
+    """The taps that see a pixel from somewhere on the window's ``way``; at least one."""
+    first = max(0, -(-(pad - way) // dilation))
+    last = min(taps - 1, (pad + size - 1) // dilation)
+    first = min(first, taps - 1)
+    return slice(first, max(first, last) + 1)
+
+
 def conv_window(node: Node) -> Window:
     """The window of a CONV_2D or DEPTHWISE_CONV_2D node, whose filter is [.., height, width, ..]."""
     _, height, width, _ = node.input(1).shape
@@ -114,7 +154,15 @@ def conv_window(node: Node) -> Window:
 
 
 def pad_image(image: Array, window: Window, fill: float = 0.0) -> Array:
-    """An NHWC image with room for every tap of the window; the image itself if there is."""
+    """An NHWC image with room for every tap of the window; the image itself if there is.
+
+    Pixels before the first tap, where the padding is negative, are left out.
+    """
+    if window.pad_top < 0 or window.pad_left < 0:
+        image = image[:, max(0, -window.pad_top) :, max(0, -window.pad_left) :]
+        window = attrs.evolve(
+            window, pad_top=max(0, window.pad_top), pad_left=max(0, window.pad_left)
+        )
     _, height, width, _ = image.shape
     reach_h = (window.out_h - 1) * window.stride_h + (window.kernel_h - 1) * window.dilation_h + 1
     reach_w = (window.out_w - 1) * window.stride_w + (window.kernel_w - 1) * window.dilation_w + 1

@@ -9,6 +9,7 @@ import attrs
 from tflgpu.errors import GraphError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
+from tflgpu.ops.unknown import unknown_reason
 
 _MAX_ROUNDS = 50
 
@@ -33,12 +34,16 @@ class Pass:
 def run_passes(graph: Graph, passes: Sequence[Pass]) -> dict[str, int]:
     """Run passes phase by phase, each phase to a fixpoint; gives the edits by pass name.
 
-    The graph is pruned and verified after every pass that changed it.
+    The graph is pruned and verified after every pass that changed it. A graph with a node that
+    nothing can run stays as it is: nobody will run it, and the shapes that follow from such a node
+    are placeholders, which a pass would take for the truth.
 
     Raises:
         GraphError: a pass broke the graph, or a phase does not settle; names the pass.
     """
     counts = {p.name: 0 for p in passes}
+    if any(unknown_reason(node.attrs) is not None or not node.shapes_known for node in graph):
+        return counts
     for phase in sorted({p.phase for p in passes}):
         active = [p for p in passes if p.phase == phase]
         for _ in range(_MAX_ROUNDS):

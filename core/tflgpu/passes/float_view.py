@@ -24,12 +24,13 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Activation, OpDef, Operand
-from tflgpu.ops.convert import Dequantize, Quantize
+from tflgpu.ops.convert import Dequantize, Quantize, is_divisor
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.unknown import UnknownOp
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
+_F32_MAX = float(np.finfo(np.float32).max)
 _WIDE = frozenset({DType.I32, DType.I64})
 
 #: Ops that see the stored whole numbers, whatever they stand for.
@@ -212,7 +213,9 @@ class _Viewing:
         self._stored.update(v.id for v in node.outputs)
 
     def _real_bias(self, node: Node, bias: Value) -> Value | None:
-        quant = bias.quant or _product_of_scales(node)
+        quant = _product_of_scales(node, bias)
+        if quant is None or _same_steps(quant, bias.quant):
+            quant = bias.quant
         if quant is None:
             return None
         if bias.data is None:
@@ -253,7 +256,9 @@ class _Viewing:
         self.graph.add_node(SIMULATOR, attributes, [raw], [self._real[out.id]], origins=origins)
 
     def _new(self, like: Value) -> Value:
-        return self.graph.add_value(like.shape, DType.F32, name=like.name)
+        twin = self.graph.add_value(like.shape, DType.F32, name=like.name)
+        twin.shape_known = like.shape_known
+        return twin
 
 
 def _infer(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:
@@ -265,8 +270,12 @@ def _infer(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[Tensor
 
 
 def _is_simple(value: Value) -> bool:
-    """Whether a tensor has one scale, and not 0."""
-    return value.quant is not None and not value.quant.per_axis and value.quant.scale[0] > 0
+    """Whether a tensor has one scale, with which f32 can count its steps: neither 0 nor so small
+    that its inverse overflows, nor so large that the stored numbers do."""
+    if value.quant is None or value.quant.per_axis:
+        return False
+    (scale,), steps = value.quant.scale, _range(value)
+    return is_divisor(scale) and scale * max(-steps.low, steps.high) < _F32_MAX
 
 
 def _range(value: Value) -> QuantizeAndDequantize:
@@ -282,12 +291,22 @@ def _only_moves(node: Node, operands: Sequence[Value], out: Value) -> bool:
     return all(_is_simple(v) and _range(v) == _range(out) for v in operands)
 
 
-def _product_of_scales(node: Node) -> Quantization | None:
-    """The quantization of a bias for which the file gives none: TFLite's kernels add it to sums
-    of products as it is."""
+def _same_steps(product: Quantization, given: Quantization | None) -> bool:
+    """Whether a file gives a bias the scales that it has by the product, but for rounding. TFLite's
+    kernels look at nothing else of what it gives."""
+    if given is None or len(given.scale) != len(product.scale) or any(given.zero_point):
+        return False
+    return bool(np.allclose(given.scale, product.scale, rtol=1e-5, atol=0))
+
+
+def _product_of_scales(node: Node, bias: Value) -> Quantization | None:
+    """The quantization of a bias: TFLite's kernels add it to sums of products as it is."""
     _, *operands = _BIAS[node.op]
     x, weights = (node.input(i).quant for i in operands)
     if x is None or weights is None or x.per_axis:
         return None
     scales = np.float32(x.scale[0]) * np.asarray(weights.scale, np.float32)
-    return Quantization(tuple(float(s) for s in scales), (0,) * len(scales))
+    if len(scales) not in (1, bias.elements):
+        return None
+    axis = max(0, len(bias.shape) - 1)
+    return Quantization(tuple(float(s) for s in scales), (0,) * len(scales), axis)

@@ -52,8 +52,9 @@ def _may_fold(node: Node, definition: OpDef) -> bool:
 
 def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
     try:
-        results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
-    except TflgpuError:
+        with np.errstate(all="ignore"):
+            results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
+    except (TflgpuError, ArithmeticError, ValueError, TypeError, LookupError, MemoryError):
         return None  # what is wrong with it is said when it runs
     for value, result in zip(node.outputs, results, strict=True):
         if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:

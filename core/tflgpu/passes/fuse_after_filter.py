@@ -32,7 +32,7 @@ def run(graph: Graph) -> int:
             continue
         old = maker.const(kind.weights)
         scale = along(kind.out, old.ndim, affine.scale)
-        weights = None if (affine.scale == 1).all() else old * scale
+        weights = None if not affine.scales else old * scale
         bias = bias_of(maker, kind) * affine.scale + affine.shift
         absent = maker.optional_input(kind.bias) is None
         if not set_filter(rewriter, maker, weights, None if absent and not bias.any() else bias):

@@ -36,7 +36,7 @@ def run(graph: Graph) -> int:
         if reader is None or kind is None or reader.input(kind.source) is not node.outputs[0]:
             continue
         channels = node.outputs[0].shape[-1]
-        shifts = bool(affine.shift.any())
+        shifts = affine.shifts
         per_weight = _INPUTS[reader.op](reader.const(kind.weights), channels)
         if per_weight is None or (shifts and _sees_padding(reader)):
             continue
@@ -46,7 +46,7 @@ def run(graph: Graph) -> int:
             others = tuple(a for a in range(weights.ndim) if a != kind.out)
             moved = (weights * per_weight(affine.shift)).sum(others)
             bias = bias_of(reader, kind) + moved
-        scaled = weights * per_weight(affine.scale) if (affine.scale != 1).any() else None
+        scaled = weights * per_weight(affine.scale) if affine.scales else None
         if not set_filter(rewriter, reader, scaled, bias):
             continue
         reader.origins = merged_origins(node, reader)

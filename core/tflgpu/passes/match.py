@@ -48,28 +48,53 @@ def scalar_of(value: Value | None) -> float | None:
 
 
 def channels_of(value: Value, channels: int) -> Array | None:
-    """A float constant that differs along the last axis only, as ``channels`` numbers in f64;
-    None for anything else."""
+    """A float constant that differs along the last axis only, as ``channels`` numbers in f64, or
+    one where they are all the same; None for anything else."""
     data = value.data
     if data is None or data.dtype.kind != "f":
         return None
     if prod(data.shape[:-1]) != 1 or data.size not in (1, channels):
         return None
-    return np.broadcast_to(data.reshape(-1), (channels,)).astype(np.float64)
+    return data.reshape(-1).astype(np.float64)
 
 
 @attrs.frozen(eq=False)
 class Affine:
-    """``scale * x + shift``, a number of each a channel (last axis), in f64."""
+    """``scale * x + shift``, a number of each a channel (last axis), in f64.
+
+    One number is kept where all channels have it: how many channels there are is up to whoever
+    resizes an input, and nothing of that size is made before a filter is known to have them too.
+    """
 
     operand: int
-    scale: Array
-    shift: Array
+    channels: int
+    _scale: Array
+    _shift: Array
+
+    @property
+    def scale(self) -> Array:
+        """What each channel is multiplied by; read-only."""
+        return np.broadcast_to(self._scale, (self.channels,))
+
+    @property
+    def shift(self) -> Array:
+        """What is added to each channel; read-only."""
+        return np.broadcast_to(self._shift, (self.channels,))
+
+    @property
+    def scales(self) -> bool:
+        """Whether a scale is not 1."""
+        return bool((self._scale != 1).any())
+
+    @property
+    def shifts(self) -> bool:
+        """Whether a shift is not 0."""
+        return bool(self._shift.any())
 
     @property
     def is_finite(self) -> bool:
         """Whether all numbers are: folding others would change where NaN and infinity arise."""
-        return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
+        return bool(np.isfinite(self._scale).all() and np.isfinite(self._shift).all())
 
 
 def affine_of(node: Node) -> Affine | None:
@@ -87,13 +112,13 @@ def affine_of(node: Node) -> Affine | None:
     c = channels_of(node.input(1 - at), shape[-1])
     if c is None or (node.op == "DIV" and at == 1):
         return None
-    one, zero = np.ones_like(c), np.zeros_like(c)
+    one, zero = np.ones(1), np.zeros(1)
     if node.op == "ADD":
-        return Affine(at, one, c)
+        return Affine(at, shape[-1], one, c)
     if node.op == "SUB":
-        return Affine(at, one, -c) if at == 0 else Affine(at, -one, c)
+        return Affine(at, shape[-1], *((one, -c) if at == 0 else (-one, c)))
     with np.errstate(divide="ignore"):
-        return Affine(at, c if node.op == "MUL" else one / c, zero)
+        return Affine(at, shape[-1], c if node.op == "MUL" else one / c, zero)
 
 
 def f32(data: Array) -> Array:

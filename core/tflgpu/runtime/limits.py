@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
+from tflgpu.ir.sizes import MAX_BYTES
 from tflgpu.kernel.rule import Site, Unsupported
 from tflgpu.kernel.types import Scalar
 
@@ -20,8 +21,6 @@ IO_STORAGE = {
 _BYTES = frozenset({DType.I8, DType.U8})
 #: Ops that may have 8-bit tensors on a device.
 _CONVERSIONS = frozenset({"CAST", "DEQUANTIZE", "QUANTIZE"})
-
-_MAX_BYTES = 2**31  # kernels index with 32-bit signed integers
 
 
 def tensor_limits(node: Node, site: Site) -> Unsupported | None:
@@ -41,9 +40,9 @@ def tensor_limits(node: Node, site: Site) -> Unsupported | None:
         # Padding the channels to a multiple of 4 can take up to four times the elements.
         channels = value.shape[-1] if value.shape else 1
         padded = value.elements // channels * -(-channels // 4) * 16
-        if padded > min(site.caps.max_buffer_bytes, _MAX_BYTES):
+        if padded > min(site.caps.max_buffer_bytes, MAX_BYTES):
             return Unsupported(
                 f"tensor {value.name} takes {padded} bytes on the device; the largest buffer "
-                f"has {min(site.caps.max_buffer_bytes, _MAX_BYTES)}"
+                f"has {min(site.caps.max_buffer_bytes, MAX_BYTES)}"
             )
     return None

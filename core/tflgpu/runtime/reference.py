@@ -12,6 +12,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.float_view import is_quantized
 from tflgpu.runtime.protocols import DispatchTime, NodeRun
 
@@ -25,9 +26,9 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
         return Unsupported(
             f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"
         )
-    reason = getattr(node.attrs, "reason", None)
+    reason = unknown_reason(node.attrs)
     if reason is not None:
-        return Unsupported(str(reason))
+        return Unsupported(reason)
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return Unsupported(f"tensor {value.name} is {value.dtype.value}")
@@ -115,7 +116,13 @@ class ReferenceRecording:
         except (ValueError, TypeError, IndexError, MemoryError, FloatingPointError) as error:
             raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
         variables = [v for v in node.inputs if v is not None and v.is_variable]
-        for value, array in zip([*node.outputs, *variables], results, strict=True):
+        wanted = [*node.outputs, *variables]
+        if len(results) != len(wanted):
+            raise DeviceError(
+                f"{node.label}: its reference gave {len(results)} arrays for {len(node.outputs)} "
+                f"results and {len(variables)} state tensors"
+            )
+        for value, array in zip(wanted, results, strict=True):
             if array.shape != value.shape or array.dtype != value.dtype.numpy:
                 raise DeviceError(
                     f"{node.label}: {value.name} came out as {array.dtype}{list(array.shape)}, "

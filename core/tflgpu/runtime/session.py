@@ -17,6 +17,7 @@ from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.passes.float_view import float_view
 from tflgpu.runtime.lending import Lender
 from tflgpu.runtime.protocols import NodeRun, Recording
@@ -190,6 +191,7 @@ def open_cpu_session(
     Raises:
         UnsupportedError: an op that has no reference; lists every such operator and reason.
     """
+    refuse_unknown(graph, "the CPU cannot run")
     total = len({o for n in graph for o in n.origins})
     refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
     graph = float_view(graph, ops, keep_stored=preserve_all).graph

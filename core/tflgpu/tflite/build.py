@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tflgpu.errors import InputError, ModelError, UnsupportedError
+from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
+from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
@@ -21,6 +22,9 @@ from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, Tens
 # Operators of constants are evaluated while building up to this many elements read and written:
 # enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
 _FOLD_ELEMENTS = 1 << 14
+
+# What an op definition may stumble over where it did not foresee numbers as a file has them.
+_FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, MemoryError)
 
 
 def build_graph(
@@ -65,6 +69,8 @@ def build_subgraph(
         if value.is_const:
             raise ModelError(f"{_name(value)} is an input of the model and has a constant")
     resized = _resize_inputs(graph, shapes or {})
+    for value in (*graph.inputs, *(v for v in graph.values.values() if v.is_variable)):
+        check_size(value.shape, value.dtype, _name(value))
     building = _Building(graph, info, ops, resized)
     for operator in info.operators:
         building.add(operator)
@@ -82,6 +88,7 @@ def _name(value: Value) -> str:
 def _add_tensor(graph: Graph, info: TensorInfo) -> None:
     data, dtype = info.data, info.dtype
     if data is not None and info.sparsity is not None:
+        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({info.name!r})")
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
     if data is not None and dtype is DType.I4:
@@ -131,17 +138,22 @@ class _Building:
         node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
         definition = self.ops.get(operator.name)
         reason = _why_not(operator, node, definition)
-        if definition is not None and reason is None:
-            reason = self._define(operator, node, definition, where)
-        if reason is not None:
-            node.attrs = UnknownOp(reason)
+        unknown = None if reason is None else UnknownOp(reason)
+        if definition is not None and unknown is None:
+            unknown = self._define(operator, node, definition, where)
+        if unknown is not None:
+            node.attrs = unknown
+        if unknown is not None or not all(v.shape_known for v in node.inputs if v is not None):
+            # Said here once, for all that comes after: such a shape is a placeholder.
+            for value in outputs:
+                value.shape_known = False
         self.ready.update(v.id for v in outputs)
-        if definition is None or reason is not None or not _evaluate(node, definition, where):
+        if definition is None or unknown is not None or not _evaluate(node, definition, where):
             self.graph.nodes.append(node)
 
     def _define(
         self, operator: OperatorInfo, node: Node, definition: OpDef, where: str
-    ) -> str | None:
+    ) -> UnknownOp | None:
         """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
         values = {**operator.fields, **_tensor_fields(node)}
         fields = Fields(operator.name, values, operator.custom_options)
@@ -150,15 +162,30 @@ class _Building:
             node.attrs = definition.parse(fields)
             specs = definition.infer(node.attrs, operands)
         except UnsupportedError as error:
-            return str(error)
+            return UnknownOp(str(error), dynamic=isinstance(error, DynamicError))
         except ModelError as error:
+            placeholder = next((v for v in node.inputs if v and not v.shape_known), None)
+            if placeholder is not None:  # which need not fit together with anything
+                return UnknownOp(
+                    f"the shape of {_name(placeholder)} is not known before the model runs: "
+                    f"operator {self.made_by[placeholder.id]} makes it",
+                    dynamic=True,
+                )
             raise ModelError(f"{where}: {error}{_operands(node)}") from error
+        except _FAILURES as error:
+            raise ModelError(
+                f"{where}: {type(error).__name__}: {error}{_operands(node)}"
+            ) from error
         if len(specs) != len(node.outputs):
             raise ModelError(
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
+        refused = _check_states(node, definition, where)
+        if refused is not None:
+            return UnknownOp(refused)
+        known = all(v.shape_known for v in node.inputs if v is not None)
         for value, spec in zip(node.outputs, specs, strict=True):
-            self._settle(value, spec, where)
+            self._settle(value, spec, where, known)
         return None
 
     def _input(self, index: int, where: str) -> Value | None:
@@ -184,8 +211,9 @@ class _Building:
             )
         return value
 
-    def _settle(self, value: Value, spec: TensorSpec, where: str) -> None:
-        """Give a result its inferred shape, after a look at what the file says of it."""
+    def _settle(self, value: Value, spec: TensorSpec, where: str, known: bool) -> None:
+        """Give a result its inferred shape, after a look at what the file says of it; that says
+        nothing where the operands' shapes are not ``known``."""
         if spec.dtype is not value.dtype:
             raise ModelError(
                 f"{where}: {_name(value)} is {value.dtype.value} in the file, but the operator "
@@ -193,11 +221,12 @@ class _Building:
             )
         info = self.info.tensors[value.id]
         fixed = -1 not in info.shape_signature and (bool(info.shape) or info.has_rank)
-        if fixed and not self.resized and spec.shape != value.shape:
+        if fixed and known and not self.resized and spec.shape != value.shape:
             raise ModelError(
                 f"{where}: {_name(value)} has shape {list(value.shape)} in the file, but the "
                 f"operator makes {list(spec.shape)}"
             )
+        check_size(spec.shape, spec.dtype, f"{where}: {_name(value)}")
         value.shape = spec.shape
 
 
@@ -235,6 +264,35 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
     return None
 
 
+def _check_states(node: Node, definition: OpDef, where: str) -> str | None:
+    """Why the operator's variables are beyond tflgpu; None where they are what it keeps.
+
+    Raises:
+        ModelError: a state of the operator is no variable. LiteRT's kernels refuse that too.
+    """
+    variables = {i for i, v in enumerate(node.inputs) if v is not None and v.is_variable}
+    if definition.stateful and definition.states is None:
+        return None
+    states = definition.states(node.attrs) if definition.stateful and definition.states else ()
+    for i in states:
+        if i not in variables:
+            raise ModelError(
+                f"{where}: operand {i} is its state and must be a variable, but is "
+                f"{node.optional_input(i)}"
+            )
+    if definition.shape_only:
+        return None  # the contents do not matter
+    for i in sorted(variables - set(states)):
+        return (
+            f"operand {i}, {_name(node.input(i))}, is a variable (a state tensor), which this "
+            "operator does not keep; only as an operator's state can one be read"
+        )
+    named = [node.input(i).id for i in states]
+    if len(set(named)) < len(named):
+        return f"one variable is several of its states (operands {list(states)})"
+    return None
+
+
 def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
     """Turn the results of a small operator of constants into constants."""
     if definition.stateful or not node.outputs:
@@ -242,11 +300,17 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
     operands = _contents(node, definition)
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     # References see stored numbers without their scales, so quantized tensors are left alone.
-    if operands is None or any(v.quant is not None for v in values):
+    if operands is None or any(v.quant is not None or not v.shape_known for v in values):
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False
-    results = definition.reference(node.attrs, operands)
+    try:
+        with np.errstate(all="ignore"):
+            results = definition.reference(node.attrs, operands)
+    except TflgpuError as error:
+        raise ModelError(f"{where}: {error}{_operands(node)}") from error
+    except _FAILURES as error:
+        raise ModelError(f"{where}: {type(error).__name__}: {error}{_operands(node)}") from error
     for value, result in zip(node.outputs, results, strict=True):
         if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
             raise ModelError(

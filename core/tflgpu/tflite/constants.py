@@ -9,10 +9,8 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.sizes import MAX_RANK
 from tflgpu.tflite.flat import DAMAGED
-
-MAX_RANK = 32
-"""The most dimensions a tensor may have: numpy's limit, in versions before 2."""
 
 _MAX_BYTES = 2**63 - 1
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
@@ -65,7 +66,7 @@ def _tensor(
             data = constant(content, dtype, shape, where)
         else:
             data = _stored(content, dtype, shape, sparsity, where)
-    quantization, blockwise = _quantization(table, shape, count)
+    quantization, blockwise = _quantization(table, dtype, shape, count)
     return TensorInfo(
         index=index,
         name=name,
@@ -103,7 +104,7 @@ def _signature(table: Table, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _quantization(
-    table: Table, shape: tuple[int, ...], tensors: int
+    table: Table, dtype: DType, shape: tuple[int, ...], tensors: int
 ) -> tuple[Quantization | None, Blockwise | None]:
     where = f"{table.where}: quantization"
     params = table.child("quantization", "QuantizationParameters", where)
@@ -127,14 +128,30 @@ def _quantization(
     for value in scale:
         if not math.isfinite(value) or value < 0:
             raise ModelError(f"{where}: scale {value} is not a finite number >= 0")
+    low, high = _stored_range(dtype)
     for point in zero_point:
         if not -(2**31) <= point < 2**31:
             raise ModelError(f"{where}: zero point {point} is not a 32-bit number")
+        if not low <= point <= high:
+            raise ModelError(
+                f"{where}: zero point {point} is outside [{low}, {high}], which tensors of type "
+                f"{dtype.value} can have"
+            )
     if len(scale) > 1 and (not 0 <= axis < len(shape) or shape[axis] != len(scale)):
         raise ModelError(f"{where}: {len(scale)} scales along axis {axis} of shape {shape}")
     calibration = params.numbers("min"), params.numbers("max")
     # The axis of a single scale has no meaning, so a wrong one does no harm.
     return Quantization(scale, zero_point, axis if len(scale) > 1 else 0, *calibration), blockwise
+
+
+def _stored_range(dtype: DType) -> tuple[int, int]:
+    """The lowest and the highest zero point of a type: a number that it stores, in 32 bits."""
+    if dtype is DType.I4:
+        return -8, 7
+    if dtype.is_int and dtype.itemsize < 4:
+        info = np.iinfo(dtype.numpy)
+        return int(info.min), int(info.max)
+    return -(2**31), 2**31 - 1  # of 64-bit numbers and floats too: so TFLite keeps it
 
 
 def _blockwise(params: Table, where: str, tensors: int) -> Blockwise:

@@ -1,0 +1,423 @@
+"""Shapes that follow from shapes are evaluated as LiteRT does; those that follow from contents are
+refused, wherever in a model they stand, and nothing after them is taken from a placeholder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.errors import UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.base import Pass, run_passes
+from tflgpu.passes.registry import builtin_passes
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+BACKENDS = ["none", "cpu_ref", "opencl", "vulkan", "wgpu"]
+
+I32 = DType.I32
+
+
+def const(name: str, data: object, dtype: DType = I32) -> TensorSpec:
+    array = np.asarray(data, dtype.numpy)
+    return TensorSpec(name, array.shape, dtype, array)
+
+
+def free(name: str, shape: Sequence[int], dtype: DType = DType.F32) -> TensorSpec:
+    """A tensor whose sizes the file leaves open."""
+    return TensorSpec(name, shape, dtype, shape_signature=tuple(-1 for _ in shape))
+
+
+def net(
+    tensors: Sequence[TensorSpec],
+    ops: Sequence[tuple[Any, ...]],
+    inputs: str,
+    outputs: str,
+) -> bytes:
+    """Tensors and operators by name: ``("ADD", "a b", "c")``."""
+    names = [t.name for t in tensors]
+
+    def indices(text: str) -> list[int]:
+        return [names.index(n) for n in text.split()]
+
+    operators = [
+        OperatorSpec(
+            op[0],
+            op[3] if len(op) > 3 else {},
+            indices(op[1]),
+            indices(op[2]),
+            op[4] if len(op) > 4 else 1,
+        )
+        for op in ops
+    ]
+    return write_model(ModelSpec(tensors, operators, indices(inputs), indices(outputs)))
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def delegates(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], object]
+) -> Iterator[list[GpuDelegate] | None]:
+    """What an interpreter is given: nothing, or a delegate that falls back."""
+    if request.param == "none":
+        yield None
+        return
+    require_backend(request.param)
+    with GpuDelegate(backend=request.param) as made:
+        yield [made]
+
+
+def contents(spec: dict[str, Any], seed: int = 5) -> Array:
+    """Numbers for an input, as its details describe it."""
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(spec["dtype"])
+    if dtype.kind == "f":
+        return rng.standard_normal(spec["shape"]).astype(dtype)
+    return rng.integers(0, 9, spec["shape"]).astype(dtype)
+
+
+def answers(make: Callable[..., Any], content: bytes, shape: Sequence[int]) -> list[Array]:
+    """The outputs at another shape of input 0, and their shapes by the details."""
+    interpreter = make(model_content=content)
+    interpreter.resize_tensor_input(interpreter.get_input_details()[0]["index"], shape)
+    interpreter.allocate_tensors()
+    for details in interpreter.get_input_details():
+        interpreter.set_tensor(details["index"], contents(details))
+    interpreter.invoke()
+    found = []
+    for details in interpreter.get_output_details():
+        found += [interpreter.get_tensor(details["index"]), details["shape"]]
+    return found
+
+
+X = free("x", (1, 3, 2, 4))
+SHAPE = ("SHAPE", "x", "s", {"out_type": 2})
+S = TensorSpec("s", (4,), I32)
+COUNTED: dict[str, tuple[list[TensorSpec], list[tuple[Any, ...]]]] = {
+    "RESHAPE": (
+        [const("p", [4, 1, 2, 3]), TensorSpec("n", (4,), I32), const("a", [0, 3, 2, 1])],
+        [("GATHER", "s a", "n"), ("RESHAPE", "x n", "y")],
+    ),
+    "PAD": (
+        [TensorSpec("n", (4, 2), I32)],
+        [("PACK", "s s", "n", {"values_count": 2, "axis": 1}), ("PAD", "x n", "y")],
+    ),
+    "MIRROR_PAD": (
+        [const("one", 1), TensorSpec("n", (4,), I32), TensorSpec("p", (4, 2), I32)],
+        [
+            ("SUB", "s one", "n"),
+            ("PACK", "n n", "p", {"values_count": 2, "axis": 1}),
+            ("MIRROR_PAD", "x p", "y"),
+        ],
+    ),
+    "TILE": ([], [("TILE", "x s", "y")]),
+    "SLICE": (
+        [const("two", 2), TensorSpec("n", (4,), I32), TensorSpec("b", (4,), I32)],
+        [("FLOOR_DIV", "s two", "n"), ("SUB", "s n", "b"), ("SLICE", "x n b", "y")],
+    ),
+    "STRIDED_SLICE": (
+        [const("two", 2), TensorSpec("n", (4,), I32), const("ones", [1, 1, 1, 1])],
+        [("FLOOR_DIV", "s two", "n"), ("STRIDED_SLICE", "x n s ones", "y")],
+    ),
+    "RESIZE_BILINEAR": (
+        [const("b", [1]), const("c", [2]), TensorSpec("n", (2,), I32)],
+        [("SLICE", "s b c", "n"), ("ADD", "n n", "m"), ("RESIZE_BILINEAR", "x m", "y")],
+    ),
+    "RESIZE_NEAREST_NEIGHBOR": (
+        [const("b", [1]), const("c", [2]), TensorSpec("n", (2,), I32)],
+        [("SLICE", "s b c", "n"), ("ADD", "n n", "m"), ("RESIZE_NEAREST_NEIGHBOR", "x m", "y")],
+    ),
+    "BROADCAST_TO": (
+        [const("b", [2, 1, 1, 1, 1][:1]), TensorSpec("n", (5,), I32)],
+        [
+            ("CONCATENATION", "b s", "n", {"axis": 0}),
+            ("BROADCAST_TO", "x n", "y", {}, 2),
+        ],
+    ),
+    "FILL": ([const("v", 2.5, DType.F32)], [("FILL", "s v", "f"), ("ADD", "x f", "y")]),
+    "RANGE": (
+        [const("b", 0), const("at", 3), const("one", 1), TensorSpec("n", (), I32)],
+        [
+            ("GATHER", "s at", "n"),
+            ("RANGE", "b n one", "r"),
+            ("CAST", "r", "f", {"in_data_type": 2, "out_data_type": 0}),
+            ("ADD", "x f", "y"),
+        ],
+    ),
+    "EXPAND_DIMS": (
+        [TensorSpec("n", (), I32)],
+        [("RANK", "x", "n"), ("EXPAND_DIMS", "x n", "y")],
+    ),
+    "MEAN": (
+        [TensorSpec("n", (), I32), const("one", 1), TensorSpec("k", (), I32)],
+        [("RANK", "x", "n"), ("SUB", "n one", "k"), ("MEAN", "x k", "y")],
+    ),
+    "ARG_MAX": (
+        [TensorSpec("n", (), I32), const("one", 1), TensorSpec("k", (), I32)],
+        [
+            ("RANK", "x", "n"),
+            ("SUB", "n one", "k"),
+            ("ARG_MAX", "x k", "z", {"output_type": 2}),
+            ("CAST", "z", "y", {"in_data_type": 2, "out_data_type": 0}),
+        ],
+    ),
+    "CUMSUM": (
+        [TensorSpec("n", (), I32), const("one", 1), TensorSpec("k", (), I32)],
+        [("RANK", "x", "n"), ("SUB", "n one", "k"), ("CUMSUM", "x k", "y")],
+    ),
+    "REVERSE_V2": (
+        [TensorSpec("n", (), I32), const("one", [1]), TensorSpec("k", (1,), I32)],
+        [("RANK", "x", "n"), ("SUB", "n one", "k"), ("REVERSE_V2", "x k", "y")],
+    ),
+    "TRANSPOSE": (
+        [TensorSpec("n", (), I32), const("down", [1, 2, 3, 4]), TensorSpec("k", (4,), I32)],
+        [("RANK", "x", "n"), ("SUB", "n down", "k"), ("TRANSPOSE", "x k", "y")],
+    ),
+    "ONE_HOT": (
+        [
+            const("at", 3), TensorSpec("n", (), I32), const("on", 2.0, DType.F32),
+            const("off", -1.0, DType.F32), const("i", [0, 2, 1]),
+        ],
+        [
+            ("GATHER", "s at", "n"),
+            ("ONE_HOT", "i n on off", "h", {"axis": -1}),
+            ("SUM", "h zero", "f"),
+            ("ADD", "x f", "y"),
+        ],
+    ),
+    "TOPK_V2": (
+        [const("at", 2), TensorSpec("n", (), I32), free("i", (1, 3, 2, 2), I32)],
+        [("GATHER", "s at", "n"), ("TOPK_V2", "x n", "y i")],
+    ),
+    "SPACE_TO_BATCH_ND": (
+        [
+            const("b", [1]), const("c", [2]), TensorSpec("n", (2,), I32),
+            const("none", [[0, 0], [0, 0]]),
+        ],
+        [("SLICE", "s b c", "n"), ("SPACE_TO_BATCH_ND", "x n none", "y")],
+    ),
+    "SPLIT_V": (
+        [
+            const("at", [3]), TensorSpec("n", (1,), I32), const("axis", 3), const("one", 1),
+            const("ones", [1]), TensorSpec("k", (1,), I32), TensorSpec("z", (2,), I32),
+            free("w", (1, 3, 2, 1)),
+        ],
+        [
+            ("GATHER", "s at", "n"),
+            ("SUB", "n one", "k"),
+            ("CONCATENATION", "k ones", "z", {"axis": 0}),
+            ("SPLIT_V", "x z axis", "y w", {"num_splits": 2}),
+        ],
+    ),
+    "TRANSPOSE_CONV": (
+        [
+            const("by", [1, 2, 2, 1]), TensorSpec("n", (4,), I32),
+            const("w", np.ones((4, 2, 2, 4)), DType.F32),
+        ],
+        [
+            ("MUL", "s by", "n"),
+            ("TRANSPOSE_CONV", "n w x", "y", {"stride_h": 2, "stride_w": 2, "padding": 0}),
+        ],
+    ),
+}  # fmt: skip
+
+
+def counted(op: str) -> bytes:
+    """``op`` of x, with an operand that is computed from the shape of x."""
+    tensors, operators = COUNTED[op]
+    named = {t.name for t in tensors} | {"x", "s"}
+    open_i32 = {"m": (2,), "r": (4,), "z": (1, 3, 2)}
+    made = []
+    for name in dict.fromkeys(" ".join(o[2] for o in operators).split()):
+        if name not in named:
+            dtype = I32 if name in open_i32 else DType.F32
+            made.append(TensorSpec(name, open_i32.get(name, ()), dtype, has_rank=False))
+            if name in open_i32:
+                made[-1] = free(name, open_i32[name], I32)
+    every = [X, S, const("zero", [0]), *tensors, *made]
+    outputs = [n for n in operators[-1][2].split() if n != "i"]
+    return net(every, [SHAPE, *operators], "x", " ".join(outputs))
+
+
+@pytest.mark.parametrize("op", COUNTED)
+def test_operands_computed_from_shapes_follow_a_resize(
+    op: str, delegates: list[GpuDelegate] | None
+) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    content = counted(op)
+    for shape in ((1, 3, 2, 4), (2, 6, 4, 4)):
+
+        def ours(model_content: bytes) -> Interpreter:
+            return Interpreter(model_content=model_content, experimental_delegates=delegates)
+
+        got = answers(ours, content, shape)
+        want = answers(litert.Interpreter, content, shape)
+        for mine, theirs in zip(got, want, strict=True):
+            assert np.shape(mine) == np.shape(theirs)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+# What follows from contents
+
+WANTED = TensorSpec("n", (2,), I32)
+Y = TensorSpec("y", (2, 3))
+QUANT = Quantization((0.5,), (3,))
+DYNAMIC: dict[str, tuple[list[TensorSpec], list[tuple[Any, ...]], str]] = {
+    "output": ([Y], [("RESHAPE", "x n", "y")], "y"),
+    "open output": ([free("y", (2, 3))], [("RESHAPE", "x n", "y")], "y"),
+    "shape of it": (
+        [Y, TensorSpec("z", (2,), I32)],
+        [("RESHAPE", "x n", "y"), ("SHAPE", "y", "z", {"out_type": 2})],
+        "z",
+    ),
+    "rank of it": (
+        [Y, TensorSpec("z", (), I32)],
+        [("RESHAPE", "x n", "y"), ("RANK", "y", "z")],
+        "z",
+    ),
+    "shape of what follows": (
+        [Y, TensorSpec("r", (2, 3)), TensorSpec("z", (2,), I32)],
+        [("RESHAPE", "x n", "y"), ("RELU", "y", "r"), ("SHAPE", "r", "z", {"out_type": 2})],
+        "z",
+    ),
+    "reshaped like it": (
+        [Y, TensorSpec("z", (2,), I32), TensorSpec("w", (2, 3))],
+        [
+            ("RESHAPE", "x n", "y"),
+            ("SHAPE", "y", "z", {"out_type": 2}),
+            ("RESHAPE", "x z", "w"),
+        ],
+        "w",
+    ),
+    "a second op": (
+        [Y, TensorSpec("z", (2, 3))],
+        [("RESHAPE", "x n", "y"), ("RELU", "y", "z")],
+        "z",
+    ),
+    "does not fit what follows": (
+        [TensorSpec("y", (1,)), const("p", [1, 0]), TensorSpec("z", (3, 2))],
+        [("RESHAPE", "x n", "y"), ("TRANSPOSE", "y p", "z")],
+        "z",
+    ),
+    "twice": (
+        [Y, TensorSpec("z", (2, 3))],
+        [("TILE", "x n", "y"), ("TILE", "y n", "z")],
+        "z",
+    ),
+    "contents of a sum": (
+        [TensorSpec("m", (2,), I32), Y],
+        [("ADD", "n n", "m"), ("BROADCAST_TO", "x m", "y", {}, 2)],
+        "y",
+    ),
+    "filled": (
+        [const("v", 1.5, DType.F32), Y, TensorSpec("z", (2, 3))],
+        [("FILL", "n v", "y"), ("ADD", "x y", "z")],
+        "z",
+    ),
+    "quantized": (
+        [
+            TensorSpec("q", (2, 3), DType.I8, quantization=QUANT),
+            TensorSpec("r", (2, 3), DType.I8, quantization=QUANT),
+            TensorSpec("y", (2, 3)),
+        ],
+        [
+            ("QUANTIZE", "x", "q"),
+            ("TILE", "q n", "r"),
+            ("DEQUANTIZE", "r", "y"),
+        ],
+        "y",
+    ),
+    "an op that nobody defines": (
+        [Y, TensorSpec("z", (2,), I32)],
+        [("Mystery", "x n", "y"), ("SHAPE", "y", "z", {"out_type": 2})],
+        "z",
+    ),
+}
+
+
+def dynamic(name: str) -> bytes:
+    tensors, operators, outputs = DYNAMIC[name]
+    return net([TensorSpec("x", (2, 3)), WANTED, *tensors], operators, "x n", outputs)
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+@pytest.mark.parametrize("preserve", [False, True])
+def test_shapes_that_follow_from_contents_are_refused(
+    name: str, preserve: bool, delegates: list[GpuDelegate] | None
+) -> None:
+    operators = DYNAMIC[name][1]
+    first = next(o[0] for o in operators if o[0] not in ("ADD", "QUANTIZE"))
+    with Interpreter(
+        model_content=dynamic(name),
+        experimental_delegates=delegates,
+        experimental_preserve_all_tensors=preserve,
+    ) as interpreter:
+        with pytest.raises(UnsupportedError, match=first) as caught:
+            interpreter.allocate_tensors()
+        if first != "Mystery":
+            assert "must be a constant" in str(caught.value)
+            assert "convert the model" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_allow_fallback_off_refuses_them_too(
+    backend: str, require_backend: Callable[[str], object]
+) -> None:
+    require_backend(backend)
+    with GpuDelegate(backend=backend, allow_fallback=False) as delegate:
+        for name in DYNAMIC:
+            interpreter = Interpreter(
+                model_content=dynamic(name), experimental_delegates=[delegate]
+            )
+            with pytest.raises(UnsupportedError):
+                interpreter.allocate_tensors()
+
+
+def graph_of(content: bytes) -> Graph:
+    return build_graph(read_model(content), 0, builtin_ops())
+
+
+def test_no_pass_not_even_a_careless_one_sees_a_placeholder() -> None:
+    def believe(graph: Graph) -> int:
+        """Takes every node out whose result is shaped like its operand."""
+        edits = 0
+        for node in list(graph):
+            if node.input(0).shape == node.outputs[0].shape:
+                edits += graph.replace_uses(node.outputs[0], node.input(0))
+                graph.remove(node)
+        return edits
+
+    for name in DYNAMIC:
+        graph = graph_of(dynamic(name))
+        before = graph.dump()
+        run_passes(graph, [Pass("believe", believe), *builtin_passes()])
+        assert graph.dump() == before, name
+
+
+@pytest.mark.parametrize("item", builtin_passes(), ids=lambda p: p.name)
+def test_no_pass_touches_nodes_of_unknown_shape(item: Pass) -> None:
+    """Even where it is run on its own."""
+    for name in DYNAMIC:
+        graph = graph_of(dynamic(name))
+        assert item.run(graph) == 0, name
+
+
+def test_what_nobody_needs_does_not_stand_in_the_way() -> None:
+    content = net(
+        [TensorSpec("x", (2, 3)), WANTED, Y, TensorSpec("z", (2, 3))],
+        [("RESHAPE", "x n", "y"), ("RELU", "x", "z")],
+        "x n",
+        "z",
+    )
+    interpreter = Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, np.array([[1, -2, 3], [-4, 5, -6]], np.float32))
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(3), [[1, 0, 3], [0, 5, 0]])

@@ -1,0 +1,210 @@
+"""State tensors (``is_variable``) where no operator keeps them, and states that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.conformance.samples import materialize
+from tflgpu.errors import ModelError, TflgpuError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+SEQUENCE = "UNIDIRECTIONAL_SEQUENCE_LSTM"
+OUTPUT_STATE, CELL_STATE = 18, 19
+
+
+def lstm(
+    op: str = SEQUENCE,
+    variables: Sequence[int] = (),
+    plain: Sequence[int] = (),
+    constants: Sequence[int] = (),
+    inputs: Sequence[int] = (),
+    outputs: Sequence[int] = (),
+    same: bool = False,
+) -> ModelSpec:
+    """An LSTM with some of its operands turned into something else."""
+    definition = builtin_ops()[op]
+    sample = definition.samples()[0]
+    case = materialize(definition, sample)
+    node, graph = case.node, case.graph
+    tensors = [
+        TensorSpec(v.name, v.shape, v.dtype, v.data, v.quant, is_variable=v.is_variable)
+        for v in (graph.values[i] for i in range(len(graph.values)))
+    ]
+    given = [-1 if v is None else v.id for v in node.inputs]
+    ids = [v.id for v in graph.inputs]
+    for i in variables:
+        tensors[given[i]] = attrs.evolve(tensors[given[i]], is_variable=True, data=None)
+    for i in plain:
+        tensors[given[i]] = attrs.evolve(tensors[given[i]], is_variable=False)
+        ids.append(given[i])
+    for i in constants:
+        zeros = np.zeros(tensors[given[i]].shape, np.float32)
+        tensors[given[i]] = attrs.evolve(tensors[given[i]], is_variable=False, data=zeros)
+    ids = [i for i in ids if not tensors[i].is_variable] + [given[i] for i in inputs]
+    results = [v.id for v in graph.outputs] + [given[i] for i in outputs]
+    if same:
+        given[CELL_STATE] = given[OUTPUT_STATE]
+    operator = OperatorSpec(
+        op, dict(sample.fields), given, [v.id for v in node.outputs], sample.version
+    )
+    return ModelSpec(tensors, [operator], ids, results)
+
+
+def state(name: str, shape: Sequence[int] = (2, 3), dtype: DType = DType.F32) -> TensorSpec:
+    return TensorSpec(name, shape, dtype, is_variable=True)
+
+
+def plain(op: str, *, as_input: bool = False) -> ModelSpec:
+    """An operator without state that reads a variable."""
+    extra = {
+        "ADD": TensorSpec("a", (2, 3)),
+        "RESHAPE": TensorSpec("a", (2,), DType.I32, [2, 3]),
+        "CONCATENATION": TensorSpec("a", (0, 3), data=np.zeros((0, 3), np.float32)),
+    }
+    tensors = [state("v"), TensorSpec("y", (2, 3)), *([extra[op]] if op in extra else [])]
+    operands = (0, 2) if op in extra else (0,)
+    inputs = ([0] if as_input else []) + ([2] if op == "ADD" else [])
+    fields = {"axis": 0} if op == "CONCATENATION" else {}
+    return ModelSpec(tensors, [OperatorSpec(op, fields, operands, (1,))], inputs, (1,))
+
+
+UNSUPPORTED = {
+    "ADD": plain("ADD"),
+    "RELU": plain("RELU"),
+    "RESHAPE": plain("RESHAPE"),
+    "RELU of an input": plain("RELU", as_input=True),
+    "CONCATENATION": plain("CONCATENATION"),
+    "weights": lstm(variables=(2,)),
+    "bias": lstm(variables=(13,)),
+    "input": lstm(variables=(0,)),
+    "one for both states": lstm(same=True),
+    "basic: weights": lstm("LSTM", variables=(2,)),
+    "basic: previous output": lstm("LSTM", variables=(1,)),
+}
+MALFORMED = {
+    "a plain tensor as state": lstm(plain=(OUTPUT_STATE,)),
+    "plain tensors as states": lstm(plain=(OUTPUT_STATE, CELL_STATE)),
+    "a constant as state": lstm(constants=(CELL_STATE,)),
+    "a written state": ModelSpec(
+        [TensorSpec("x", (2, 3)), state("v")], [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)
+    ),
+}
+NO_ARRAYS = {
+    f"{dtype.value} {place}": ModelSpec(
+        [TensorSpec("x", (2,)), TensorSpec("y", (2,)), TensorSpec("z", (2,), dtype, is_variable=v)],
+        [OperatorSpec("RELU", {}, (0,), (1,))],
+        (0, 2) if place == "input" else (0,),
+        (1, 2) if place != "input" else (1,),
+    )
+    for dtype in (DType.STRING, DType.BF16, DType.RESOURCE, DType.I4)
+    for place, v in (("input", False), ("state", True))
+}
+
+
+@pytest.fixture(params=["none", "cpu_ref", "opencl"])
+def allocate(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], object]
+) -> Callable[[ModelSpec], None]:
+    """Makes an interpreter and prepares it, then closes both."""
+
+    def allocated(spec: ModelSpec) -> None:
+        content = write_model(spec)
+        if request.param == "none":
+            with Interpreter(model_content=content) as interpreter:
+                interpreter.allocate_tensors()
+                interpreter.invoke()
+            return
+        require_backend(request.param)
+        with (
+            GpuDelegate(backend=request.param) as delegate,
+            Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
+        ):
+            interpreter.allocate_tensors()
+            interpreter.invoke()
+
+    return allocated
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_a_variable_that_the_operator_does_not_keep(
+    name: str, allocate: Callable[[ModelSpec], None]
+) -> None:
+    with pytest.raises(UnsupportedError, match=r"variable.*state"):
+        allocate(UNSUPPORTED[name])
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_state_that_is_no_variable(name: str, allocate: Callable[[ModelSpec], None]) -> None:
+    with pytest.raises(ModelError, match=r"must be a variable|writes tensor 1"):
+        allocate(MALFORMED[name])
+
+
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_types_without_arrays_at_the_edge(name: str, allocate: Callable[[ModelSpec], None]) -> None:
+    with pytest.raises(UnsupportedError, match=rf"tensor 2 \('z'\) is {name.split(maxsplit=1)[0]}"):
+        allocate(NO_ARRAYS[name])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        lstm(),
+        lstm(inputs=(OUTPUT_STATE,)),
+        lstm(outputs=(OUTPUT_STATE, CELL_STATE)),
+        lstm("LSTM"),
+        ModelSpec(
+            [TensorSpec("x", (2, 3)), state("v"), TensorSpec("y", (2, 3))],
+            [OperatorSpec("RELU", {}, (0,), (2,))],
+            (0,),
+            (2, 1),
+        ),
+        ModelSpec(
+            [state("v"), TensorSpec("y", (2,), DType.I32)],
+            [OperatorSpec("SHAPE", {"out_type": 2}, (0,), (1,))],
+            (),
+            (1,),
+        ),
+    ],
+    ids=["lstm", "state is input", "states are outputs", "basic", "unused", "shape of it"],
+)
+def test_variables_that_work_give_what_litert_gives(spec: ModelSpec) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+    def run(make: Callable[..., Any]) -> list[Array]:
+        interpreter = make(model_content=write_model(spec))
+        interpreter.allocate_tensors()
+        found: list[Array] = []
+        for turn in range(3):
+            for d in interpreter.get_input_details():
+                if turn == 0 or "18" not in d["name"]:
+                    values = np.linspace(-1, 1, int(np.prod(d["shape"])), dtype=np.float32)
+                    interpreter.set_tensor(d["index"], values.reshape(d["shape"]))
+            interpreter.invoke()
+            found += [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        return found
+
+    for got, want in zip(run(Interpreter), run(litert.Interpreter), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin's stateful operator need not say what its states are; its reference is counted."""
+    from tflgpu.interpreter import subgraph
+    from tflgpu.plugins import registry
+
+    ops = dict(registry().ops())
+    ops[SEQUENCE] = attrs.evolve(ops[SEQUENCE], states=None)
+    build = subgraph.build_graph
+    monkeypatch.setattr(subgraph, "build_graph", lambda m, i, _, r: build(m, i, ops, r))
+    interpreter = Interpreter(model_content=write_model(lstm(variables=(2,))))
+    interpreter.allocate_tensors()
+    with pytest.raises(TflgpuError, match=r"gave 3 arrays for 1 results and 3 state tensors"):
+        interpreter.invoke()
