@@ -18,6 +18,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import OpDef
 from tflgpu.passes.float_view import float_view
+from tflgpu.runtime.checked import close_all
 from tflgpu.runtime.lending import Lender
 from tflgpu.runtime.protocols import NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
@@ -167,8 +168,7 @@ class Session:
         """Release every recording; twice is harmless."""
         if not self._closed:
             self._closed = True
-            for step in self._steps:
-                step.recording.close()
+            close_all([step.recording for step in self._steps])
 
 
 def _is_home(value: Value, array: Array) -> bool:
