@@ -210,7 +210,8 @@ class Registry:
             raise DeviceError(f"backend {backend}: {missing}")
         owner = self._owners[backend]
         shipped = owner.distribution == GROUP
-        label = f"backend {backend}" if shipped else f"backend {backend} (plugin {owner})"
+        who = "" if shipped else f" (plugin {owner.name} from {owner.distribution})"
+        label = f"backend {backend}{who}"
         party = Party(label, shipped)
         hook = self._hook(owner, "tflgpu_open_device")
         device = attempt(hook, backend=backend, index=index, options=options)
