@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Refused, describe, shown
+from tflgpu.blame import Failed, Refused, attempt, describe, shown
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
@@ -26,13 +26,15 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
     """
 
     def guarded(name: str, action: Callable[[], _T]) -> _T:
-        # Not every BaseException: a generator of samples calls the suite's code, which has its
-        # own ways out.
         try:
             return action()
-        except (ModelError, UnsupportedError):
+        except KeyboardInterrupt:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if name in ("parse", "infer") and isinstance(error, (ModelError, UnsupportedError)):
+                raise
+            if name == "generate" and not isinstance(error, (Exception, SystemExit)):
+                raise  # it calls what draws its numbers, which has ways out of its own
             raise PluginError(f"plugin {owner}: op {op.name}: {name} {_what(error)}") from error
 
     def parse(fields: Fields) -> Any:
@@ -50,10 +52,9 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         return guarded("samples", lambda: _samples(op.samples()))
 
     def limits(node: Node) -> str | None:
-        try:
-            reason = op.limits(node)
-        except (Exception, SystemExit) as error:  # noqa: BLE001
-            return f"plugin {owner}: op {op.name}: limits {_what(error)}"
+        reason = attempt(op.limits, node)
+        if isinstance(reason, Failed):
+            return f"plugin {owner}: op {op.name}: limits {_what(reason.error)}"
         if reason is None or (isinstance(reason, str) and reason):
             return reason
         return (

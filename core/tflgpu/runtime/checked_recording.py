@@ -143,7 +143,8 @@ class CheckedRecording:
             DeviceError: it failed at that.
         """
         self._closed = True
-        self._given = dict.fromkeys(self._edges)
+        self._given = dict.fromkeys(self._edges, ())
+        self._inputs, self._outputs = (), ()
         self._seen = dict.fromkeys(self._edges, ())
         self._watched: tuple[Any, ...] = ()
         self._party.call("close", self._inner.close)
@@ -179,9 +180,15 @@ class CheckedRecording:
                 raise self._party.broke(f"{one} and {other} share memory")
 
     def _prepare(self) -> None:
-        """What is compared after every run."""
+        """What is compared after every run. The sequences themselves say enough where they are
+        tuples; of our own backends' arrays, the suite shows that they keep shape and type."""
+        self._inputs, self._outputs = self._given["inputs"], self._given["outputs"]
+        self._fixed = isinstance(self._inputs, tuple) and isinstance(self._outputs, tuple)
         self._watched = tuple(
-            (array, array.shape, array.dtype) for arrays in self._seen.values() for array in arrays
+            (array, array.shape, array.dtype)
+            for arrays in self._seen.values()
+            for array in arrays
+            if not self._party.shipped
         )
 
     def _first_run(self) -> None:
@@ -199,10 +206,18 @@ class CheckedRecording:
         self._has_run = True
 
     def _after_run(self) -> None:
-        for side in ("inputs", "outputs"):
-            self._compare(side)
+        try:
+            inner = self._inner
+            same = self._fixed and inner.outputs is self._outputs and inner.inputs is self._inputs
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._party.blame("outputs", error)
+        if not same:
+            for side in ("inputs", "outputs"):
+                self._compare(side)
         for array, shape, dtype in self._watched:
-            if array.shape != shape or array.dtype != dtype:
+            if array.dtype is not dtype or array.shape != shape:
                 raise self._party.broke(
                     f"run made of an array of {dtype}{list(shape)} one of "
                     f"{array.dtype}{list(array.shape)}"
@@ -218,8 +233,6 @@ class CheckedRecording:
             raise
         except BaseException as error:  # noqa: BLE001
             self._party.blame(side, error)
-        if given is self._given[side] and isinstance(given, tuple):
-            return
         seen = self._seen[side]
         if isinstance(given, (list, tuple)) and len(given) == len(seen):
             for now, then in zip(given, seen, strict=True):
