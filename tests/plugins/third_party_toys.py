@@ -188,3 +188,12 @@ ERRORS: Mapping[str, BaseException] = {
     "ours": tflgpu.errors.KernelError("ill-typed"),
     "device": tflgpu.errors.DeviceError("lost"),
 }
+
+
+def raising_hook(error: BaseException) -> Callable[[str], Any]:
+    """The same as a hook of a backend: pluggy reads the names of its arguments."""
+
+    def fail(backend: str) -> Any:
+        raise error
+
+    return fail
