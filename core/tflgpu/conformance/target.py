@@ -76,6 +76,12 @@ class Target:
         """Every op that the registry knows."""
         return self.registry.ops()
 
+    @property
+    def declared(self) -> frozenset[str]:
+        """Ops that there are kernels for; none are known of a device that runs nodes, which is
+        asked of each node."""
+        return frozenset() if isinstance(self.device, NodeDevice) else frozenset(self.kernels.ops)
+
     def site(self, precision: Precision) -> Site:
         """Where kernels are selected. It has no cache to stay in: whatever a precision may store
         as f16 is stored so."""
