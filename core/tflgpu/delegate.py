@@ -189,7 +189,8 @@ class GpuDelegate:
             except OverLimit as error:
                 over[id(error.node)] = str(error)
             except RuleError as error:
-                if self.choice.explicit or not self.options.allow_fallback:
+                known = error.rules <= self._broken_rules.keys()
+                if known or self.choice.explicit or not self.options.allow_fallback:
                     raise
                 _LOG.warning("tflgpu: a kernel rule is left out: %s", error)
                 self._broken_rules.update(dict.fromkeys(error.rules, str(error)))
@@ -260,7 +261,8 @@ class GpuDelegate:
         rules: dict[int, KernelRule] = {}
         for node in part.nodes:
             rule = kernels.select(node, site)
-            assert isinstance(rule, KernelRule)
+            if isinstance(rule, Unsupported):  # a plugin's rule has changed its mind
+                raise OverLimit(node, rule.reason)
             rules[id(node)] = rule
 
         def elementwise(node: Node) -> ElementwiseRule | None:

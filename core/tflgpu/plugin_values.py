@@ -9,7 +9,7 @@ from typing import Any
 import pluggy
 
 from tflgpu.blame import Refused, shown
-from tflgpu.compat.entry import CompatEntry
+from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule
 from tflgpu.ops.base import Accuracy, OpDef
 from tflgpu.passes.base import Pass
@@ -100,6 +100,12 @@ def _check(item: Any) -> None:
         for field in ("extra", "system_hint"):
             if not isinstance(getattr(item, field), str):
                 fail(field, "a text")
+    if isinstance(item, CompatEntry):
+        for field in ("source", "backend", "vendor", "system"):
+            if not isinstance(getattr(item, field), str):
+                fail(field, "a text")
+        if item.verdict is not None and not isinstance(item.verdict, Verdict):
+            fail("verdict", "a Verdict or None")
     if isinstance(item, KernelRule) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
     if isinstance(item, OpDef):

@@ -16,6 +16,8 @@ import third_party_toys as toys
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.runtime.protocols import DispatchTime
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 from third_party_toys import ERRORS, INFO, WANTED, WHO, NodeToy, PlanToy, install, run, with_methods
 
 KINDS = {"nodes": NodeToy, "plans": PlanToy}
@@ -386,3 +388,55 @@ def test_closing_raises(kind: str, error: str, monkeypatch: pytest.MonkeyPatch) 
     install(monkeypatch, toys.hooks(device(kind, close=fails)))
     with pytest.raises(DeviceError, match=f"{WHO}"):
         run()
+
+
+# Lending
+
+
+class Lending(toys.PlanRecording):
+    """Lends what ``lent`` makes of its output."""
+
+    lent: Callable[[Any], Any] = staticmethod(np.copy)
+
+    def lend(self, index: int) -> Any:
+        return self.lent(self._inner.outputs[index])
+
+    def settle(self) -> None:
+        """Nothing moves."""
+
+
+LENT: dict[str, Callable[[Any], Any]] = {
+    "shape": lambda a: a.reshape(-1).copy(),
+    "type": lambda a: a.astype(np.float64),
+    "a list": lambda a: a.tolist(),
+    "read-only": lambda a: _read_only([a.copy()])[0],
+    "strided": lambda a: np.zeros((*a.shape, 2), a.dtype)[..., 0],
+} | {f"raises {name}": toys.raising(error) for name, error in ERRORS.items()}
+SIDE = 300  # what is smaller is copied
+
+
+def _get(lent: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = with_methods(Lending, lent=staticmethod(lent))
+    install(monkeypatch, toys.hooks(device("plans", recording=made)))
+    tensors = [TensorSpec(name, (SIDE, SIDE)) for name in "xy"]
+    spec = ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,))
+    with (
+        tflgpu.GpuDelegate(backend="toy") as delegate,
+        tflgpu.Interpreter(
+            model_content=write_model(spec), experimental_delegates=[delegate]
+        ) as opened,
+    ):
+        opened.allocate_tensors()
+        opened.invoke()
+        return opened.get_tensor(1)
+
+
+def test_lending_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _get(np.copy, monkeypatch).shape == (SIDE, SIDE)
+    assert _get(lambda array: None, monkeypatch).shape == (SIDE, SIDE)
+
+
+@pytest.mark.parametrize("fault", LENT)
+def test_what_is_lent_is_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match=WHO):
+        _get(LENT[fault], monkeypatch)

@@ -277,6 +277,19 @@ def test_an_acceptance_that_is_none(answer: Any, monkeypatch: pytest.MonkeyPatch
     assert re.search(f"{WHO}: rule toy_rule for ToyTwice answered", refusal.reason)
 
 
+def test_an_acceptance_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yes when it is asked whether the device takes the node, and no when the kernel is due."""
+    answers = iter([None])
+    rule = KernelRule("ToyTwice", "toy_rule", _nothing, lambda n, s: next(answers, "not any more"))
+    target = toys.hooks(
+        PlanToy, register_kernels=lambda backend: [rule], register_ops=lambda: [twice()]
+    )
+    install(monkeypatch, target)
+    y, report = run(toys.model(custom="ToyTwice"))
+    np.testing.assert_allclose(y, 2 * WANTED, rtol=1e-6)
+    assert [r.reason for r in report.refusals] == ["not any more"]
+
+
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_acceptance_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = toys.raising(ERRORS[error])

@@ -13,6 +13,7 @@ import pytest
 import third_party_toys as toys
 from tflgpu import choose, plugins
 from tflgpu.cli.app import make_app
+from tflgpu.compat import CompatEntry
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernel.caps import DeviceCaps
@@ -101,6 +102,12 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "a rule of no rank": (
         plugin_of(register_kernels=lambda backend: [_rule(rank=1.5)]), "rank is 1.5"),
     "rules of a dict": (plugin_of(register_kernels=lambda backend: {}), "gave dict"),
+    "a verdict of text": (
+        plugin_of(
+            compat_entries=lambda backend: [CompatEntry(name="a", reason="b", verdict="deny")]
+        ),
+        "verdict is 'deny'",
+    ),
     "entries of text": (plugin_of(compat_entries=lambda backend: ["slow"]), "gave a str"),
 }  # fmt: skip
 REGISTER = {"register_backends": (), "register_ops": (), "register_passes": (),
