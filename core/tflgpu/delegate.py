@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from tflgpu.blame import attempt
 from tflgpu.choose import open_best
 from tflgpu.compat.judge import effective_caps
 from tflgpu.errors import DeviceError, OptionError, StateError, UnsupportedError
@@ -19,7 +20,7 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site, Unsupported
-from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.kernels.registry import KernelRegistry, without_rules
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions
 from tflgpu.partition import Part, Partitioning, partition
@@ -28,6 +29,8 @@ from tflgpu.passes.base import run_passes
 from tflgpu.passes.float_view import FloatView, float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
+from tflgpu.runtime.build import RuleError
+from tflgpu.runtime.checked import close_all
 from tflgpu.runtime.limits import tensor_limits
 from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
 from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Plan, Recording
@@ -56,6 +59,7 @@ class GpuDelegate:
         self.options = _options(options, kwargs)
         self._registry: Registry = registry()
         self._closed = False
+        self._broken_rules: dict[tuple[str, str, str], str] = {}
         self.choice, self._device = open_best(self._registry, self.options)
         if self._device is None:
             for reason in self.choice.reasons:
@@ -97,6 +101,9 @@ class GpuDelegate:
                 refusal where ``allow_fallback`` is off.
             DeviceError: the device could not load a part, and was asked for or ``allow_fallback``
                 is off. Otherwise that part runs on the CPU, which the report and a warning say.
+            PluginError: a plugin's graph pass or op broke its contract; or its kernel rule did,
+                under the same conditions. Otherwise other rules, or the CPU, take its place.
+            GraphError: a plugin's graph pass left a broken graph.
         """
         if self._closed:
             raise StateError("this delegate is closed")
@@ -126,8 +133,7 @@ class GpuDelegate:
             report = self._report(graph, work, parts, steps)
             return Session(work, steps, report, variables)
         except BaseException:
-            for step in steps:
-                step.recording.close()
+            attempt(close_all, [step.recording for step in steps])
             raise
 
     def plans(self, graph: Graph) -> list[Plan]:
@@ -157,7 +163,8 @@ class GpuDelegate:
 
     def _kernels(self) -> KernelRegistry:
         assert self._device is not None
-        return KernelRegistry(self._registry.rules(self._device.info.backend))
+        rules = self._registry.rules(self._device.info.backend)
+        return KernelRegistry(without_rules(rules, self._broken_rules))
 
     def _site(self) -> Site:
         return Site(self.caps, self.precision)
@@ -165,7 +172,8 @@ class GpuDelegate:
     def _prepare(self, graph: Graph) -> FloatView:
         """The graph as it is partitioned: quantized models in their float view, passes run."""
         view = float_view(graph, self._registry.ops())
-        run_passes(view.graph, default_passes(self._registry.passes()))
+        passes = default_passes(self._registry.passes())
+        run_passes(view.graph, passes, self._registry.ops())
         return view
 
     def _planned(self, view: FloatView) -> tuple[Partitioning, list[Plan | None]]:
@@ -182,6 +190,12 @@ class GpuDelegate:
                 plans = [self._plan(p) if p.delegated and kernels else None for p in parts.parts]
             except OverLimit as error:
                 over[id(error.node)] = str(error)
+            except RuleError as error:
+                known = error.rules <= self._broken_rules.keys()
+                if known or self.choice.explicit or not self.options.allow_fallback:
+                    raise
+                _LOG.warning("tflgpu: a kernel rule is left out: %s", error)
+                self._broken_rules.update(dict.fromkeys(error.rules, str(error)))
             else:
                 return parts, plans
 
@@ -249,7 +263,8 @@ class GpuDelegate:
         rules: dict[int, KernelRule] = {}
         for node in part.nodes:
             rule = kernels.select(node, site)
-            assert isinstance(rule, KernelRule)
+            if isinstance(rule, Unsupported):  # a plugin's rule has changed its mind
+                raise OverLimit(node, rule.reason)
             rules[id(node)] = rule
 
         def elementwise(node: Node) -> ElementwiseRule | None:

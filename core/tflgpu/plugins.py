@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
@@ -19,19 +20,26 @@ import attrs
 import pluggy
 
 from tflgpu import hookspecs
+from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
-from tflgpu.errors import DeviceError, PluginError, TflgpuError
+from tflgpu.errors import DeviceError, PluginError
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.ops.registry import merge_ops
+from tflgpu.ops.foreign import checked_op
+from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
+from tflgpu.passes.registry import builtin_passes
+from tflgpu.plugin_values import ask, wrong_probe, wrong_profile
+from tflgpu.runtime.checked import checked_device
+from tflgpu.runtime.party import Party
 from tflgpu.runtime.profile import Profile
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Device, NodeDevice, Plan, Probe
+from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
 GROUP = "tflgpu"
+_RULES = (KernelRule, ElementwiseRule)
 _log = logging.getLogger(__name__)
 
 
@@ -43,11 +51,13 @@ class Plugin:
         name: Of its entry point.
         distribution: The package that brought it.
         target: The module or object whose hooks are called.
+        seconds: How long importing it took.
     """
 
     name: str
     distribution: str
     target: object = attrs.field(eq=False, repr=False)
+    seconds: float = attrs.field(default=0.0, eq=False)
 
     def __str__(self) -> str:
         return f"{self.name} (from {self.distribution})"
@@ -65,10 +75,6 @@ class PluginFailure:
         return f"plugin {self.name} (from {self.distribution}): {self.error}"
 
 
-class _Refused(Exception):
-    """A plugin broke the contract; the text says how."""
-
-
 class Registry:
     """What the plugins bring. Make one with `registry` or `Registry.of`.
 
@@ -76,46 +82,46 @@ class Registry:
     """
 
     def __init__(self, plugins: Iterable[Plugin], failures: Iterable[PluginFailure] = ()) -> None:
-        """Register plugins and collect all that they register.
-
-        Raises:
-            PluginError: two of them bring a backend of the same name.
-        """
+        """Register plugins and collect all that they register. A plugin of which anything is
+        wrong is left out as a whole, and listed in `failures`."""
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._failures = list(failures)
         self._plugins: list[Plugin] = []
-        self._owners: dict[str, Plugin] = {}
         self._lock = threading.Lock()
         self._probes: dict[str, Probe] = {}
-        self._merged: Mapping[str, OpDef] | None = None
 
-        for plugin in sorted(plugins, key=lambda p: (p.distribution, p.name)):
+        for plugin in sorted(plugins, key=lambda p: (str(p.distribution), str(p.name))):
             self._guarded(plugin, self._register, plugin)
-        found: dict[str, BackendInfo] = {}
-        for plugin, infos in self._collect("tflgpu_register_backends", (BackendInfo,)):
-            for info in infos:
-                self._claim(info, plugin)
-                found[info.name] = info
-        self.backends: Mapping[str, BackendInfo] = dict(
-            sorted(found.items(), key=lambda item: (-item[1].rank, item[0]))
-        )
-        self._ops = [
-            (str(plugin), op)
-            for plugin, ops in self._collect("tflgpu_register_ops", (OpDef,))
-            for op in ops
-        ]
-        passes = [p for _, items in self._collect("tflgpu_register_passes", (Pass,)) for p in items]
-        self._passes = tuple(sorted(passes, key=lambda p: (p.phase, p.name)))
-        self._rules: dict[str, tuple[Rule, ...]] = {}
-        for name in self.backends:
-            kinds = (KernelRule, ElementwiseRule)
-            pairs = self._collect("tflgpu_register_kernels", kinds, backend=name)
-            self._rules[name] = tuple(rule for _, rules in pairs for rule in rules)
-        self._compat: dict[str, tuple[CompatEntry, ...]] = {}
-        for name in self.backends:
-            listed = self._collect("tflgpu_compat_entries", (CompatEntry,), backend=name)
-            self._compat[name] = SHIPPED + tuple(e for _, entries in listed for e in entries)
+        backends = self._collect("tflgpu_register_backends", (BackendInfo,))
+        ops = self._collect("tflgpu_register_ops", (OpDef,))
+        passes = self._collect("tflgpu_register_passes", (Pass,))
+        self._refuse_clashes("backend", backends)
+        self._refuse_clashes("op", ops, builtin_ops)
+        self._refuse_clashes("pass", passes, lambda: [p.name for p in builtin_passes()])
+        names = [info.name for _, info in self._usable(backends)]
+        rules = {n: self._collect("tflgpu_register_kernels", _RULES, backend=n) for n in names}
+        entries = {
+            n: self._collect("tflgpu_compat_entries", (CompatEntry,), backend=n) for n in names
+        }
+
+        # Only now is it known which plugins are in use.
+        found = {info.name: (plugin, info) for plugin, info in self._usable(backends)}
+        order = sorted(found, key=lambda n: (-found[n][1].rank, n))
+        self._owners = {name: found[name][0] for name in order}
+        self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
+        own = {op.name: checked_op(op, str(p)) for p, op in self._usable(ops)}
+        self._own_ops: Mapping[str, OpDef] = own
+        self._merged: Mapping[str, OpDef] | None = None
+        marked = [attrs.evolve(item, owner=str(p)) for p, item in self._usable(passes)]
+        self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
+        self._rules: dict[str, tuple[Rule, ...]] = {
+            n: tuple(attrs.evolve(rule, owner=str(p)) for p, rule in self._usable(rules[n]))
+            for n in order
+        }
+        self._compat: dict[str, tuple[CompatEntry, ...]] = {
+            n: SHIPPED + tuple(entry for _, entry in self._usable(entries[n])) for n in order
+        }
 
     @classmethod
     def of(cls, plugins: Mapping[str, object], distribution: str = "explicit") -> Registry:
@@ -144,14 +150,10 @@ class Registry:
         return self._owners[backend].distribution
 
     def ops(self) -> Mapping[str, OpDef]:
-        """All ops, shipped ones and plugins', by name.
-
-        Raises:
-            PluginError: a name is taken twice; names both owners.
-        """
+        """All ops, shipped ones and plugins', by name."""
         with self._lock:
             if self._merged is None:
-                self._merged = merge_ops(self._ops)
+                self._merged = {**builtin_ops(), **self._own_ops}
             return self._merged
 
     def rules(self, backend: str) -> tuple[Rule, ...]:
@@ -194,11 +196,12 @@ class Registry:
     def open_device(
         self, backend: str, index: int, options: DelegateOptions
     ) -> Device | NodeDevice:
-        """Open device ``index`` of a backend.
+        """Open device ``index`` of a backend. It is wrapped (`tflgpu.runtime.checked`), so that
+        whatever goes wrong in it is an error that names the plugin.
 
         Raises:
             DeviceError: there is no such backend, its driver package is missing (the message
-                has the command that installs it), or the device cannot be opened.
+                has the command that installs it), or the device cannot be opened or is none.
             PluginError: the backend's plugin did not answer.
         """
         info = self._known(backend)
@@ -206,19 +209,20 @@ class Registry:
         if missing:
             raise DeviceError(f"backend {backend}: {missing}")
         owner = self._owners[backend]
+        shipped = owner.distribution == GROUP
+        who = "" if shipped else f" (plugin {owner.name} from {owner.distribution})"
+        label = f"backend {backend}{who}"
+        party = Party(label, shipped)
         hook = self._hook(owner, "tflgpu_open_device")
-        device = _attempt(hook, backend=backend, index=index, options=options)
-        if isinstance(device, _Failed):
-            if isinstance(device.error, TflgpuError):
-                raise device.error
+        device = attempt(hook, backend=backend, index=index, options=options)
+        if isinstance(device, Failed):
+            if isinstance(device.error, DeviceError):
+                party.blame("tflgpu_open_device", device.error)
             hint = f"; it may need: {info.system_hint}" if info.system_hint else ""
-            raise DeviceError(
-                f"backend {backend}, device {index}: {device}{hint}"
-            ) from device.error
+            raise DeviceError(f"{label}, device {index}: {device}{hint}") from device.error
         if device is None:
             raise PluginError(f"plugin {owner} has no tflgpu_open_device for backend {backend}")
-        opened: Device | NodeDevice = device
-        return opened
+        return checked_device(device, party, backend, index)
 
     def node_support(self, backend: str, node: Node, site: Site) -> Unsupported | None:
         """The first objection that a plugin has to running a node, None where there is none.
@@ -226,13 +230,16 @@ class Registry:
         A plugin that fails on the question counts as an objection that names it.
         """
         for plugin, hook in self._implementers("tflgpu_node_support"):
-            answer = _attempt(hook, backend=backend, node=node, site=site)
-            if isinstance(answer, _Failed):
+            answer = attempt(hook, backend=backend, node=node, site=site)
+            if isinstance(answer, Failed):
                 return Unsupported(f"plugin {plugin} failed on it: {answer}")
-            if answer is not None and not isinstance(answer, Unsupported):
-                return Unsupported(f"plugin {plugin} answered {answer!r}, not Unsupported or None")
-            if answer is not None:
+            if answer is None:
+                continue
+            if isinstance(answer, Unsupported) and isinstance(answer.reason, str):
                 return answer
+            return Unsupported(
+                f"plugin {plugin} answered {shown(answer)}, not Unsupported with a reason or None"
+            )
         return None
 
     def conformance_profile(self, backend: str) -> Profile:
@@ -244,28 +251,30 @@ class Registry:
         """
         self._known(backend)
         owner = self._owners[backend]
-        answer = _attempt(self._hook(owner, "tflgpu_conformance_profile"), backend=backend)
-        if isinstance(answer, _Failed):
+        answer = attempt(self._hook(owner, "tflgpu_conformance_profile"), backend=backend)
+        if isinstance(answer, Failed):
             raise PluginError(
                 f"plugin {owner} failed in tflgpu_conformance_profile: {answer}"
             ) from answer.error
-        if answer is not None and not isinstance(answer, Profile):
-            raise PluginError(f"plugin {owner} answered {answer!r}, not a Profile or None")
-        return answer or Profile()
+        problem = wrong_profile(answer)
+        if problem is not None:
+            raise PluginError(f"plugin {owner}, tflgpu_conformance_profile: {problem}")
+        profile: Profile = answer or Profile()
+        return profile
 
     def plan_ready(self, backend: str, plan: Plan) -> None:
         """Show a plan to the plugins that watch; one that fails is logged."""
         for plugin, hook in self._implementers("tflgpu_plan_ready"):
-            answer = _attempt(hook, backend=backend, plan=plan)
-            if isinstance(answer, _Failed):
+            answer = attempt(hook, backend=backend, plan=plan)
+            if isinstance(answer, Failed):
                 _log.warning("plugin %s: tflgpu_plan_ready failed: %s", plugin, answer)
 
     def register_commands(self, app: Any) -> tuple[PluginFailure, ...]:
         """Let plugins add to the command line; gives those that failed."""
         failed = []
         for plugin, hook in self._implementers("tflgpu_register_commands"):
-            answer = _attempt(hook, app=app)
-            if isinstance(answer, _Failed):
+            answer = attempt(hook, app=app)
+            if isinstance(answer, Failed):
                 failed.append(PluginFailure(plugin.name, plugin.distribution, str(answer)))
         return tuple(failed)
 
@@ -286,43 +295,80 @@ class Registry:
             return Probe(False, missing)
         owner = self._owners[info.name]
         hook = self._hook(owner, "tflgpu_probe")
-        answer = _attempt(hook, backend=info.name)
-        if isinstance(answer, _Failed):
-            return Probe(False, f"its probe failed: {answer}")
-        if not isinstance(answer, Probe):
-            return Probe(False, f"plugin {owner} answered its probe with {answer!r}")
-        return answer
+        answer = attempt(hook, backend=info.name)
+        if isinstance(answer, Failed):
+            return Probe(False, f"its probe failed (plugin {owner}): {answer}")
+        problem = wrong_probe(answer, info.name)
+        if problem is not None:
+            return Probe(False, f"plugin {owner} {problem}")
+        probe: Probe = answer
+        return probe
 
-    def _claim(self, info: BackendInfo, plugin: Plugin) -> None:
-        other = self._owners.setdefault(info.name, plugin)
-        if other is not plugin:
-            raise PluginError(
-                f"backend {info.name} is registered by plugin {other} and by plugin {plugin}; "
-                "uninstall one of the two"
-            )
+    def _refuse_clashes(
+        self,
+        what: str,
+        found: Iterable[tuple[Plugin, Any]],
+        shipped: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Leave out the plugins that bring what another one, or tflgpu, brings under that name.
+
+        None of them is preferred, so that nobody gets the other one's without noticing. Only what
+        comes with tflgpu stays: nobody takes its place by a name.
+        """
+        owners: dict[str, list[Plugin]] = {}
+        for plugin, item in self._usable(found):
+            owners.setdefault(item.name, []).append(plugin)
+        taken = set(shipped()) if owners else set()
+        for name, plugins in owners.items():
+            others = [str(p) for p in plugins] + (["tflgpu"] if name in taken else [])
+            if len(others) == 1:
+                continue
+            for plugin in dict.fromkeys(plugins):
+                if plugin.distribution != GROUP or plugins.count(plugin) > 1:
+                    text = f"{what} {name} is registered by plugin {' and by '.join(others)}"
+                    self._leave_out(plugin, f"{text}; a name can be taken once")
+
+    def _usable(self, found: Iterable[tuple[Plugin, Any]]) -> list[tuple[Plugin, Any]]:
+        """What of a collection comes from plugins that are still in use."""
+        return [(plugin, item) for plugin, item in found if plugin in self._plugins]
 
     def _register(self, plugin: Plugin) -> None:
+        if not isinstance(plugin.name, str) or not plugin.name:
+            raise Refused(f"its name is {shown(plugin.name)}, which is no name")
         if any(p.name == plugin.name for p in self._plugins):
-            raise _Refused(f"the name {plugin.name} is taken by another plugin")
+            raise Refused(f"the name {plugin.name} is taken by another plugin")
         if self._manager.is_registered(plugin.target):
-            raise _Refused("it is registered under another name already")
+            raise Refused("it is registered under another name already")
         hash(plugin.target)  # pluggy keeps sets of plugins, but would only notice later
+        known = [n for n in vars(hookspecs) if n.startswith("tflgpu_")]
+        hooks = [n for n in known if self._manager.parse_hookimpl_opts(plugin.target, n)]
+        unmarked = [n for n in known if n not in hooks and hasattr(plugin.target, n)]
+        if unmarked:
+            raise Refused(f"{', '.join(unmarked)} lacks @hookimpl (tflgpu.hookspecs.hookimpl)")
         self._plugins.append(plugin)
         self._manager.register(plugin.target, plugin.name)
         # Right after each plugin, so that a misspelt hook is blamed on the one that has it.
         self._manager.check_pending()
+        if not hooks:
+            raise Refused(
+                "it has no hooks; tflgpu.hookspecs lists those that there are, and each is marked "
+                "with @hookimpl"
+            )
 
     def _guarded(self, plugin: Plugin, action: Callable[..., object], *args: object) -> bool:
         """Do something with a plugin; whatever it throws makes it a failed one."""
-        answer = _attempt(action, *args)
-        if not isinstance(answer, _Failed):
+        answer = attempt(action, *args)
+        if not isinstance(answer, Failed):
             return True
-        self._failures.append(PluginFailure(plugin.name, plugin.distribution, str(answer)))
+        self._leave_out(plugin, str(answer))
+        return False
+
+    def _leave_out(self, plugin: Plugin, why: str) -> None:
+        self._failures.append(PluginFailure(str(plugin.name), plugin.distribution, why))
         if plugin in self._plugins:
             self._plugins.remove(plugin)
             if self._manager.is_registered(plugin.target):
                 self._manager.unregister(plugin.target)
-        return False
 
     def _hook(self, plugin: Plugin, name: str) -> pluggy.HookCaller:
         """A hook that reaches one plugin only."""
@@ -335,57 +381,14 @@ class Registry:
 
     def _collect(
         self, name: str, kinds: tuple[type, ...], **arguments: object
-    ) -> list[tuple[Plugin, list[Any]]]:
-        """What each plugin's registration hook gives; one that fails is dropped."""
-        found: list[tuple[Plugin, list[Any]]] = []
+    ) -> list[tuple[Plugin, Any]]:
+        """What each plugin's registration hook gives; one that fails is left out."""
+        found: list[tuple[Plugin, Any]] = []
         for plugin, hook in self._implementers(name):
             items: list[Any] = []
-            if self._guarded(plugin, _ask, hook, kinds, arguments, items):
-                found.append((plugin, items))
+            if self._guarded(plugin, ask, hook, kinds, arguments, items):
+                found += [(plugin, item) for item in items]
         return found
-
-
-def _ask(
-    hook: pluggy.HookCaller, kinds: tuple[type, ...], arguments: Mapping[str, object], to: list[Any]
-) -> None:
-    """Call a registration hook and append what it lists to ``to``, checked."""
-    wanted = " or ".join(k.__name__ for k in kinds)
-    for answer in hook(**arguments):
-        if not isinstance(answer, (list, tuple)):
-            raise _Refused(f"{hook.name} gave {type(answer).__name__}, not a list of {wanted}")
-        for item in answer:
-            if not isinstance(item, kinds):
-                raise _Refused(f"{hook.name} gave a {type(item).__name__}, not a {wanted}")
-            if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
-                raise _Refused(
-                    f"backend {item.name} is written for API version {item.api_version}, this "
-                    f"tflgpu has {API_VERSION}; upgrade the older of the two"
-                )
-        to.extend(answer)
-
-
-@attrs.frozen
-class _Failed:
-    """What a plugin threw, as a value."""
-
-    error: BaseException
-
-    def __str__(self) -> str:
-        if isinstance(self.error, _Refused):
-            return str(self.error)
-        kind, text = type(self.error).__name__, str(self.error)
-        return f"{kind}: {text}" if text else kind
-
-
-def _attempt(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The one place where any exception of a plugin is caught; it comes back as a value.
-
-    SystemExit too: a plugin that calls sys.exit must not end the host.
-    """
-    try:
-        return action(*args, **kwargs)
-    except (Exception, SystemExit) as error:  # noqa: BLE001
-        return _Failed(error)
 
 
 def missing_driver(info: BackendInfo) -> str | None:
@@ -410,12 +413,15 @@ def _load_entry_points() -> tuple[list[Plugin], list[PluginFailure]]:
     plugins: list[Plugin] = []
     failures: list[PluginFailure] = []
     for entry in entry_points(group=GROUP):
-        distribution = entry.dist.name if entry.dist is not None else "an unknown distribution"
-        target = _attempt(entry.load)
-        if isinstance(target, _Failed):
+        found = attempt(lambda entry=entry: entry.dist.name)
+        distribution = found if isinstance(found, str) else "an unknown distribution"
+        start = time.perf_counter()
+        target = attempt(entry.load)
+        if isinstance(target, Failed):
             failures.append(PluginFailure(entry.name, distribution, str(target)))
         else:
-            plugins.append(Plugin(entry.name, distribution, target))
+            seconds = time.perf_counter() - start
+            plugins.append(Plugin(entry.name, distribution, target, seconds))
     return plugins, failures
 
 
@@ -424,13 +430,12 @@ _registry_lock = threading.Lock()
 
 
 def registry() -> Registry:
-    """The registry of the installed plugins, made at the first call.
-
-    Raises:
-        PluginError: two plugins bring a backend of the same name.
-    """
+    """The registry of the installed plugins, made at the first call. Those that cannot be used
+    are warned of, once."""
     global _registry
     with _registry_lock:
         if _registry is None:
             _registry = Registry(*_load_entry_points())
+            for failure in _registry.failures:
+                _log.warning("tflgpu: %s", failure)
         return _registry

@@ -24,6 +24,15 @@ class Opened:
 
     info: DeviceInfo
     caps: DeviceCaps
+    alignment: int = 64
+
+    def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
+        """Nothing is loaded by the command."""
+        raise AssertionError
+
+    def source(self, kernel: Any) -> str:
+        """Nor printed."""
+        return ""
 
     def close(self) -> None:
         """Nothing to release."""

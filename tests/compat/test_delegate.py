@@ -181,7 +181,8 @@ class TestPartsThatDoNotLoad:
         with tflgpu.GpuDelegate() as delegate, caplog.at_level(logging.WARNING, "tflgpu"):
             y, report = run(model, delegate)
         check(y)
-        reason = "toy device 0 (Toy GPU) could not load it: the compiler gave up"
+        who = "backend toy (plugin toy from explicit)"
+        reason = f"toy device 0 (Toy GPU) could not load it: {who}: the compiler gave up"
         assert [(r.node, r.op, r.reason) for r in report.refusals] == [
             (0, "TANH", reason),
             (1, "FULLY_CONNECTED", reason),

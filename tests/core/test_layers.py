@@ -16,12 +16,13 @@ MAX_LINES = 450
 # A module imports only from its own layer and from lower ones. Names are the longest dotted
 # prefix under `tflgpu` that is listed; a new module needs a place here.
 LAYERS = (
-    ("errors",),
+    ("errors", "blame"),
     ("ir",),
     ("tflite", "kernel"),
     ("options", "ops", "kernels", "tflite.build"),
     ("passes", "work", "partition"),
     ("runtime", "hookspecs", "compat", "serialize"),
+    ("plugin_values",),
     ("plugins",),
     ("choose", "compat.device_list", "delegate"),
     ("interpreter", "litert"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,24 @@ class Hooks:
         setattr(self, f"tflgpu_{name}", hookimpl(function))
 
 
+class ToyDevice:
+    """As much of a device as opening one looks at."""
+
+    caps, alignment = DeviceCaps(), 64
+
+    def __init__(self, backend: str, index: int, options: DelegateOptions) -> None:
+        self.info, self.options = DeviceInfo(backend, index, "a toy"), options
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Any:
+        raise NotImplementedError
+
+    def source(self, kernel: Any) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
 def backend(name: str = "toy", rank: int = 0, **fields: Any) -> Hooks:
     """A plugin with one backend that has one device."""
     info = BackendInfo(name, API_VERSION, rank=rank, **fields)
@@ -47,7 +66,7 @@ def backend(name: str = "toy", rank: int = 0, **fields: Any) -> Hooks:
         return Probe(True, "", (device,)) if backend == name else None
 
     def open_device(backend: str, index: int, options: DelegateOptions) -> Any:
-        return (name, index, options) if backend == name else None
+        return ToyDevice(backend, index, options) if backend == name else None
 
     return Hooks(register_backends=lambda: [info], probe=probe, open_device=open_device)
 
@@ -71,7 +90,8 @@ class TestLoading:
         assert registry.probe("low").devices[0].backend == "low"
         options = DelegateOptions()
         opened: Any = registry.open_device("low", 3, options)
-        assert opened == ("low", 3, options)
+        assert (opened.info.backend, opened.info.index) == ("low", 3)
+        assert opened.options is options
 
     def test_a_failing_registration_drops_only_its_Hooks(self) -> None:
         def burn() -> list[BackendInfo]:
@@ -129,10 +149,28 @@ class TestLoading:
         assert [f.name for f in registry.failures] == ["bad"]
         assert registry.probe("toy").available
 
-    def test_a_clash_of_backends_names_both_distributions(self) -> None:
-        both = [Plugin("a", "dist-one", backend()), Plugin("b", "dist-two", backend())]
-        with pytest.raises(PluginError, match=r"toy.*dist-one.*dist-two"):
-            Registry(both)
+    def test_a_clash_of_backends_names_both_distributions_and_the_rest_goes_on(self) -> None:
+        plugins = [Plugin("a", "dist-one", backend()), Plugin("b", "dist-two", backend()),
+                   Plugin("c", "dist-three", backend("other"))]  # fmt: skip
+        registry = Registry(plugins)
+        assert list(registry.backends) == ["other"]
+        assert sorted(f.distribution for f in registry.failures) == ["dist-one", "dist-two"]
+        for failure in registry.failures:
+            assert re.search(r"backend toy .*dist-one.*dist-two", failure.error)
+        with pytest.raises(DeviceError, match=r"no backend 'toy'.*dist-one.*dist-two"):
+            registry.probe("toy")
+
+    def test_nobody_takes_the_place_of_a_shipped_backend(self) -> None:
+        registry = Registry([Plugin("a", "dist-one", backend()), Plugin("b", "tflgpu", backend())])
+        assert registry.distribution("toy") == "tflgpu"
+        assert [f.distribution for f in registry.failures] == ["dist-one"]
+
+    def test_a_backend_that_one_plugin_registers_twice(self) -> None:
+        toy, info = backend(), BackendInfo("toy", API_VERSION)
+        toy.set("register_backends", lambda: [info, info])
+        registry = Registry.of({"twice": toy, "good": backend("other")})
+        assert list(registry.backends) == ["other"]
+        assert "registered by plugin twice" in registry.failures[0].error
 
     def test_the_same_plugin_name_twice(self) -> None:
         both = [Plugin("a", "dist-one", backend()), Plugin("a", "dist-two", backend("other"))]
@@ -263,7 +301,7 @@ class TestOpening:
             raise OSError("no such card")
 
         toy.set("open_device", explode)
-        with pytest.raises(DeviceError, match=r"toy, device 2.*no such card.*apt install toys"):
+        with pytest.raises(DeviceError, match=r"toy .*, device 2.*no such card.*apt install toys"):
             Registry.of({"toy": toy}).open_device("toy", 2, DelegateOptions())
 
     def test_a_backend_that_does_not_answer(self) -> None:
@@ -280,8 +318,11 @@ class TestRegistrations:
 
     def test_a_clash_of_ops_names_both(self) -> None:
         both = {n: Hooks(register_ops=lambda: [custom_op("MyOp")]) for n in ("one", "two")}
-        with pytest.raises(PluginError, match=r"MyOp.*one.*two"):
-            Registry.of(both).ops()
+        registry = Registry.of(both)
+        assert "MyOp" not in registry.ops()
+        for failure in registry.failures:
+            assert re.search(r"MyOp.*one.*two", failure.error)
+        assert len(registry.failures) == 2
 
     def test_rules_belong_to_a_backend(self) -> None:
         rule = KernelRule("ABS", "fast_abs", lambda low: None, rank=5)

@@ -14,8 +14,11 @@ from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.errors import TflgpuError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Registry, registry
+from tflgpu.plugins import Plugin, Registry, registry
 from tflgpu.runtime.protocols import DeviceInfo
+
+#: Seconds from which on the import of a plugin is worth a word.
+_SLOW_IMPORT = 1.0
 
 
 @attrs.frozen
@@ -51,10 +54,20 @@ def devices(
     _show_missing(known)
     for failure in known.failures:
         console.warn(str(failure))
+    for plugin in _slow(known):
+        console.warn(
+            f"plugin {plugin} took {plugin.seconds:.1f} s to import; it should import its driver "
+            "when a device is opened"
+        )
     chosen = f"{device.backend} device {device.index}, {device.name}" if device else "none"
     console.say(f"GpuDelegate() would choose: {chosen}")
     for reason in reasons:
         console.say(f"  {reason}")
+
+
+def _slow(known: Registry) -> list[Plugin]:
+    """Plugins that every program waits for."""
+    return [p for p in known.plugins if p.seconds > _SLOW_IMPORT]
 
 
 def _devices(known: Registry, backend: str) -> list[_Found]:
@@ -66,20 +79,20 @@ def _open(known: Registry, info: DeviceInfo) -> _Found:
     """Whether a device works is only known once it is open."""
     try:
         device = known.open_device(info.backend, info.index, DelegateOptions())
+        caps = device.caps
+        device.close()
     except TflgpuError as error:
         return _Found(info, None, str(error))
-    caps = device.caps
-    device.close()
     return _Found(info, effective_caps(caps, judge(info, known.compat_entries(info.backend))))
 
 
 def _choice(known: Registry) -> tuple[DeviceInfo | None, tuple[str, ...]]:
     try:
         choice, device = open_best(known, DelegateOptions())
+        if device is not None:
+            device.close()
     except TflgpuError as error:  # TFLGPU_BACKEND asks for one that is not there
         return None, (str(error),)
-    if device is not None:
-        device.close()
     return choice.device, choice.reasons
 
 
@@ -131,6 +144,10 @@ def _as_json(
     return {
         "backends": backends,
         "failed_plugins": [attrs.asdict(f) for f in known.failures],
+        "slow_plugins": [
+            {"name": p.name, "distribution": p.distribution, "import_seconds": p.seconds}
+            for p in _slow(known)
+        ],
         "chosen": None if chosen is None else attrs.asdict(chosen),
         "reasons": list(reasons),
     }

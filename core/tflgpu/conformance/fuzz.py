@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tflgpu.conformance.check import Check, Outcome
+from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.generate import generate, source_of
 from tflgpu.conformance.generators import GENERATORS
 from tflgpu.conformance.op_checks import Question, ask, judge
+from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
 from tflgpu.conformance.target import Target
 from tflgpu.errors import TflgpuError
@@ -58,6 +59,11 @@ def generated_checks(ops: Iterable[OpDef]) -> list[Check]:
 
 
 def _check(op: OpDef, target: Target) -> Outcome:
+    missing = missing_package()
+    if missing is not None:
+        return NotApplicable(missing)
+    if not op.generate and not op.samples():
+        return NotApplicable(f"{op.name} has no samples")
     precisions = [p for p in Precision if target.lacks(p) is None]
     ways = [Tensors.EDGE] if isinstance(target.device, NodeDevice) else list(Tensors)
 

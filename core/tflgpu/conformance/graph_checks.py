@@ -93,7 +93,7 @@ def _passes(target: Target, seed: int, precision: Precision) -> Outcome:
     """After the graph passes, plugins' included."""
     graph = random_graph(target.ops, seed, steps=13)
     work = graph.copy()
-    run_passes(work, default_passes(target.registry.passes()))
+    run_passes(work, default_passes(target.registry.passes()), target.ops)
     refused = _whole(target, work, precision)
     if refused is not None:
         return refused

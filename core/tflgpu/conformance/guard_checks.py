@@ -41,6 +41,8 @@ def _guards(op: OpDef, target: Target) -> Outcome:
     refused: Unsupported | None = None
     done = 0
     samples = list(op.samples())
+    if not samples:
+        return NotApplicable(f"{op.name} has no samples")
     for i, sample in enumerate([samples[0], samples[len(samples) // 2], samples[-1]]):
         tensors = Tensors.INTERNAL if i % 2 else Tensors.EDGE
         case = Question(op, sample, Precision.F32, tensors).case()

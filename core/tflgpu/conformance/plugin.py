@@ -5,6 +5,7 @@ Imports nothing heavy: it is there in every pytest session, whatever that is abo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help="random cases an op in level 3; by default a few that are always the same",
     )
+    group.addoption(
+        "--tflgpu-require-ops", metavar="N|NAMES", default="",
+        help="fail unless the device ran cases of so many ops, or of these (RELU,CONV_2D)",
+    )  # fmt: skip
     group.addoption("--tflgpu-report", metavar="FILE", help="write what is supported as JSON")
 
 
@@ -39,18 +44,50 @@ def keep_report(config: pytest.Config, report: Report) -> None:
     config.stash[_REPORT] = report
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the suite is asked for by its name, say in a sentence what it lacks."""
+    if any(str(arg).startswith("tflgpu.conformance") for arg in config.args):
+        from tflgpu.conformance.requirements import missing_package
+
+        missing = missing_package(config.getoption("--tflgpu-level"))
+        if missing:
+            raise pytest.UsageError(missing)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that covers less than was demanded has failed."""
+    report = session.config.stash.get(_REPORT, None)
+    if report is not None and _lacking(report, session.config):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Say how many cases were refused, and why."""
+) -> Iterator[None]:
+    """Say how much was covered, and why not more: last of all, below what pytest lists."""
+    yield
     report = config.stash.get(_REPORT, None)
     if report is None:
         return
+    from tflgpu.conformance.summary import summary
+
     device = report.device
     terminalreporter.section(f"{device.backend} device {device.index}: {device.name}")
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(report.counts.items()))
-    terminalreporter.line(counts or "nothing ran")
-    if report.tolerance_scale != 1:
-        terminalreporter.line(f"tolerances were widened by {report.tolerance_scale:g}")
-    for reason, count in report.refusals.most_common():
-        terminalreporter.line(f"refused {count}: {reason}")
+    for line, matters in summary(report):
+        terminalreporter.write_line(line, yellow=matters, bold=matters)
+    lacking = _lacking(report, config)
+    if lacking:
+        terminalreporter.write_line(f"FAILED --tflgpu-require-ops: {lacking}", red=True, bold=True)
+
+
+def _lacking(report: Report, config: pytest.Config) -> str:
+    """What --tflgpu-require-ops demands and was not run, "" where nothing is."""
+    wanted = config.getoption("--tflgpu-require-ops")
+    if not wanted:
+        return ""
+    if wanted.isdigit():
+        there = len(report.ran)
+        return f"{there} ops ran, {wanted} are demanded" if there < int(wanted) else ""
+    names = [name for name in wanted.split(",") if name not in report.ran]
+    return f"no case ran of {', '.join(names)}" if names else ""

@@ -13,13 +13,26 @@ from tflgpu.conformance.check import LEVELS, Check
 from tflgpu.conformance.suite import Verdict
 from tflgpu.runtime.protocols import DeviceInfo
 
+#: Statuses of cases whose numbers were looked at.
+_RAN = ("passed", "expected", "failed")
+_OP_LEVELS = (LEVELS.index("ops"), LEVELS.index("generated"))
+
 
 @attrs.define
 class Report:
-    """Verdicts, counted."""
+    """Verdicts, counted.
+
+    Attributes:
+        device: What was tested.
+        tolerance_scale: Factor on every tolerance.
+        ops: Every op that the suite has cases of.
+        declared: Ops that there are kernels for on the device, as far as is known before asking.
+    """
 
     device: DeviceInfo
     tolerance_scale: float = 1.0
+    ops: frozenset[str] = frozenset()
+    declared: frozenset[str] = frozenset()
     _verdicts: list[tuple[Check, Verdict]] = attrs.Factory(list)
 
     def add(self, check: Check, verdict: Verdict) -> None:
@@ -36,18 +49,72 @@ class Report:
         """Reasons for refusals, with how many cases each stands for."""
         return Counter(v.detail for _, v in self._verdicts if v.status == "refused")
 
+    @property
+    def levels(self) -> dict[str, Counter[str]]:
+        """Verdicts by status, of every level that was asked about."""
+        found: dict[str, Counter[str]] = {name: Counter() for name in LEVELS}
+        for check, verdict in self._verdicts:
+            found[LEVELS[check.level]][verdict.status] += 1
+        return {name: counts for name, counts in found.items() if counts}
+
+    @property
+    def ran(self) -> frozenset[str]:
+        """Ops of which the device ran a case of level 2 or 3, right or wrong."""
+        return frozenset(
+            check.op
+            for check, verdict in self._verdicts
+            if check.op and check.level in _OP_LEVELS and verdict.status in _RAN
+        )
+
+    @property
+    def idle_levels(self) -> list[str]:
+        """Levels that were asked about and of which nothing ran."""
+        return [n for n, counts in self.levels.items() if not ran_of(counts)]
+
+    @property
+    def hollow(self) -> dict[str, str]:
+        """Ops that are declared, and every case of which was refused: with the first reason."""
+        found: dict[str, str] = {}
+        for check, verdict in self._verdicts:
+            if verdict.status == "refused" and check.op in self.declared - self.ran:
+                found.setdefault(check.op, verdict.detail)
+        return found
+
+    def reasons(self, level: str) -> Counter[str]:
+        """Why cases of a level did not run, with how many each reason stands for."""
+        return Counter(
+            v.detail for c, v in self._verdicts if LEVELS[c.level] == level and v.status not in _RAN
+        )
+
+    def coverage(self) -> dict[str, Any]:
+        """How much of what there is was run, for ``support.json``."""
+        counts = self.counts
+        return {
+            "ops": {"ran": len(self.ran), "of": len(self.ops)},
+            "cases": {"ran": ran_of(counts), "of": sum(counts.values())},
+            "levels": {
+                name: {
+                    "ran": ran_of(of_level),
+                    "of": sum(of_level.values()),
+                    "not_run": dict(self.reasons(name).most_common()),
+                }
+                for name, of_level in self.levels.items()
+            },
+            "nothing_ran_of": self.idle_levels,
+            "declared_and_refused": self.hollow,
+        }
+
     def as_json(self) -> dict[str, Any]:
-        """Op -> backend -> how far it is supported, and the counts of every level."""
-        levels: dict[str, Counter[str]] = {name: Counter() for name in LEVELS}
+        """Op -> backend -> how far it is supported, the counts of every level, the coverage."""
         ops: dict[str, list[Verdict]] = {}
         for check, verdict in self._verdicts:
-            levels[LEVELS[check.level]][verdict.status] += 1
             if check.level == LEVELS.index("ops"):
                 ops.setdefault(check.op, []).append(verdict)
         return {
             "device": attrs.asdict(self.device),
             "tolerance_scale": self.tolerance_scale,
-            "levels": {name: dict(sorted(c.items())) for name, c in levels.items() if c},
+            "coverage": self.coverage(),
+            "levels": {name: dict(sorted(c.items())) for name, c in self.levels.items()},
             "ops": {
                 op: {self.device.backend: support(verdicts)} for op, verdicts in sorted(ops.items())
             },
@@ -68,6 +135,11 @@ class Report:
         for op, of_backend in own["ops"].items():
             merged["ops"].setdefault(op, {}).update(of_backend)
         path.write_text(json.dumps(merged, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def ran_of(counts: Counter[str]) -> int:
+    """How many of some verdicts are of cases that the device ran, right or wrong."""
+    return sum(counts[status] for status in _RAN)
 
 
 def support(verdicts: list[Verdict]) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class Suite:
         expectations = read_expectations(profile.expectations)
         return cls(checks, match_expectations(expectations, (c.id for c in checks)))
 
+    @property
+    def ops(self) -> frozenset[str]:
+        """Every op that there are cases of."""
+        return frozenset(c.op for c in self.checks if c.op)
+
     def select(self, levels: Collection[int] = ()) -> Sequence[Check]:
         """The checks of some levels, of all where none is named."""
         wanted = set(levels or range(len(LEVELS)))
@@ -69,7 +74,7 @@ class Suite:
         expectation = self.expected.get(check.id)
         try:
             outcome: Outcome = check.run(target)
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             if expectation is not None:
                 return Verdict("expected", str(expectation))
             known = isinstance(error, (AssertionError, TflgpuError))

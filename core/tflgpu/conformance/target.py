@@ -17,6 +17,7 @@ from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
+from tflgpu.runtime.checked import unchecked
 from tflgpu.runtime.limits import tensor_limits
 from tflgpu.runtime.protocols import Device, NodeDevice
 
@@ -60,7 +61,8 @@ class Target:
             DeviceError: there is no such backend or device, or it cannot be opened.
             PluginError: the backend's plugin did not answer, or its profile is wrong.
         """
-        device = registry.open_device(backend, index, DelegateOptions())
+        # As its backend made it: what a wrapper mends would not be found.
+        device = unchecked(registry.open_device(backend, index, DelegateOptions()))
         scale = registry.conformance_profile(backend).tolerance_scale
         return cls(registry, backend, index, device, scale, examples)
 
@@ -73,6 +75,12 @@ class Target:
     def ops(self) -> Mapping[str, OpDef]:
         """Every op that the registry knows."""
         return self.registry.ops()
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """Ops that there are kernels for; none are known of a device that runs nodes, which is
+        asked of each node."""
+        return frozenset() if isinstance(self.device, NodeDevice) else frozenset(self.kernels.ops)
 
     def site(self, precision: Precision) -> Site:
         """Where kernels are selected. It has no cache to stay in: whatever a precision may store

@@ -10,6 +10,7 @@ import pytest
 from tflgpu.conformance.check import LEVELS, Check
 from tflgpu.conformance.plugin import keep_report
 from tflgpu.conformance.report import Report
+from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import Target
 from tflgpu.errors import TflgpuError
@@ -18,6 +19,7 @@ from tflgpu.plugins import registry
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test a check of the named backend; without a name, one a backend that says how."""
+    _check_requirements(metafunc.config)
     backend = metafunc.config.getoption("--tflgpu-backend")
     if "listed" in metafunc.fixturenames:
         metafunc.parametrize("listed", [] if backend else list(registry().backends))
@@ -35,6 +37,13 @@ def _checks(config: pytest.Config, backend: str) -> list[Check]:
         return list(Suite.of(registry(), backend).select(levels))
     except TflgpuError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _check_requirements(config: pytest.Config) -> None:
+    """What the suite needs is not the backend's to bring."""
+    missing = missing_package(config.getoption("--tflgpu-level"))
+    if missing:
+        raise pytest.UsageError(missing)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +67,9 @@ def suite(pytestconfig: pytest.Config) -> Suite:
 
 
 @pytest.fixture(scope="module")
-def report(pytestconfig: pytest.Config, target: Target) -> Iterator[Report]:
+def report(pytestconfig: pytest.Config, target: Target, suite: Suite) -> Iterator[Report]:
     """Verdicts, shown and written at the end."""
-    made = Report(target.device.info, target.tolerance_scale)
+    made = Report(target.device.info, target.tolerance_scale, suite.ops, declared=target.declared)
     keep_report(pytestconfig, made)
     yield made
     path = pytestconfig.getoption("--tflgpu-report")

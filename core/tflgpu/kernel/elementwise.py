@@ -32,4 +32,5 @@ def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
 
 def as_kernel_rule(rule: ElementwiseRule) -> KernelRule:
     """The stand-alone form of an elementwise rule."""
-    return KernelRule(rule.op, "elementwise", elementwise_kernel(rule.expr), rule.accepts, rank=-1)
+    build = elementwise_kernel(rule.expr)
+    return KernelRule(rule.op, "elementwise", build, rule.accepts, rank=-1, owner=rule.owner)

@@ -117,6 +117,7 @@ class Fused:
     node: Node
     expr: ElementwiseExpr
     operand: int  # which of the node's inputs is the value in hand
+    owner: str = ""  # the plugin whose expression it is, "" for a shipped one
 
 
 class Lowering:

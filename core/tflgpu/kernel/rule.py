@@ -11,6 +11,7 @@ from typing import Union
 
 import attrs
 
+from tflgpu.blame import Failed, attempt, shown
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Precision
@@ -51,6 +52,7 @@ class KernelRule:
         rank: Of the rules that accept, the highest rank is taken.
         fuses: Whether ``build`` writes output 0 through `Lowering.write`'s view exactly once
             per element, so that elementwise nodes may join its store.
+        owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
     op: str
@@ -59,15 +61,40 @@ class KernelRule:
     accepts: Accepts = _always
     rank: int = 0
     fuses: bool = True
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"rule {self.name} for {self.op}"
 
 
 @attrs.frozen
 class ElementwiseRule:
-    """An op that is one expression per element: has its own kernel, or joins another's store."""
+    """An op that is one expression per element: has its own kernel, or joins another's store.
+    ``owner`` is as in `KernelRule`."""
 
     op: str
     expr: ElementwiseExpr
     accepts: Accepts = _always
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"elementwise rule for {self.op}"
 
 
 Rule = Union[KernelRule, ElementwiseRule]
+
+
+def refusal_of(rule: Rule, node: Node, site: Site) -> str | None:
+    """Why a rule does not serve a node, None where it does. A plugin's rule that fails on the
+    question, or does not answer it, does not serve the node either."""
+    if not rule.owner:
+        return rule.accepts(node, site)
+    answer = attempt(rule.accepts, node, site)
+    if isinstance(answer, Failed):
+        return f"plugin {rule.owner}: {rule} failed on the question whether it accepts: {answer}"
+    if answer is None or (isinstance(answer, str) and answer):
+        return answer
+    return (
+        f"plugin {rule.owner}: {rule} answered {shown(answer)} to whether it accepts, which is "
+        "neither None nor a reason"
+    )

@@ -7,10 +7,20 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+import attrs
+
 from tflgpu import kernels
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.elementwise import as_kernel_rule
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
+from tflgpu.kernel.rule import (
+    Accepts,
+    ElementwiseRule,
+    KernelRule,
+    Rule,
+    Site,
+    Unsupported,
+    refusal_of,
+)
 
 
 @cache
@@ -21,6 +31,22 @@ def builtin_rules() -> tuple[Rule, ...]:
         loaded = importlib.import_module(f"{kernels.__name__}.{module.name}")
         found.extend(getattr(loaded, "RULES", ()))
     return tuple(found)
+
+
+def without_rules(
+    rules: Sequence[Rule], broken: Mapping[tuple[str, str, str], str]
+) -> tuple[Rule, ...]:
+    """The rules, of which some say no to everything: by (owner, op, name), with the reason."""
+    found = []
+    for rule in rules:
+        name = rule.name if isinstance(rule, KernelRule) else "elementwise"
+        reason = broken.get((rule.owner, rule.op, name))
+        found.append(rule if reason is None else attrs.evolve(rule, accepts=_refuse(reason)))
+    return tuple(found)
+
+
+def _refuse(reason: str) -> Accepts:
+    return lambda node, site: reason
 
 
 class KernelRegistry:
@@ -49,7 +75,7 @@ class KernelRegistry:
         """The best rule that accepts a node, or why none does."""
         refusals: list[str] = []
         for rule in self._rules.get(node.op, ()):
-            reason = rule.accepts(node, site)
+            reason = refusal_of(rule, node, site)
             if reason is None:
                 return rule
             if reason not in refusals:
@@ -65,6 +91,6 @@ class KernelRegistry:
         if isinstance(chosen, Unsupported) or chosen.name != "elementwise":
             return None
         for rule in self._elementwise.get(node.op, ()):
-            if rule.accepts(node, site) is None:
+            if refusal_of(rule, node, site) is None:
                 return rule
         return None

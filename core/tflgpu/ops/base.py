@@ -261,6 +261,7 @@ class OpDef:
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
             the samples, which is enough where operands of any size fit together.
+        owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
     name: str
@@ -278,6 +279,7 @@ class OpDef:
     is_view: bool = False
     shape_only: bool = False
     generate: Callable[[Draw], Sample] | None = None
+    owner: str = attrs.field(default="", eq=False)
 
 
 @attrs.frozen

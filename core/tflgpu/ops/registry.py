@@ -1,10 +1,10 @@
-"""Every op there is: the modules of `tflgpu.ops`, and what plugins register."""
+"""Every op that tflgpu ships: the modules of `tflgpu.ops`. Plugins' join them in `tflgpu.plugins`."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from tflgpu import ops
@@ -23,19 +23,3 @@ def builtin_ops() -> Mapping[str, OpDef]:
                 raise PluginError(f"op {op.name} is defined twice in {ops.__name__}")
             found[op.name] = op
     return found
-
-
-def merge_ops(extra: Iterable[tuple[str, OpDef]]) -> Mapping[str, OpDef]:
-    """The shipped ops and those of plugins, given as (owner, op).
-
-    Raises:
-        PluginError: a name is taken; the message names both owners.
-    """
-    merged = dict(builtin_ops())
-    owners = dict.fromkeys(merged, "tflgpu")
-    for owner, op in extra:
-        if op.name in merged:
-            raise PluginError(f"op {op.name} is registered by {owners[op.name]} and by {owner}")
-        merged[op.name] = op
-        owners[op.name] = owner
-    return merged

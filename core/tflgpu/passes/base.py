@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from tflgpu.errors import GraphError
+from tflgpu.blame import Failed, attempt, shown
+from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
+from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.foreign import Snapshot, check_edits
 
 _MAX_ROUNDS = 50
 
@@ -24,22 +27,34 @@ class Pass:
         phase: Passes of a lower phase reach their fixpoint before those of a higher one run. The
             shipped ones: 0 tidies up, 10 recognizes layers, 20 folds into filters what 10 left,
             30 fuses activations.
+        owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
     name: str
     run: Callable[[Graph], int]
     phase: int = 0
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"{self.name} of plugin {self.owner}" if self.owner else self.name
 
 
-def run_passes(graph: Graph, passes: Sequence[Pass]) -> dict[str, int]:
+def run_passes(
+    graph: Graph, passes: Sequence[Pass], ops: Mapping[str, OpDef] | None = None
+) -> dict[str, int]:
     """Run passes phase by phase, each phase to a fixpoint; gives the edits by pass name.
 
     The graph is pruned and verified after every pass that changed it. A graph with a node that
     nothing can run stays as it is: nobody will run it, and the shapes that follow from such a node
     are placeholders, which a pass would take for the truth.
 
+    Of a plugin's pass nothing is believed: what it did is found by looking, and with ``ops`` the
+    shapes of the nodes that it made or changed are inferred anew.
+
     Raises:
-        GraphError: a pass broke the graph, or a phase does not settle; names the pass.
+        GraphError: a pass broke the graph, or a phase does not settle; names the pass, and its
+            plugin.
+        PluginError: a plugin's pass raised, or did not say how much it edited.
     """
     counts = {p.name: 0 for p in passes}
     if any(unknown_reason(node.attrs) is not None or not node.shapes_known for node in graph):
@@ -47,17 +62,50 @@ def run_passes(graph: Graph, passes: Sequence[Pass]) -> dict[str, int]:
     for phase in sorted({p.phase for p in passes}):
         active = [p for p in passes if p.phase == phase]
         for _ in range(_MAX_ROUNDS):
-            edits = 0
+            restless = []
             for item in active:
-                made = item.run(graph)
+                made = _run_foreign(graph, item, ops) if item.owner else _run(graph, item)
                 if made:
                     counts[item.name] += made
-                    edits += made
-                    graph.prune()
-                    verify(graph, item.name)
-            if not edits:
+                    restless.append(str(item))
+            if not restless:
                 break
         else:
-            names = ", ".join(p.name for p in active)
-            raise GraphError(f"graph {graph.name}: passes {names} do not settle")
+            raise GraphError(
+                f"graph {graph.name}: passes {', '.join(restless)} do not settle: they still "
+                f"edit it after {_MAX_ROUNDS} rounds"
+            )
     return counts
+
+
+def _run(graph: Graph, item: Pass) -> int:
+    """A pass of ours, with its tests behind it."""
+    made = item.run(graph)
+    if made:
+        graph.prune()
+        verify(graph, item.name)
+    return made
+
+
+def _run_foreign(graph: Graph, item: Pass, ops: Mapping[str, OpDef] | None) -> int:
+    """A plugin's pass."""
+    where = f"pass {item}, on graph {graph.name}"
+    before = Snapshot.of(graph)
+    made = attempt(item.run, graph)
+    if isinstance(made, Failed):
+        raise PluginError(f"{where}: it raised {made}") from made.error
+    if isinstance(made, bool) or not isinstance(made, int) or made < 0:
+        raise PluginError(
+            f"{where}: it returned {shown(made)}; a pass returns how many edits it made, 0 where "
+            "there is nothing left to do"
+        )
+    edited = attempt(check_edits, graph, before, str(item), ops)
+    if isinstance(edited, Failed):
+        if isinstance(edited.error, GraphError):
+            raise edited.error
+        raise GraphError(f"{where}: what it left is no graph: {edited}") from edited.error
+    if edited and not made:
+        raise PluginError(
+            f"{where}: it edited the graph and returned 0, which says that it did not"
+        )
+    return made

@@ -72,7 +72,7 @@ def group_nodes(
             group, operand = joined
             groups.remove(group)
             del by_result[group.result.id]
-            group.fused.append(Fused(node, rule.expr, operand))
+            group.fused.append(Fused(node, rule.expr, operand, rule.owner))
         else:
             group = Group(node, rules[id(node)])
         groups.append(group)

@@ -12,6 +12,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
+from tflgpu.runtime.build import build_group
 from tflgpu.runtime.fuse import Group, group_nodes
 from tflgpu.runtime.limits import IO_STORAGE
 from tflgpu.runtime.memory import Usage, assign
@@ -66,6 +67,7 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
 
     Raises:
         OverLimit: a kernel is over a limit of the device.
+        RuleError: a plugin's rule failed; names the plugin.
         KernelError: a generator broke a rule of the language.
     """
     storage = _Storage(part)
@@ -82,7 +84,7 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
 
 def _dispatches(group: Group, site: Site, layout_of: Callable[[Value], Layout]) -> list[Dispatch]:
     low = Lowering(group.head, site.caps, site.precision, layout_of, group.fused)
-    group.rule.build(low)
+    build_group(group, low)
     caps = site.caps
     for item in low.dispatches:
         kernel = item.kernel

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.errors import DeviceError, PluginError, StateError, TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.float_view import is_quantized
 from tflgpu.runtime.protocols import DispatchTime, NodeRun
@@ -46,11 +47,20 @@ _QUANTIZED_OPS = frozenset({"DEQUANTIZE", "QUANTIZE", "CAST"})
 
 @attrs.frozen
 class _Call:
-    """A node made ready: where its operands come from and what frees up after it."""
+    """A node made ready: what it gives and what frees up after it."""
 
     node: Node
     op: OpDef
     frees: tuple[int, ...]
+    results: tuple[Value, ...]
+    specs: tuple[TensorSpec, ...]
+
+    @classmethod
+    def of(cls, node: Node, op: OpDef, frees: Sequence[int]) -> _Call:
+        """Results are a node's outputs, then the new contents of its variables."""
+        variables = [v for v in node.inputs if v is not None and v.is_variable]
+        results = (*node.outputs, *variables)
+        return cls(node, op, tuple(frees), results, tuple(v.spec for v in results))
 
 
 class ReferenceRecording:
@@ -73,8 +83,7 @@ class ReferenceRecording:
             if key not in kept:
                 frees.setdefault(step, []).append(key)
         self._calls = [
-            _Call(node, run.ops[node.op], tuple(frees.get(i, ())))
-            for i, node in enumerate(run.nodes)
+            _Call.of(node, run.ops[node.op], frees.get(i, ())) for i, node in enumerate(run.nodes)
         ]
         self._closed = False
 
@@ -111,23 +120,16 @@ class ReferenceRecording:
         arrays = [None if v is None else env[v.id] for v in node.inputs]
         try:
             results = call.op.reference(node.attrs, arrays)
+        except PluginError as error:
+            raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
         except TflgpuError:
             raise
         except (ValueError, TypeError, IndexError, MemoryError, FloatingPointError) as error:
             raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
-        variables = [v for v in node.inputs if v is not None and v.is_variable]
-        wanted = [*node.outputs, *variables]
-        if len(results) != len(wanted):
-            raise DeviceError(
-                f"{node.label}: its reference gave {len(results)} arrays for {len(node.outputs)} "
-                f"results and {len(variables)} state tensors"
-            )
-        for value, array in zip(wanted, results, strict=True):
-            if array.shape != value.shape or array.dtype != value.dtype.numpy:
-                raise DeviceError(
-                    f"{node.label}: {value.name} came out as {array.dtype}{list(array.shape)}, "
-                    f"expected {value.spec}"
-                )
+        problem = wrong_results(call.op, results, call.specs)
+        if problem is not None:
+            raise DeviceError(f"{node.label}: {problem}")
+        for value, array in zip(call.results, results, strict=True):
             env[value.id] = array
             if value.is_variable:
                 np.copyto(self._run.variables[value.id], array)

@@ -19,6 +19,7 @@ from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.passes.float_view import float_view
+from tflgpu.runtime.checked import close_all
 from tflgpu.runtime.lending import Lender
 from tflgpu.runtime.protocols import NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
@@ -168,8 +169,7 @@ class Session:
         """Release every recording; twice is harmless."""
         if not self._closed:
             self._closed = True
-            for step in self._steps:
-                step.recording.close()
+            close_all([step.recording for step in self._steps])
 
 
 def _is_home(value: Value, array: Array) -> bool:

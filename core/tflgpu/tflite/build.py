@@ -16,6 +16,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
+from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 
@@ -137,6 +138,8 @@ class _Building:
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
         definition = self.ops.get(operator.name)
+        if definition is not None and definition.owner:
+            where += f", an op of plugin {definition.owner},"
         reason = _why_not(operator, node, definition)
         unknown = None if reason is None else UnknownOp(reason)
         if definition is not None and unknown is None:
@@ -311,11 +314,10 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
         raise ModelError(f"{where}: {error}{_operands(node)}") from error
     except _FAILURES as error:
         raise ModelError(f"{where}: {type(error).__name__}: {error}{_operands(node)}") from error
+    problem = wrong_results(definition, results, [v.spec for v in node.outputs])
+    if problem is not None:
+        raise ModelError(f"{where}: {problem}")
     for value, result in zip(node.outputs, results, strict=True):
-        if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:
-            raise ModelError(
-                f"{where}: evaluated to {result.dtype}{list(result.shape)}, inferred {value.spec}"
-            )
         value.data = np.ascontiguousarray(result).reshape(value.shape)
         value.data.setflags(write=False)
     return True

@@ -1,0 +1,135 @@
+"""A plugin's op: its functions are called so that what they raise or give wrong has its name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+
+from tflgpu.blame import Failed, Refused, attempt, describe, shown
+from tflgpu.errors import ModelError, PluginError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
+
+_T = TypeVar("_T")
+
+
+def checked_op(op: OpDef, owner: str) -> OpDef:
+    """The same op, of which nothing is believed.
+
+    What its functions raise, but for the errors that `OpDef` allows them, and results that
+    break its contract are a `PluginError` that names ``owner``, the op and the function.
+    """
+
+    def guarded(name: str, action: Callable[[], _T]) -> _T:
+        try:
+            return action()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if name in ("parse", "infer") and isinstance(error, (ModelError, UnsupportedError)):
+                raise
+            if name == "generate" and not isinstance(error, (Exception, SystemExit)):
+                raise  # it calls what draws its numbers, which has ways out of its own
+            raise PluginError(f"plugin {owner}: op {op.name}: {name} {_what(error)}") from error
+
+    def parse(fields: Fields) -> Any:
+        return guarded("parse", lambda: op.parse(fields))
+
+    def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+        return guarded("infer", lambda: _specs(op.infer(attributes, operands)))
+
+    def reference(attributes: Any, arrays: Sequence[Array | None]) -> list[Array]:
+        # What is written into cannot be told from what was there, so it is forbidden.
+        given = [None if a is None else _read_only(a) for a in arrays]
+        return guarded("reference", lambda: _results(op.reference(attributes, given)))
+
+    def samples() -> Sequence[Sample]:
+        return guarded("samples", lambda: _samples(op.samples()))
+
+    def limits(node: Node) -> str | None:
+        reason = attempt(op.limits, node)
+        if isinstance(reason, Failed):
+            return f"plugin {owner}: op {op.name}: limits {_what(reason.error)}"
+        if reason is None or (isinstance(reason, str) and reason):
+            return reason
+        return (
+            f"plugin {owner}: op {op.name}: limits gave {shown(reason)}, neither None nor a reason"
+        )
+
+    def generate(draw: Draw) -> Sample:
+        assert op.generate is not None
+        make = op.generate
+        return guarded("generate", lambda: _samples([make(draw)])[0])
+
+    return attrs.evolve(
+        op, parse=parse, infer=infer, reference=reference, samples=samples, limits=limits,
+        generate=None if op.generate is None else generate, owner=owner,
+    )  # fmt: skip
+
+
+def _what(error: BaseException) -> str:
+    return f"gave {error}" if isinstance(error, Refused) else f"raised {describe(error)}"
+
+
+def _read_only(array: Array) -> Array:
+    view: Array = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _specs(found: object) -> list[TensorSpec]:
+    if not isinstance(found, (list, tuple)):
+        raise Refused(f"{shown(found)}, not a list of TensorSpec")
+    return [_spec(spec) for spec in found]
+
+
+def _spec(spec: object) -> TensorSpec:
+    if not isinstance(spec, TensorSpec) or not isinstance(spec.dtype, DType):
+        raise Refused(f"{shown(spec)} for an output, not a TensorSpec")
+    try:
+        shape = tuple(operator.index(d) for d in spec.shape)
+    except TypeError:
+        raise Refused(f"shape {shown(spec.shape)}, which is no tuple of whole numbers") from None
+    if any(d < 0 for d in shape):
+        raise Refused(f"shape {shape}, which has a negative size")
+    return TensorSpec(shape, spec.dtype)
+
+
+def _results(found: object) -> list[Array]:
+    if not isinstance(found, (list, tuple)):
+        raise Refused(f"{type(found).__name__}, not a list of arrays")
+    for i, array in enumerate(found):
+        if not isinstance(array, (np.ndarray, np.generic)):
+            raise Refused(f"{type(array).__name__} for output {i}, not an array")
+    return list(found)
+
+
+def _samples(found: object) -> Sequence[Sample]:
+    if not isinstance(found, (list, tuple)):
+        raise Refused(f"{shown(found)}, not a list of Sample")
+    for sample in found:
+        if not isinstance(sample, Sample):
+            raise Refused(f"{shown(sample)} for a sample, not a Sample")
+    return found
+
+
+def wrong_results(op: OpDef, results: Sequence[Array], wanted: Sequence[TensorSpec]) -> str | None:
+    """What is wrong with what a reference gave, by what shape inference promised; None where it
+    is as promised. Names the plugin where one brought the op."""
+    problem = None
+    if len(results) != len(wanted):
+        problem = f"{len(results)} results, not {len(wanted)}"
+    else:
+        for i, (array, spec) in enumerate(zip(results, wanted, strict=True)):
+            if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
+                problem = f"{array.dtype}{list(array.shape)} for result {i}, not {spec}"
+                break
+    if problem is None:
+        return None
+    by = f"plugin {op.owner}: " if op.owner else ""
+    return f"{by}the reference of {op.name} gave {problem}"

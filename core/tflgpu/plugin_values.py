@@ -1,0 +1,149 @@
+"""What plugins hand over, held against what it must be: field by field, since attrs checks none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from tflgpu.blame import Refused, shown
+from tflgpu.compat.entry import CompatEntry, Verdict
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule
+from tflgpu.ops.base import Accuracy, OpDef
+from tflgpu.passes.base import Pass
+from tflgpu.runtime.checked import wrong_info
+from tflgpu.runtime.profile import Profile
+from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
+
+#: What each field has to be, by the type that is registered.
+_TEXTS: Mapping[type, tuple[str, ...]] = {
+    BackendInfo: ("name",),
+    OpDef: ("name",),
+    Pass: ("name",),
+    KernelRule: ("op", "name"),
+    ElementwiseRule: ("op",),
+    CompatEntry: ("name", "reason"),
+}
+_WHOLE: Mapping[type, tuple[str, ...]] = {
+    BackendInfo: ("rank",),
+    OpDef: ("max_version",),
+    Pass: ("phase",),
+    KernelRule: ("rank",),
+    ElementwiseRule: (),
+    CompatEntry: ("rank",),
+}
+_FUNCTIONS: Mapping[type, tuple[str, ...]] = {
+    BackendInfo: (),
+    OpDef: ("parse", "infer", "reference", "samples", "limits"),
+    Pass: ("run",),
+    KernelRule: ("build", "accepts"),
+    ElementwiseRule: ("expr", "accepts"),
+    CompatEntry: (),
+}
+
+
+def ask(
+    hook: pluggy.HookCaller, kinds: tuple[type, ...], arguments: Mapping[str, object], to: list[Any]
+) -> None:
+    """Call a registration hook and append what it lists to ``to``, checked."""
+    wanted = " or ".join(k.__name__ for k in kinds)
+    answers = hook(**arguments)
+    if not answers and not arguments:
+        # A hook that is asked of one backend may have nothing to say of it.
+        raise Refused(f"{hook.name} gave None, not a list of {wanted}")
+    for answer in answers:
+        if not isinstance(answer, (list, tuple)):
+            raise Refused(f"{hook.name} gave {type(answer).__name__}, not a list of {wanted}")
+        for item in answer:
+            if not isinstance(item, kinds):
+                raise Refused(f"{hook.name} gave a {type(item).__name__}, not a {wanted}")
+            _check(item)
+        to.extend(answer)
+
+
+def _check(item: Any) -> None:
+    """Look at one item of a registration hook's list.
+
+    Raises:
+        Refused: a field is not what it must be; names the item and the field.
+    """
+    kind = next(k for k in _TEXTS if isinstance(item, k))
+    what = f"{kind.__name__} {shown(getattr(item, 'name', getattr(item, 'op', '')))}"
+
+    def fail(field: str, wanted: str) -> None:
+        raise Refused(f"{what}: {field} is {shown(getattr(item, field))}, not {wanted}")
+
+    if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
+        raise Refused(
+            f"backend {item.name} is written for API version {item.api_version}, this "
+            f"tflgpu has {API_VERSION}; upgrade the older of the two"
+        )
+    for field in _TEXTS[kind]:
+        value = getattr(item, field)
+        if not isinstance(value, str) or not value:
+            fail(field, "a name")
+    for field in _WHOLE[kind]:
+        value = getattr(item, field)
+        if isinstance(value, bool) or not isinstance(value, int):
+            fail(field, "a whole number")
+    for field in _FUNCTIONS[kind]:
+        if not callable(getattr(item, field)):
+            fail(field, "a function")
+    if isinstance(item, BackendInfo):
+        requires = item.requires
+        if not isinstance(requires, (tuple, list)) or not all(
+            isinstance(name, str) for name in requires
+        ):
+            fail("requires", "a tuple of import names")
+        for field in ("extra", "system_hint"):
+            if not isinstance(getattr(item, field), str):
+                fail(field, "a text")
+    if isinstance(item, CompatEntry):
+        for field in ("source", "backend", "vendor", "system"):
+            if not isinstance(getattr(item, field), str):
+                fail(field, "a text")
+        if item.verdict is not None and not isinstance(item.verdict, Verdict):
+            fail("verdict", "a Verdict or None")
+    if isinstance(item, KernelRule) and item.name == "elementwise":
+        fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
+    if isinstance(item, OpDef):
+        if not isinstance(item.accuracy, Accuracy):
+            fail("accuracy", "an Accuracy")
+        if item.generate is not None and not callable(item.generate):
+            fail("generate", "a function or None")
+
+
+def wrong_probe(probe: object, backend: str) -> str | None:
+    """What is wrong with the answer to ``tflgpu_probe``, None where nothing is."""
+    if not isinstance(probe, Probe):
+        return f"answered its probe with {shown(probe)}"
+    if not isinstance(probe.available, bool):
+        return f"answered its probe with available {shown(probe.available)}"
+    if not isinstance(probe.reason, str):
+        return f"answered its probe with the reason {shown(probe.reason)}, which is no text"
+    if not isinstance(probe.devices, (tuple, list)):
+        return f"answered its probe with devices {shown(probe.devices)}, which is no tuple"
+    indices = set()
+    for device in probe.devices:
+        if not isinstance(device, DeviceInfo):
+            return f"answered its probe with {shown(device)} for a device, not a DeviceInfo"
+        problem = wrong_info(device, backend)
+        if problem is not None:
+            return f"answered its probe with a device that {problem}"
+        if device.index in indices:
+            return f"answered its probe with two devices of index {device.index}"
+        indices.add(device.index)
+    return None
+
+
+def wrong_profile(profile: object) -> str | None:
+    """What is wrong with the answer to ``tflgpu_conformance_profile``, None where nothing is."""
+    if profile is None:
+        return None
+    if not isinstance(profile, Profile):
+        return f"answered {shown(profile)}, not a Profile or None"
+    if profile.expectations is not None and not isinstance(profile.expectations, Path):
+        return f"answered a Profile with expectations {shown(profile.expectations)}, not a Path"
+    return None

@@ -1,0 +1,442 @@
+"""What a third party's device returns or raises: an error that names it, or a part on the CPU
+with a reason that does. Both kinds of device, every member of the contract, every fault."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+import third_party_toys as toys
+from tflgpu.errors import DeviceError
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.runtime.protocols import DispatchTime
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+from third_party_toys import ERRORS, INFO, WANTED, WHO, NodeToy, PlanToy, install, run, with_methods
+
+KINDS = {"nodes": NodeToy, "plans": PlanToy}
+LOAD = {"nodes": "load_nodes", "plans": "load"}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def device(kind: str, **changes: Any) -> Callable[[], Any]:
+    """What makes a device with a fault."""
+    return with_methods(KINDS[kind], **changes)
+
+
+def with_recording(kind: str, **changes: Any) -> Callable[[], Any]:
+    """What makes a device whose recordings have a fault."""
+    return device(kind, recording=with_methods(KINDS[kind].recording, **changes))
+
+
+def on_cpu(caplog: pytest.LogCaptureFixture, match: str) -> None:
+    """The model runs on the CPU, with a reason and a warning."""
+    with caplog.at_level(logging.WARNING, "tflgpu"):
+        y, report = run()
+    np.testing.assert_allclose(y, WANTED, rtol=1e-6)
+    assert report.delegated_nodes == 0
+    assert len(report.refusals) == 2
+    for refusal in report.refusals:
+        assert re.search(match, refusal.reason, re.DOTALL), refusal.reason
+    assert any(re.search(match, r.getMessage(), re.DOTALL) for r in caplog.records)
+
+
+def test_good_ones_work(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, toys.hooks(KINDS[kind]))
+    y, report = run()
+    np.testing.assert_allclose(y, WANTED, rtol=1e-6)
+    assert report.fully_delegated
+    assert report.backend == "toy"
+
+
+# Opening
+
+OPENED: dict[str, tuple[dict[str, Any], str]] = {
+    "info of another type": ({"info": "Toy"}, "info is 'Toy', not a DeviceInfo"),
+    "info of another backend": ({"info": attrs.evolve(INFO, backend="opencl")}, "not toy"),
+    "info of another index": ({"info": attrs.evolve(INFO, index=4)}, "index 4"),
+    "info without a name": ({"info": attrs.evolve(INFO, name=None)}, "name None"),
+    "caps of another type": ({"caps": {}}, "caps is {}, not a DeviceCaps"),
+    "caps with a wrong number": ({"caps": DeviceCaps(max_workgroup=0)}, "max_workgroup 0"),
+    "caps with a wrong tuple": ({"caps": DeviceCaps(max_groups=(1, 2))}, "max_groups"),
+    "caps with a wrong flag": ({"caps": DeviceCaps(f16_storage="yes")}, "f16_storage 'yes'"),
+    "no close": ({"close": None}, "it has no close"),
+}
+
+
+def _opened(changes: dict[str, Any], kind: str) -> Callable[[], Any]:
+    made = KINDS[kind]
+
+    def make() -> Any:
+        opened = made()
+        for name, value in changes.items():
+            setattr(opened, name, value)
+        return opened
+
+    return make
+
+
+@pytest.mark.parametrize("fault", OPENED)
+def test_a_device_that_is_none_is_not_opened(
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes, match = OPENED[fault]
+    install(monkeypatch, toys.hooks(_opened(changes, kind)))
+    with pytest.raises(DeviceError, match=f"{WHO}: .*{re.escape(match)}"):
+        tflgpu.GpuDelegate(backend="toy")
+    with tflgpu.GpuDelegate() as delegate:
+        assert delegate.device is None or delegate.device.info.backend != "toy"
+        assert any(re.search(WHO, r) and match in r for r in delegate.choice.reasons)
+
+
+@pytest.mark.parametrize("found", [7, "device", object(), (), True], ids=repr)
+def test_something_else_than_a_device(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, toys.hooks(lambda: found))
+    with pytest.raises(DeviceError, match=f"{WHO}: it opened a .*which is not a Device"):
+        tflgpu.GpuDelegate(backend="toy")
+
+
+@pytest.mark.parametrize("alignment", [0, -4, 1.5, True, None, "64"], ids=repr)
+def test_an_alignment_that_is_none(alignment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, toys.hooks(_opened({"alignment": alignment}, "plans")))
+    with pytest.raises(DeviceError, match=f"{WHO}: .*alignment"):
+        tflgpu.GpuDelegate(backend="toy")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_opening_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, toys.hooks(toys.raising(ERRORS[error])))
+    with pytest.raises(DeviceError, match=WHO):
+        tflgpu.GpuDelegate(backend="toy")
+
+
+@pytest.mark.parametrize("name", ["info", "caps", "alignment"])
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_attribute_that_raises(name: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        load = source = close = lambda self: None
+        caps, alignment, info = DeviceCaps(), 64, INFO
+
+    setattr(Broken, name, property(toys.raising(ERRORS[error])))
+    install(monkeypatch, toys.hooks(Broken))
+    with pytest.raises(DeviceError, match=WHO):
+        tflgpu.GpuDelegate(backend="toy")
+
+
+# Questions
+
+
+@pytest.mark.parametrize("answer", [True, False, "no", 0, tflgpu.errors], ids=repr)
+def test_an_answer_that_is_no_reason(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, toys.hooks(device("nodes", supports=lambda self, node, ops: answer)))
+    y, report = run()
+    np.testing.assert_allclose(y, WANTED, rtol=1e-6)
+    for refusal in report.refusals:
+        assert re.match(f"{WHO}: supports answered .*neither None nor", refusal.reason)
+    assert len(report.refusals) == 2
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_question_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = toys.raising(ERRORS[error])
+    install(monkeypatch, toys.hooks(device("nodes", supports=fails)))
+    _, report = run()
+    assert [r.op for r in report.refusals] == ["RELU", "TANH"]
+    assert all(re.match(f"{WHO}: supports failed on it", r.reason) for r in report.refusals)
+    with pytest.raises(tflgpu.errors.UnsupportedError, match=WHO):
+        run(allow_fallback=False)
+
+
+# Loading
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_loading_raises(
+    kind: str, error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = device(kind, **{LOAD[kind]: toys.raising(ERRORS[error])})
+    install(monkeypatch, toys.hooks(made))
+    on_cpu(caplog, WHO)
+    for options in ({"backend": "toy"}, {"allow_fallback": False}):
+        with pytest.raises(DeviceError, match=WHO):
+            run(**options)
+
+
+def _with(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A recording of which one attribute is what ``value`` makes of the good one."""
+
+    def change(recording: Any) -> Any:
+        setattr(recording, name, value(getattr(recording, name)))
+        return recording
+
+    return change
+
+
+def _strided(arrays: Any) -> Any:
+    return [np.zeros((a.shape[0], a.shape[1] * 2), a.dtype)[:, ::2] for a in arrays]
+
+
+def _read_only(arrays: Any) -> Any:
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays
+
+
+def _shared(recording: Any) -> Any:
+    recording.outputs = list(recording.inputs)
+    return recording
+
+
+LOADED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (lambda r: None, "which is no recording"),
+    "a number": (lambda r: 3, "which is no recording"),
+    "no run": (_with("run", lambda v: None), "it has no run"),
+    "no profile": (_with("profile", lambda v: None), "it has no profile"),
+    "inputs: None": (_with("inputs", lambda v: None), "it has no inputs"),
+    "inputs: number": (_with("inputs", lambda v: 4), "inputs is 4"),
+    "dispatches: text": (_with("__dict__", lambda v: {**v, "dispatches": "many"}), "'many'"),
+    "inputs: read-only": (_with("inputs", _read_only), "cannot be written"),
+    "outputs are the inputs": (_shared, "share memory"),
+}
+for side in ("inputs", "outputs"):
+    LOADED |= {
+        f"{side}: one too many": (_with(side, lambda v: [*v, v[0].copy()]), f"{side} has 2"),
+        f"{side}: none": (_with(side, lambda v: []), f"{side} has 0 arrays, not 1"),
+        f"{side}: lists": (_with(side, lambda v: [a.tolist() for a in v]), "is a list"),
+        f"{side}: None inside": (_with(side, lambda v: [None]), "is a NoneType"),
+        f"{side}: shape": (_with(side, lambda v: [a.T.copy() for a in v]), r"float32\[3, 2\]"),
+        f"{side}: flat": (_with(side, lambda v: [a.reshape(-1) for a in v]), r"float32\[6\]"),
+        f"{side}: f64": (_with(side, lambda v: [a.astype("f8") for a in v]), "is float64"),
+        f"{side}: i32": (_with(side, lambda v: [a.astype("i4") for a in v]), "is int32"),
+        f"{side}: byte order": (_with(side, lambda v: [a.astype(">f4") for a in v]), "is >f4"),
+        f"{side}: strided": (_with(side, _strided), "not packed row-major"),
+    }
+
+
+@pytest.mark.parametrize("fault", LOADED)
+def test_a_recording_that_is_none(
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    change, match = LOADED[fault]
+    good = KINDS[kind].recording
+    made = staticmethod(lambda inner: change(good(inner)))
+    install(monkeypatch, toys.hooks(device(kind, recording=made)))
+    on_cpu(caplog, f"{WHO}.*{match}")
+    with pytest.raises(DeviceError, match=f"{WHO}.*{match}"):
+        run(backend="toy")
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs"])
+@pytest.mark.parametrize("error", ERRORS)
+def test_arrays_that_raise(
+    kind: str, name: str, error: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    fails = property(toys.raising(ERRORS[error]), lambda self, value: None)
+    install(monkeypatch, toys.hooks(with_recording(kind, **{name: fails})))
+    on_cpu(caplog, WHO)
+
+
+def test_a_recording_that_is_refused_is_closed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    def make(inner: Any) -> Any:
+        made = KINDS[kind].recording(inner)
+        made.inputs = []
+        made.close = lambda: closed.append(True)
+        return made
+
+    install(monkeypatch, toys.hooks(device(kind, recording=staticmethod(make))))
+    run()
+    assert closed == [True]
+
+
+# Running
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("at", [1, 2])
+def test_running_raises(kind: str, error: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def fail(self: Any) -> None:
+        runs.append(self)
+        if len(runs) >= at:
+            raise ERRORS[error]
+        self._inner.run()
+
+    install(monkeypatch, toys.hooks(with_recording(kind, run=fail)))
+    with pytest.raises(DeviceError, match=WHO):
+        run()
+    assert len(runs) >= at
+
+
+def test_an_interrupt_goes_through(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for changes in (
+        {LOAD[kind]: toys.raising(KeyboardInterrupt())},
+        {"recording": with_methods(KINDS[kind].recording, run=toys.raising(KeyboardInterrupt()))},
+    ):
+        install(monkeypatch, toys.hooks(device(kind, **changes)))
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    install(monkeypatch, toys.hooks(toys.raising(KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def _moves(self: Any) -> None:
+    self._inner.run()
+    self.outputs = [a.copy() for a in self._inner.outputs]
+
+
+def _reshapes(self: Any) -> None:
+    self._inner.run()
+    self.outputs[0].shape = (3, 2)
+
+
+def _retypes(self: Any) -> None:
+    self._inner.run()
+    self.outputs[0].dtype = np.int32
+
+
+def _loses(self: Any) -> None:
+    self._inner.run()
+    self.outputs = []
+
+
+def _writes(self: Any) -> None:
+    self._inner.run()
+    self.inputs[0][...] = 7
+
+
+RUNS = {
+    "outputs that move": (_moves, r"outputs\[0\] .*is somewhere else"),
+    "outputs of another shape": (_reshapes, r"float32\[3, 2\]"),
+    "outputs of another type": (_retypes, "int32"),
+    "outputs that are gone": (_loses, "outputs has 0 arrays"),
+    "inputs that are written": (_writes, r"run changed inputs\[0\]"),
+}
+
+
+@pytest.mark.parametrize("fault", RUNS)
+def test_a_run_that_breaks_the_contract(
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    action, match = RUNS[fault]
+    install(monkeypatch, toys.hooks(with_recording(kind, run=action)))
+    with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
+        run(runs=1)
+
+
+# Times
+
+
+def _recording(kind: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    install(monkeypatch, toys.hooks(with_recording(kind, **changes)))
+    delegate = tflgpu.GpuDelegate(backend="toy")
+    opened = tflgpu.Interpreter(model_content=toys.model(), experimental_delegates=[delegate])
+    opened.allocate_tensors()
+    return delegate, opened
+
+
+def _time(seconds: Any) -> DispatchTime:
+    return DispatchTime("#0 RELU", "relu", seconds)
+
+
+TIMES: dict[str, Any] = {
+    "None": None,
+    "a number": 3,
+    "numbers": [1e-3],
+    "NaN": [_time(float("nan"))],
+    "negative": [_time(-1e-9)],
+    "infinite": [_time(float("inf"))],
+    "bool": [_time(True)],
+    "text": [_time("fast")],
+    "no names": [DispatchTime(1, None, 1e-3)],  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("fault", TIMES)
+def test_times_that_are_none(kind: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, opened = _recording(kind, monkeypatch, profile=lambda self: TIMES[fault])
+    (step,) = opened._main._memory.session.steps
+    with pytest.raises(DeviceError, match=f"{WHO}: profile gave"):
+        step.recording.profile()
+    opened.close()
+    delegate.close()
+
+
+# Closing
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_closing_raises(kind: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = toys.raising(ERRORS[error])
+    install(monkeypatch, toys.hooks(with_recording(kind, close=fails)))
+    with pytest.raises(DeviceError, match=f"{WHO}"):
+        run()
+    install(monkeypatch, toys.hooks(device(kind, close=fails)))
+    with pytest.raises(DeviceError, match=f"{WHO}"):
+        run()
+
+
+# Lending
+
+
+class Lending(toys.PlanRecording):
+    """Lends what ``lent`` makes of its output."""
+
+    lent: Callable[[Any], Any] = staticmethod(np.copy)
+
+    def lend(self, index: int) -> Any:
+        return self.lent(self._inner.outputs[index])
+
+    def settle(self) -> None:
+        """Nothing moves."""
+
+
+LENT: dict[str, Callable[[Any], Any]] = {
+    "shape": lambda a: a.reshape(-1).copy(),
+    "type": lambda a: a.astype(np.float64),
+    "a list": lambda a: a.tolist(),
+    "read-only": lambda a: _read_only([a.copy()])[0],
+    "strided": lambda a: np.zeros((*a.shape, 2), a.dtype)[..., 0],
+} | {f"raises {name}": toys.raising(error) for name, error in ERRORS.items()}
+SIDE = 300  # what is smaller is copied
+
+
+def _get(lent: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = with_methods(Lending, lent=staticmethod(lent))
+    install(monkeypatch, toys.hooks(device("plans", recording=made)))
+    tensors = [TensorSpec(name, (SIDE, SIDE)) for name in "xy"]
+    spec = ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,))
+    with (
+        tflgpu.GpuDelegate(backend="toy") as delegate,
+        tflgpu.Interpreter(
+            model_content=write_model(spec), experimental_delegates=[delegate]
+        ) as opened,
+    ):
+        opened.allocate_tensors()
+        opened.invoke()
+        return opened.get_tensor(1)
+
+
+def test_lending_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _get(np.copy, monkeypatch).shape == (SIDE, SIDE)
+    assert _get(lambda array: None, monkeypatch).shape == (SIDE, SIDE)
+
+
+@pytest.mark.parametrize("fault", LENT)
+def test_what_is_lent_is_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match=WHO):
+        _get(LENT[fault], monkeypatch)
