@@ -52,7 +52,8 @@ def _may_fold(node: Node, definition: OpDef) -> bool:
 
 def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
     try:
-        results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
+        with np.errstate(all="ignore"):
+            results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
     except TflgpuError:
         return None  # what is wrong with it is said when it runs
     for value, result in zip(node.outputs, results, strict=True):
