@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import attrs
 from tflgpu.errors import KernelError
 from tflgpu.kernel.matrix import MatrixStmt, has_matrices
-from tflgpu.kernel.numbers import limit_of
+from tflgpu.kernel.numbers import never_nan
 from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
@@ -236,15 +236,19 @@ class _OpenCLPrinter(Printer):
         return self.scalar_literal(expr.type.scalar, expr.value)
 
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
-        if not expr.type.is_float:
+        kind = expr.type
+        if not kind.is_float:
             return Code(f"{expr.op}({a.text}, {b.text})")
         # fmin and fmax lose a NaN (see `tflgpu_opencl.prelude`).
-        op, limit = expr.op, limit_of(expr)
-        if limit is not None:
+        op = expr.op
+        if never_nan(expr.a) and not never_nan(expr.b):
+            a, b = b, a
+        if never_nan(expr.a) or never_nan(expr.b):
             op = "at_most" if op == "min" else "at_least"
-            a, b = (b, a) if limit is expr.a else (a, b)
-        scalar = "half" if self._is_half(expr.type) else "float"
-        return self._helper(f"{scalar}_{op}{expr.type.width}", a, b)
+        return self._helper(f"{self._float_name(kind)}_{op}{kind.width}", a, b)
+
+    def _float_name(self, kind: Type) -> str:
+        return "half" if self._is_half(kind) else "float"
 
     def call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
@@ -257,8 +261,8 @@ class _OpenCLPrinter(Printer):
             return Code(f"isnan({self._as_float(kind, args[0]).text})")
         if expr.fn == "sign":  # the built-in makes 0 of a NaN
             found = self._helper(f"float_sign{kind.width}", self._as_float(kind, args[0]))
-            half = self._is_half(kind)
-            return self._convert(kind.with_scalar(Scalar.F32), kind, found) if half else found
+            back = self._is_half(kind)
+            return self._convert(kind.with_scalar(Scalar.F32), kind, found) if back else found
         if kind.scalar is Scalar.F16:
             self._need_f16(expr.fn)
             if expr.fn == "fma":

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel import evaluate
-from tflgpu.kernel.numbers import foregone, limit_of, never_nan
+from tflgpu.kernel.numbers import foregone, never_nan
 from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
@@ -249,7 +249,7 @@ class _WgslPrinter(Printer):
         known = foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
-            stem = f"{known[0].name.lower()}_{_TYPES[expr.type.scalar]}"
+            stem = f"{known[0].name.lower()}_{self._float_name(expr.type)}"
             return self._helper(stem, expr.type.width, decisive)
         if expr.op in ("add", "sub", "mul", "div", "rem"):
             both = self._is_splat(expr.a) and self._is_splat(expr.b)
@@ -297,11 +297,11 @@ class _WgslPrinter(Printer):
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
         if not expr.type.is_float:
             return self._call(expr.op, a, b)
-        kind, limit = _TYPES[expr.type.scalar], limit_of(expr)
-        if limit is None:
-            return self._helper(f"{expr.op}_{kind}", expr.type.width, a, b)
-        if limit is expr.a:
+        kind = self._float_name(expr.type)
+        if never_nan(expr.a) and not never_nan(expr.b):
             expr, a, b = attrs.evolve(expr, a=expr.b, b=expr.a), b, a
+        if not never_nan(expr.b):
+            return self._helper(f"{expr.op}_{kind}", expr.type.width, a, b)
         inner = expr.a
         if (
             isinstance(inner, Binary)
@@ -312,15 +312,18 @@ class _WgslPrinter(Printer):
             and id(inner) not in self._constants
         ):  # one question for both limits
             stem = f"{inner.op}_{expr.op}_{kind}"
-            x, first = self.code_of(inner.a), self.code_of(inner.b)
-            return self._helper(stem, expr.type.width, x, first, b)
+            x, limit = self.code_of(inner.a), self.code_of(inner.b)
+            return self._helper(stem, expr.type.width, x, limit, b)
         stem = "at_most" if expr.op == "min" else "at_least"
         return self._helper(f"{stem}_{kind}", expr.type.width, a, b)
+
+    def _float_name(self, type: Type) -> str:
+        return "f16" if type.scalar is Scalar.F16 else "f32"
 
     def call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
         if kind.is_float and expr.fn in ("isnan", "sign"):
-            return self._helper(f"{expr.fn}_{_TYPES[kind.scalar]}", kind.width, *args)
+            return self._helper(f"{expr.fn}_{self._float_name(kind)}", kind.width, *args)
         if kind.scalar is Scalar.F16 and expr.fn not in _HALF_FUNCTIONS:
             wide = kind.with_scalar(Scalar.F32)
             args = tuple(self._call(self.type_name(wide), a) for a in args)

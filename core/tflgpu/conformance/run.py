@@ -76,7 +76,8 @@ class Prepared:
                         f"{padding[tuple(at)]!r}, not zero"
                     )
                 found = found[:, :channels].reshape(value.shape)
-            results.append(found.astype(value.dtype.numpy))
+            with np.errstate(over="ignore"):
+                results.append(found.astype(value.dtype.numpy))
         return results
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from tflgpu.conformance.special import Planted
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
@@ -51,11 +52,19 @@ class Case:
         return Tolerance.of(self.op.accuracy, self.sample.accumulates, half=half)
 
 
-def materialize(op: OpDef, sample: Sample, seed: int = 0, *, half: bool = False) -> Case:
+def materialize(
+    op: OpDef,
+    sample: Sample,
+    seed: int = 0,
+    *,
+    half: bool = False,
+    planted: Planted | None = None,
+) -> Case:
     """Draw a sample's operands and compute its reference.
 
     The same op, sample and seed always give the same numbers. With ``half`` every float operand
-    holds numbers that f16 can hold, though its dtype stays.
+    holds numbers that f16 can hold, though its dtype stays. ``planted`` says which special numbers
+    are put among them.
 
     Raises:
         ModelError: the sample is not one that the op takes, or its reference breaks the
@@ -72,6 +81,8 @@ def materialize(op: OpDef, sample: Sample, seed: int = 0, *, half: bool = False)
         data = arg.draw(rng)
         if half and arg.dtype is DType.F32:
             data = data.astype(np.float16).astype(np.float32)
+        if planted is not None:
+            data = planted.plant(index, data, rng)
         is_const = arg.const or arg.data is not None
         value = graph.add_value(
             arg.shape, arg.dtype, name=f"operand{index}", data=data if is_const else None

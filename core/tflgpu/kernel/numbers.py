@@ -23,11 +23,6 @@ def never_nan(expr: Expr) -> bool:
     return False
 
 
-def limit_of(extreme: Binary) -> Expr | None:
-    """The operand of a ``min`` or ``max`` that is surely no NaN; None where both may be one."""
-    return next((x for x in (extreme.b, extreme.a) if never_nan(x)), None)
-
-
 def is_same(a: Expr, b: Expr) -> bool:
     """Whether both are one value, whatever it is."""
     if isinstance(a, Splat) and isinstance(b, Splat):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
@@ -30,9 +32,7 @@ def _pool(low: Lowering) -> None:
         k.let(at * step - pooled_side(attributes, axis, size)[1], "origin")
         for axis, (at, step, size) in enumerate(zip((y, x), attributes.strides, sides, strict=True))
     ]
-    # No row of f32 is lower, and a window of nothing but that keeps place 0.
-    lowest = k.const(-65504.0 if src.compute is Scalar.F16 else -3.4028235e38, src.vector_type)
-    best = k.var(lowest, "best")
+    best = k.var(k.const(-math.inf, src.vector_type), "best")
     place = k.var(k.const(0.0, F32.with_width(4)), "place")
     for dy in range(attributes.filter[0]):
         row = k.let(origins[0] + dy, "row")
@@ -41,7 +41,8 @@ def _pool(low: Lowering) -> None:
             with k.if_((row >= 0) & (row < sides[0]) & (column >= 0) & (column < sides[1])):
                 at = position([n, row, column], src.shape[:-1])
                 value = k.let(src.load(at, slice_), "value")
-                better = k.let(value > best, "better")
+                first_nan = value.ne(value) & ~best.ne(best)
+                better = k.let((value > best) | first_nan, "better")
                 here = k.f32(dy * attributes.filter[1] + dx, 4)
                 k.set(place, k.select(better, here, place))
                 k.set(best, k.select(better, value, best))
@@ -62,7 +63,8 @@ def _unpool(low: Lowering) -> None:
     n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
     at = k.let(position([n, y // filter_y, x // filter_x], src.shape[:-1]) + k.i32(0), "at")
     here = k.let((y % filter_y) * filter_x + x % filter_x, "here")
-    place = k.cast(places.load(at, slice_), Scalar.I32)
+    place = k.let(places.load(at, slice_), "place")
+    place = k.select(place.ne(place), -1, k.cast(place, Scalar.I32))  # a NaN is nowhere
     value = src.load(at, slice_)
     zero = k.const(0, value.type)
     out.store(outer, slice_, k.select(place.eq(k.splat(here, 4)), value, zero))

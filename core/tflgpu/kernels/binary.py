@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,8 +73,8 @@ def _div(k: Builder, a: Expr, b: Expr) -> Expr:
 def _floor_parts(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """Floored quotient and its remainder, which has the divisor's sign.
 
-    Floats are computed in f32. A quotient close to a whole number can round to the wrong side
-    of it; the sign of the remainder tells, and it is exact up to one rounding.
+    Floats are computed in f32, from the remainder: a quotient close to a whole number can round
+    to the wrong side of it.
     """
     if not a.type.is_float:
         safe = k.let(_divisor(k, b), "safe")
@@ -82,14 +83,50 @@ def _floor_parts(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr]:
         zero, one = k.const(0, a.type), k.const(1, a.type)
         off = k.let(rest.ne(0) & (rest < 0).ne(safe < 0), "off")
         return quotient - k.select(off, one, zero), rest + k.select(off, safe, zero)
-    a, b = k.cast(a, Scalar.F32), k.let(k.cast(b, Scalar.F32), "b32")
-    quotient = k.let(k.call("floor", a / b), "q")
-    rest = k.let(k.fma(-quotient, b, a), "r")
-    zero = k.const(0.0, b.type)
-    below = k.let((rest * k.call("sign", b)) < 0.0, "below")
-    above = k.let(k.call("abs", rest) >= k.call("abs", b), "above") & ~below
-    step = k.let(k.select(below, zero - 1.0, k.select(above, zero + 1.0, zero)), "step")
-    return quotient + step, k.fma(-step, b, rest)
+    a, b = k.let(k.cast(a, Scalar.F32), "a32"), k.let(k.cast(b, Scalar.F32), "b32")
+    rest = _remainder(k, a, b)
+    apart = k.let(rest.ne(0.0) & (rest < 0.0).ne(b < 0.0), "apart")
+    # What the remainder leaves is a multiple of b, so rounding mends an inexact division.
+    whole = k.let(k.call("round", (a - rest) / b), "whole")
+    quotient = whole - k.select(apart, k.const(1.0, b.type), 0.0)
+    # There are no multiples where the remainder is NaN, nor of an infinity.
+    odd = k.call("isnan", rest) | k.call("abs", b).eq(math.inf)
+    return k.select(odd, k.call("floor", a / b), quotient), k.select(apart, rest + b, rest)
+
+
+#: Powers of two that a divisor is multiplied by before it is taken off, so that all quotients on
+#: the way have few enough bits: from the largest number over the smallest down to 1.
+_SCALES = range(260, -1, -20)
+
+
+def _remainder(k: Builder, a: Expr, b: Expr) -> Expr:
+    """C's fmod of f32 lanes, exactly: of ``a``'s sign, and NaN of an infinite ``a`` or b = 0."""
+    size, unit = k.let(k.call("abs", a), "size"), k.let(k.call("abs", b), "unit")
+    ratio = k.let(k.call("trunc", size / unit), "ratio")
+    rest = k.var(k.fma(-ratio, unit, size), "rest")
+    large = k.let(ratio >= 2.0**22, "large")
+    lanes = [large.lane(i) for i in range(large.type.width)] if large.type.width > 1 else [large]
+    some = lanes[0]
+    for lane in lanes[1:]:
+        some = some | lane
+    with k.if_(some):  # rarely: the quotient has more digits than a float
+        k.set(rest, size)
+        for scale in _SCALES:
+            part = k.let(unit * 2.0 ** min(scale, 120), "part")
+            for more in (scale - 120, scale - 240):
+                if more > 0:
+                    part = k.let(part * 2.0 ** min(more, 120), "part")
+            left = k.fma(-k.call("trunc", rest / part), part, rest)
+            k.set(rest, k.select(rest >= part, left, rest))
+            # A quotient that was rounded up leaves less than nothing; both sums are exact.
+            k.set(rest, k.select(rest < 0.0, rest + part, rest))
+    # Divisions that are a little off are off by one multiple.
+    k.set(rest, k.select(rest < 0.0, rest + unit, rest))
+    k.set(rest, k.select(rest >= unit, rest - unit, rest))
+    found = k.let(k.select(size < unit, size, rest), "found")
+    none = size.eq(math.inf) | unit.eq(0.0) | k.call("isnan", unit)
+    found = k.select(none, k.const(math.nan, found.type), found)
+    return k.let(k.select(a < 0.0, -found, found), "rest")
 
 
 def _floor_div(k: Builder, a: Expr, b: Expr) -> Expr:
@@ -98,19 +135,6 @@ def _floor_div(k: Builder, a: Expr, b: Expr) -> Expr:
 
 def _floor_mod(k: Builder, a: Expr, b: Expr) -> Expr:
     return k.cast(_floor_parts(k, a, b)[1], a.type.scalar)
-
-
-def _pow(k: Builder, a: Expr, b: Expr) -> Expr:
-    """Like C's pow for a negative base too, which shading languages leave undefined."""
-    magnitude = k.let(k.call("pow", k.call("abs", a), b), "power")
-    whole = k.call("floor", b).eq(b)
-    half = k.let(b * 0.5, "half")
-    odd = whole & k.call("floor", half).ne(half)
-    signed = k.select(odd, -magnitude, magnitude)
-    # The square root of a negative number is the NaN that is wanted.
-    negative = k.select(whole, signed, k.call("sqrt", a))
-    one = k.const(1.0, a.type)
-    return k.select(b.eq(0.0), one, k.select(a < 0.0, negative, magnitude))
 
 
 def _squared_difference(k: Builder, a: Expr, b: Expr) -> Expr:
@@ -184,7 +208,7 @@ RULES = (
     ElementwiseRule("MAXIMUM", _pair(lambda k, a, b: k.max(a, b)), takes(NUMBERS)),
     ElementwiseRule("MINIMUM", _pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
     ElementwiseRule("SQUARED_DIFFERENCE", _pair(_squared_difference), takes(NUMBERS)),
-    ElementwiseRule("POW", _pair(_pow), takes(FLOATS)),
+    ElementwiseRule("POW", _pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
     ElementwiseRule("FLOOR_DIV", _pair(_floor_div), _accepts_floored),
     ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), _accepts_floored),
     ElementwiseRule("ATAN2", _pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),

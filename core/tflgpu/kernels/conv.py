@@ -3,7 +3,8 @@
 many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
 many rows, other GPUs      blocked product through shared memory        gemm.py
 few rows, GPU              a workgroup per few output slices            gemv.py
-CPU, odd groups            one invocation per few pixels and a slice    direct.py
+CPU                        one invocation per few pixels and a slice    direct.py
+filter in groups           the same, group by group                     grouped.py
 filter known only at run   one invocation per pixel and slice           here
 """
 
@@ -14,7 +15,6 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.lowering import Lowering, Precision, guard
@@ -33,6 +33,7 @@ from tflgpu.kernels.gemm import (
     pack_weights,
 )
 from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
+from tflgpu.kernels.grouped import build_grouped
 from tflgpu.kernels.matrix_gemm import F16_MAX, Operands, build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import LEAST_DEPTH, choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
@@ -98,9 +99,9 @@ def _groups(node: Node) -> int:
 
 
 def conv_problem(low: Lowering) -> Problem:
-    """A convolution with a constant filter as a product."""
+    """A convolution with a constant filter of one group as a product."""
     node = low.node
-    weights = _ungrouped(node.const(1), _groups(node))
+    weights = node.const(1)
     bias_value = node.optional_input(2)
     window = conv_window(node)
     shape = node.input(0).shape
@@ -117,22 +118,12 @@ def conv_problem(low: Lowering) -> Problem:
     )
 
 
-def _ungrouped(ohwi: Array, groups: int) -> Array:
-    """A grouped filter as a full one, zero between groups."""
-    if groups == 1:
-        return ohwi
-    out, height, width, inner = ohwi.shape
-    full = np.zeros((out, height, width, inner * groups), ohwi.dtype)
-    per_group = out // groups
-    for group in range(groups):
-        rows = slice(group * per_group, (group + 1) * per_group)
-        full[rows, :, :, group * inner : (group + 1) * inner] = ohwi[rows]
-    return full
-
-
 def build_conv(low: Lowering) -> None:
     """The kernel of a convolution with a constant filter."""
-    build_product(low, conv_problem(low), low.node.op.lower())
+    if _groups(low.node) == 1:
+        build_product(low, conv_problem(low), low.node.op.lower())
+    else:
+        build_grouped(low, f"{low.node.op.lower()}_grouped")
 
 
 def build_product(low: Lowering, problem: Problem, name: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
@@ -28,7 +30,15 @@ def _cast(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     if attributes.output.is_float:
         # Between floats only the storage differs, and the store converts.
         return x if x.type.is_float else k.cast(x, Scalar.F32)
-    return k.cast(x, Scalar.I32)
+    info = np.iinfo(attributes.output.numpy)
+    low, high = int(info.min), int(info.max)
+    if not x.type.is_float:
+        return k.cast(x, Scalar.I32)
+    x = k.let(x, "x")
+    whole = k.cast(x, Scalar.I32)  # clamps, but makes 0 of a NaN
+    if attributes.output.itemsize < 4:
+        whole = k.clamp(whole, low, high)
+    return k.select(x.ne(x), high, whole)
 
 
 def _dequantize(k: Builder, attributes: Dequantize, operands: Sequence[Expr]) -> Expr:

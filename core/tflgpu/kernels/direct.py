@@ -1,7 +1,6 @@
 """Convolution without shared memory: one invocation, a few pixels, one slice of channels.
 
-What CPUs that run OpenCL like best (their caches do the staging), and the path for grouped
-filters and for filters that are only known while the model runs.
+What CPUs that run OpenCL like best: their caches do the staging.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""ARG_MAX and ARG_MIN: positions of extremes; of equal elements the first."""
+"""ARG_MAX and ARG_MIN: positions of extremes; of equal elements the first, NaN only of NaN."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -60,6 +61,10 @@ class _Search:
         return [best, where]
 
     def _filled(self, value: Expr, slice_: Expr) -> Expr:
+        if self.compute is Scalar.F32:
+            # Comparisons with a NaN are false: an infinity loses against whatever there is.
+            last = -math.inf if self.largest else math.inf
+            value = self.k.select(value.ne(value), last, value)
         return self.domain.fill_padding(self.k, value, slice_, None) if self.over else value
 
     @property

@@ -13,8 +13,11 @@ from tflgpu.ops.quantize_and_dequantize import OP, QuantizeAndDequantize
 
 
 def round_to_steps(k: Builder, stored: QuantizeAndDequantize, x: Expr) -> Expr:
-    """The step that f32 lanes are stored as, a whole number in f32; halves go away from zero."""
-    steps = k.clamp(x * stored.inverse, float(stored.low), float(stored.high))
+    """The step that f32 lanes are stored as, a whole number in f32; halves go away from zero, and
+    NaN to the highest step."""
+    high = float(stored.high)
+    exact = k.let(x * stored.inverse, "exact")
+    steps = k.select(exact.ne(exact), high, k.clamp(exact, float(stored.low), high))
     steps = k.let(steps, "steps")
     size = k.let(k.call("floor", k.call("abs", steps) + 0.5), "size")
     return k.select(steps < 0.0, -size, size)

@@ -120,7 +120,11 @@ def _bilinear(low: Lowering) -> None:
         return k.let(k.cast(value, Scalar.F32), "pixel")
 
     def mix(a: Expr, b: Callable[[], Expr], weight: Expr | None) -> Expr:
-        return a if weight is None else k.let(k.fma(b() - a, weight, a), "mixed")
+        if weight is None:
+            return a
+        # Not a + (b - a) * weight: of an infinite a that is NaN.
+        between = k.fma(b(), k.splat(weight, 4), a * (1.0 - weight))
+        return k.let(k.select(weight.eq(0.0), a, between), "mixed")
 
     def line(row: Expr) -> Expr:
         return mix(pixel(row, left), lambda: pixel(row, right), u)

@@ -93,11 +93,8 @@ def _log_softmax(low: Lowering) -> None:
 def _l2(low: Lowering) -> None:
     row = _Row(low)
     k = row.k
-    # Dividing by the largest first keeps the squares in range.
-    largest = row.maximum(lambda x: k.call("abs", x))
-    scale = k.let(k.max(largest, L2_EPSILON), "scale")
-    total = row.total(lambda x: (x / scale) * (x / scale))
-    norm = k.let(k.max(k.call("sqrt", total) * scale, L2_EPSILON), "norm")
+    total = row.total(lambda x: x * x)
+    norm = k.let(k.max(k.call("sqrt", total), L2_EPSILON), "norm")
     row.store(lambda x: activate(k, low.attrs.activation, x / norm))
     low.dispatch_groups(k, row.shape.groups)
 

@@ -130,7 +130,7 @@ def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None])
             y, x0 = dy - seen_y.start, dx - seen_x.start
             here = padded[:, y : y + high : step_y, x0 : x0 + wide : step_x]
             here = here[:, :rows, :columns]
-            better = here > best
+            better = (here > best) | (np.isnan(here) & ~np.isnan(best))
             best = np.where(better, here, best)
             place = np.where(better, x.dtype.type(dy * filter_x + dx), place)
     return [apply_activation(attributes.activation, best), place + x.dtype.type(PLACE_BIAS)]
@@ -157,7 +157,8 @@ def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None
     n, h, w, c = x.shape
     (step_y, step_x), (filter_y, filter_x) = attributes.strides, attributes.filter
     out = np.zeros((n, h * filter_y, w * filter_x, c), x.dtype)
-    place = places.astype(np.int64)
+    known = (places >= 0) & (places < filter_y * filter_x)  # a NaN is nowhere
+    place = np.where(known, places, 0).astype(np.int64)
     before = [
         max(0, ((size - 1) * step + window - size * window) // 2)
         for size, step, window in ((h, step_y, filter_y), (w, step_x, filter_x))
@@ -166,7 +167,7 @@ def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None
     batch, y, left, channel = indices
     row = y * step_y - before[0] + place // filter_x
     column = left * step_x - before[1] + place % filter_x
-    inside = (row >= 0) & (row < out.shape[1]) & (column >= 0) & (column < out.shape[2])
+    inside = known & (row >= 0) & (row < out.shape[1]) & (column >= 0) & (column < out.shape[2])
     # Where windows overlap the later one in row-major order wins, as NumPy assigns too.
     out[batch[inside], row[inside], column[inside], channel[inside]] = x[inside]
     return [out]

@@ -83,12 +83,14 @@ def _reference_cast(attributes: Cast, arrays: Sequence[Array | None]) -> list[Ar
     kind = attributes.output.numpy
     if x.dtype.kind == "c" and kind.kind != "c":
         x = x.real
-    if kind.kind == "i" and x.dtype.kind == "f":
-        # Out of range is undefined in TFLite; clamping is what GPUs do.
+    if kind.kind in "iu" and x.dtype.kind == "f":
+        # As in TFLite what is out of range is clamped, and a NaN becomes the largest number.
         info = np.iinfo(kind)
         low, high = float(info.min), float(info.max)
-        wide = np.clip(np.nan_to_num(np.trunc(x.astype(np.float64))), low, high)
-        x = np.where(wide >= high, info.max, wide.astype(np.int64))
+        wide = np.trunc(x.astype(np.float64))
+        wide = np.clip(np.where(np.isnan(wide), high, wide), low, high)
+        # The largest i64 is no f64.
+        x = np.where(wide >= high, info.max, np.where(wide >= high, 0, wide).astype(kind))
     return [np.asarray(x).astype(kind)]
 
 
@@ -164,6 +166,8 @@ def _reference_quantize(attributes: Quantize, arrays: Sequence[Array | None]) ->
     scale, zero_point = attributes.quantization.broadcast(x.ndim)
     info = np.iinfo(attributes.output.numpy)
     steps = round_half_away(x.astype(np.float32) / scale).astype(np.float64) + zero_point
+    # There is no NaN to store. TFLite's XNNPACK kernels store the largest number.
+    steps = np.where(np.isnan(steps), info.max, steps)
     return [np.clip(steps, info.min, info.max).astype(attributes.output.numpy)]
 
 

@@ -49,7 +49,9 @@ def _normalize(attributes: MeanStddev, x: Array) -> Array:
     wide = x.astype(np.float64)
     centred = wide - wide.mean(axes, keepdims=True)
     variance = np.square(centred).mean(axes, keepdims=True)
-    return np.asarray(centred / np.sqrt(variance + attributes.epsilon))
+    # Squares beyond f32 are infinite, as in the chain of ops that this one stands for.
+    spread = variance.astype(np.float32).astype(np.float64)
+    return np.asarray(centred / np.sqrt(spread + attributes.epsilon))
 
 
 def _samples() -> list[Sample]:

@@ -68,7 +68,9 @@ def _reference_topk(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
     (k,) = integers(present(arrays[1]))
     # Of equal elements the one with the lower index comes first. A stable sort of the reversed
     # row, read backwards, gives that without negating (the lowest integer has no opposite).
-    backwards = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :k]
+    # NaN comes after all numbers, as in TFLite (docs/nan.md).
+    turned = x[..., ::-1]
+    backwards = np.lexsort((turned, ~np.isnan(turned)), axis=-1)[..., ::-1][..., :k]
     order = x.shape[-1] - 1 - backwards
     return [np.take_along_axis(x, order, -1), order.astype(np.int32)]
 

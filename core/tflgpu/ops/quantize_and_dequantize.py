@@ -66,6 +66,8 @@ def _infer(
 def _reference(attributes: QuantizeAndDequantize, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     steps = x.astype(np.float32) * np.float32(attributes.inverse)
+    # NaN becomes what QUANTIZE stores for it.
+    steps = np.where(np.isnan(steps), np.float32(attributes.high), steps)
     # The limits are whole numbers, so clamping first changes nothing and avoids overflow.
     steps = np.clip(steps, np.float32(attributes.low), np.float32(attributes.high))
     rounded = np.copysign(np.floor(np.abs(steps) + np.float32(0.5)), steps)

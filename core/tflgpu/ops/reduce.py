@@ -69,9 +69,10 @@ def _total(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    if x.dtype.kind == "f":
-        return np.asarray(np.mean(x, axes, np.float64, keepdims=True))
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
+    if x.dtype.kind == "f":
+        # A sum beyond the operand's type is infinite, and so is the mean.
+        return np.asarray(_total(x, axes).astype(x.dtype) / np.asarray(count, np.float64))
     total = np.sum(x, axes, np.int64, keepdims=True)
     return np.asarray(np.sign(total) * (np.abs(total) // max(count, 1)))
 
@@ -122,7 +123,9 @@ def _reference_cumsum(attributes: CumSum, arrays: Sequence[Array | None]) -> lis
     ordered = np.flip(x, axis) if attributes.reverse else x
     sums = np.cumsum(ordered, axis, kind)
     if attributes.exclusive:
-        sums = sums - ordered
+        # Moved on by one place. Taking the element off again would leave NaN of an infinity.
+        sums = np.roll(sums, 1, axis)
+        sums[(slice(None),) * normal_axis("CUMSUM", axis, x.ndim) + (slice(0, 1),)] = 0
     return [np.ascontiguousarray(np.flip(sums, axis) if attributes.reverse else sums, x.dtype)]
 
 
@@ -153,9 +156,12 @@ def _infer_arg(op: str) -> Callable[..., list[TensorSpec]]:
     return infer
 
 
-def _reference_arg(fn: Callable[..., Array]) -> Callable[..., list[Array]]:
+def _reference_arg(fn: Callable[..., Array], last: float) -> Callable[..., list[Array]]:
     def reference(attributes: ArgExtreme, arrays: Sequence[Array | None]) -> list[Array]:
         x, (axis,) = present(arrays[0]), integers(present(arrays[1]))
+        if x.dtype.kind == "f":
+            # As in TFLite a NaN is chosen only where there is nothing else (docs/nan.md).
+            x = np.where(np.isnan(x), x.dtype.type(last), x)
         return [np.asarray(fn(x, axis)).astype(attributes.output.numpy, copy=False)]
 
     return reference
@@ -301,8 +307,8 @@ OPS = (
                accuracy=Accuracy.EXACT),
     OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
           accuracy=Accuracy.ACCUMULATE),
-    OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax), _arg_samples,
+    OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf), _arg_samples,
           accuracy=Accuracy.EXACT, max_version=3),
-    OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin), _arg_samples,
+    OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf), _arg_samples,
           accuracy=Accuracy.EXACT, max_version=3),
 )  # fmt: skip

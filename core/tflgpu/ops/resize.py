@@ -98,18 +98,19 @@ def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None])
     top, bottom, v = neighbours(attributes, x.shape[1], height)
     left, right, u = neighbours(attributes, x.shape[2], width)
     wide = x.astype(_F32)
-    v, u = v[:, None, None], u[:, None]
-    one = _F32(1)
-    above, below = wide[:, top], wide[:, bottom]
-    mixed = (
-        above[:, :, left] * (one - v) * (one - u)
-        + below[:, :, left] * v * (one - u)
-        + above[:, :, right] * (one - v) * u
-        + below[:, :, right] * v * u
-    )
+    # Where both neighbours are one pixel its weights add up to 1 whatever they are.
+    v = np.where(top == bottom, _F32(0), v)[:, None, None]
+    u = np.where(left == right, _F32(0), u)[:, None]
+    rows = _mix(wide[:, top], wide[:, bottom], v)
+    mixed = _mix(rows[:, :, left], rows[:, :, right], u)
     if x.dtype.kind in "iu":
         mixed = np.floor(mixed + _F32(0.5))
     return [mixed.astype(x.dtype)]
+
+
+def _mix(a: Array, b: Array, weight: Array) -> Array:
+    """Between ``a`` and ``b``. Where the weight is 0 ``b`` takes no part, infinite or not."""
+    return np.asarray(np.where(weight == 0, a, a * (_F32(1) - weight) + b * weight))
 
 
 def _fixed_neighbours(

@@ -69,15 +69,17 @@ def _reference_fill(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
 
 def _range_size(start: Array, limit: Array, delta: Array) -> int:
     first, last, step = (v.reshape(-1)[0] for v in (start, limit, delta))
-    if (
-        not np.isfinite([first, last, step]).all()
-        or step == 0
-        or (last != first and (last < first) != (step < 0))
-    ):
+    if start.dtype.kind == "f" and not np.isfinite([first, last, step]).all():
+        raise ModelError(f"RANGE: from {first} to {last} by {step}: these must be finite")
+    if step == 0 or (last != first and (last < first) != (step < 0)):
         raise ModelError(f"RANGE: from {first} to {last} by {step} never ends")
     if start.dtype.kind == "f":
         # In the operands' own precision, as TFLite does: 3.5 / 0.7 is exactly 5 in f32.
-        return math.ceil(float(abs((last - first) / step)))
+        with np.errstate(over="ignore"):
+            count = float(abs((last - first) / step))
+        if not math.isfinite(count):
+            raise ModelError(f"RANGE: from {first} to {last} by {step} has too many elements")
+        return math.ceil(count)
     return -(-abs(int(last) - int(first)) // abs(int(step)))
 
 

@@ -79,7 +79,9 @@ def _log_softmax(attributes: NoAttrs, x: Array) -> Array:
 
 
 def _l2(attributes: L2Normalization, x: Array) -> Array:
-    norm = np.sqrt(np.square(x.astype(np.float64)).sum(-1, keepdims=True))
+    # Squares beyond the operand's type are infinite, as in TFLite, and their row becomes zeros.
+    squares = np.square(x).astype(np.float64).sum(-1, keepdims=True).astype(x.dtype)
+    norm = np.sqrt(squares)
     y = (x / np.maximum(norm, L2_EPSILON)).astype(x.dtype)
     return apply_activation(attributes.activation, y)
 

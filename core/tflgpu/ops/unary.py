@@ -55,7 +55,8 @@ def _elu(attributes: NoAttrs, x: Array) -> Array:
 
 
 def _hard_swish(attributes: NoAttrs, x: Array) -> Array:
-    return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
+    # The quotient first, as TFLite: x * 6 overflows for the largest numbers.
+    return np.asarray(x * (np.clip(x + 3, 0, 6) / 6))
 
 
 def _samples(

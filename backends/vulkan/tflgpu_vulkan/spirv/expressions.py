@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tflgpu.kernel.numbers import foregone, limit_of
+from tflgpu.kernel.numbers import foregone, never_nan
 from tflgpu.kernel.tree import (
     Binary,
     Bitcast,
@@ -124,10 +124,10 @@ class Expressions:
         return body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
 
     def _float_extreme(self, expr: Binary, a: Id, b: Id) -> Id:
-        limit = limit_of(expr)
-        if limit is not None:
-            x, known = (b, a) if limit is expr.a else (a, b)
-            return limited(self._body, expr.op, expr.type, x, known)
+        if never_nan(expr.b):
+            return limited(self._body, expr.op, expr.type, a, b)
+        if never_nan(expr.a):
+            return limited(self._body, expr.op, expr.type, b, a)
         return extreme(self._body, expr.op, expr.type, a, b)
 
     def _call(self, expr: Call, *args: Id) -> Id:

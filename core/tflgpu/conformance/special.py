@@ -1,0 +1,111 @@
+"""NaN, infinities and huge numbers, planted into the operands of an op's samples.
+
+What may become of them is said in `docs/nan.md`; here is only where they are put. An elementwise
+op gets them everywhere, since no element knows of its neighbours. Any other op gets them in one
+place of one operand, so that it shows which results they reach, and which they must not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ops.base import Arg, OpDef, Sample
+
+_FLOATS = frozenset({DType.F32, DType.F16})
+# Of every ten elements of an elementwise op's operands, so many are special.
+_SHARE = 0.6
+# Devices promise divisions by numbers up to 2^126, and sines of numbers up to 2^15.
+_HUGE, _HUGE_HALF, _LARGEST_ANGLE = 5e37, 6e4, 3e4
+_OF_ANGLES = frozenset({"SIN", "COS"})
+# An op of n operands has up to so many cases, beside one for each sample.
+_MOST = 30
+
+
+class Kind(enum.Enum):
+    """What is planted, and where."""
+
+    NAN = "nan"
+    INF = "inf"
+    MINUS_INF = "minus_inf"
+    HUGE = "huge"
+    ALL_NAN = "all_nan"
+    EVERYWHERE = "everywhere"
+
+
+@attrs.frozen
+class Planted:
+    """Special numbers in the operands of a sample.
+
+    Attributes:
+        kind: Which, and whether in one element or in all.
+        operand: The position of the operand; -1 for all operands of floats.
+        huge: What huge means.
+    """
+
+    kind: Kind
+    operand: int = -1
+    huge: float = _HUGE
+
+    @property
+    def name(self) -> str:
+        """Part of a check's name."""
+        return self.kind.value if self.operand < 0 else f"{self.kind.value}_in_{self.operand}"
+
+    def plant(self, index: int, data: Array, rng: np.random.Generator) -> Array:
+        """Contents of operand ``index`` with the special numbers in it; ``data`` stays."""
+        if self.operand not in (-1, index) or data.dtype.kind != "f" or not data.size:
+            return data
+        huge = min(self.huge, _HUGE_HALF) if data.dtype == np.float16 else self.huge
+        planted = np.array(data)
+        if self.kind is Kind.EVERYWHERE:
+            chosen = rng.choice(_everything(huge), data.shape).astype(data.dtype)
+            return np.where(rng.random(data.shape) < _SHARE, chosen, data)
+        value = _value(self.kind, huge)
+        if self.kind is Kind.ALL_NAN:
+            planted[...] = value
+        else:
+            planted.reshape(-1)[int(rng.integers(planted.size))] = value
+        return planted
+
+
+def _value(kind: Kind, huge: float) -> float:
+    numbers = {Kind.INF: np.inf, Kind.MINUS_INF: -np.inf, Kind.HUGE: huge}
+    return numbers.get(kind, np.nan)
+
+
+def _everything(huge: float) -> list[float]:
+    return [np.nan, np.nan, np.inf, -np.inf, 0.0, -0.0, huge, -huge, 90.0, -90.0, 1e4, -1e4]
+
+
+def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, Planted]]:
+    """The samples of an op that has operands of floats, each with something planted: in turn
+    every kind in every operand, and all of them at least once (of an op of many operands, in
+    turns too: ``_MOST`` cases)."""
+    samples = [s for s in op.samples() if any(map(_is_float, s.args))]
+    huge = _LARGEST_ANGLE if op.name in _OF_ANGLES else _HUGE_HALF if half else _HUGE
+    if op.elementwise:
+        return [(s, Planted(Kind.EVERYWHERE, huge=huge)) for s in samples]
+    kinds = [k for k in Kind if k is not Kind.EVERYWHERE]
+    operands = _operands(samples)
+    count = max(len(samples), min(_MOST, len(kinds) * len(operands)))
+    found: list[tuple[Sample, Planted]] = []
+    for i in range(count if samples else 0):
+        turn, which = divmod(i, len(operands))
+        operand, kind = operands[which], kinds[(turn + which) % len(kinds)]
+        able = [s for s in samples if operand < len(s.args) and _is_float(s.args[operand])]
+        found.append((able[i % len(able)], Planted(kind, operand, huge)))
+    return found
+
+
+def _is_float(arg: Arg | None) -> bool:
+    # A constant that a sample spells out says what is done (RANGE: how often), not to what.
+    return arg is not None and arg.dtype in _FLOATS and arg.data is None and 0 not in arg.shape
+
+
+def _operands(samples: Sequence[Sample]) -> list[int]:
+    return sorted({i for s in samples for i, a in enumerate(s.args) if _is_float(a)})

@@ -1,0 +1,174 @@
+"""NaN, infinities and huge numbers in the operands of every float op: references against LiteRT.
+
+LiteRT has two kernels for most ops, XNNPACK's and its own, and they do not always agree. A
+reference must do what one of them does, or differ in a way that docs/nan.md gives a reason for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.special import Planted, special_samples
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ops.axes import integers
+from tflgpu.ops.base import Fields, OpDef, Sample
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.schema import BUILTIN_CODES
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_reference_vs_litert import NOT_IN_LITERT, litert, single_op_model
+
+OPS = builtin_ops()
+LARGEST = np.finfo(np.float32).max
+
+#: Ours is NaN where LiteRT's kernels, by the order of operands and elements, may lose it.
+NAN_STAYS = frozenset(
+    {"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D", "MaxPoolingWithArgmax2D",
+     "LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+)  # fmt: skip
+#: LiteRT's is NaN where ours is a number: a sliding sum does not forget it; inf * 0.
+NAN_SPREADS = frozenset({"LOCAL_RESPONSE_NORMALIZATION", "RESIZE_BILINEAR"})
+#: LiteRT gives nothing to compare with, by op and sample ("" = all).
+NO_ORACLE = {
+    ("FLOOR_DIV", ""): "LiteRT refuses a divisor that is zero",
+    ("ADD_N", "three"): "LiteRT clamps to the largest number after each sum",
+    ("ADD_N", "five"): "LiteRT clamps to the largest number after each sum",
+    ("ADD_N", "ten"): "LiteRT clamps to the largest number after each sum",
+    ("QUANTIZE", "i16_rank2"): "LiteRT's kernel converts what is out of range by accident",
+    (
+        "TFLite_Detection_PostProcess",
+        "fast_no_background",
+    ): "its order of NaN scores is by accident",
+    ("MaxPoolingWithArgmax2D", ""): "places are numbered differently; see the test of its own",
+    ("MaxUnpooling2D", ""): "places are numbered differently; see the test of its own",
+}
+
+CASES = [
+    pytest.param(op, sample, planted, id=f"{op.name}-{sample.id}-{planted.name}")
+    for op in OPS.values()
+    if op.is_custom or op.name in BUILTIN_CODES
+    for sample, planted in special_samples(op)
+    if (op.name, sample.id) not in NOT_IN_LITERT
+    if not {(op.name, sample.id), (op.name, "")} & NO_ORACLE.keys()
+]
+
+
+def run_litert(case: Case, resolver: object) -> list[Array] | None:
+    """What LiteRT computes, None where it has no such kernel."""
+    interpreter = litert.Interpreter(
+        model_content=single_op_model(case), experimental_op_resolver_type=resolver
+    )
+    try:
+        interpreter.allocate_tensors()
+    except RuntimeError as error:
+        if "unresolved custom op" in str(error):
+            return None
+        raise
+    for value in case.node.inputs:
+        if value is not None and value.id in case.arrays:
+            interpreter.set_tensor(value.id, case.arrays[value.id])
+    interpreter.invoke()
+    return [interpreter.get_tensor(v.id) for v in case.graph.outputs]
+
+
+def difference(case: Case, theirs: Sequence[Array]) -> str | None:
+    """What of the reference has neither LiteRT's value nor a reason."""
+    for index, (ours, other) in enumerate(zip(case.expected, theirs, strict=True)):
+        if ours.dtype.kind != "f":
+            known = ours
+            if case.op.name in ("ARG_MAX", "ARG_MIN"):
+                # It starts from the first element, or the first few at once, NaN or not.
+                known = np.where(_starts_with_nan(case), other, ours).astype(ours.dtype)
+            problem = case.tolerance().mismatch(known, other)
+        else:
+            # LiteRT's own kernels clamp to the largest number where no activation is fused.
+            explained = ~np.isfinite(ours) & (np.abs(other) == LARGEST)
+            if case.op.name in NAN_STAYS:
+                explained |= np.isnan(ours)
+            if case.op.name in NAN_SPREADS:
+                explained |= np.isnan(other)
+            rest = [np.where(explained, a.dtype.type(0), a) for a in (ours, other)]
+            problem = case.tolerance().mismatch(*rest)
+        if problem is not None:
+            return f"output {index}: {problem}"
+    return None
+
+
+def _starts_with_nan(case: Case) -> Array:
+    (x,) = case.arrays.values()
+    (axis,) = integers(case.node.const(1))
+    return np.isnan(np.take(x, 0, axis)) if x.dtype.kind == "f" else np.zeros((), bool)
+
+
+@pytest.mark.parametrize(("op", "sample", "planted"), CASES)
+def test_reference_does_as_a_kernel_of_litert(op: OpDef, sample: Sample, planted: Planted) -> None:
+    case = materialize(op, sample, planted=planted)
+    resolvers = litert.OpResolverType
+    problems = {}
+    for name in ("BUILTIN_WITHOUT_DEFAULT_DELEGATES", "AUTO"):
+        theirs = run_litert(case, getattr(resolvers, name))
+        if theirs is None:
+            continue
+        problem = difference(case, theirs)
+        if problem is None:
+            return
+        problems[name] = problem
+    if not problems and op.is_custom:
+        pytest.skip("LiteRT has no kernel for it")
+    raise AssertionError("\n".join(f"{name}: {text}" for name, text in problems.items()))
+
+
+def reference(op: str, *operands: object, **fields: object) -> list[Array]:
+    definition = OPS[op]
+    with np.errstate(all="ignore"):
+        return definition.reference(
+            definition.parse(Fields(op, fields)), [np.asarray(o) for o in operands]
+        )
+
+
+def test_a_maximum_keeps_a_nan_of_either_operand() -> None:
+    a, b = np.float32([[np.nan, 1, np.nan]]), np.float32([[1, np.nan, np.inf]])
+    for op in ("MAXIMUM", "MINIMUM"):
+        assert np.isnan(reference(op, a, b)[0]).all()
+
+
+def test_positions_of_extremes_pass_over_nan() -> None:
+    x = np.float32([[np.nan, 1, 2], [2, np.nan, 1], [np.nan] * 3, [-np.inf, np.nan, -np.inf]])
+    axis = np.int32(1)
+    np.testing.assert_array_equal(reference("ARG_MAX", x, axis, output_type=2)[0], [2, 0, 0, 0])
+    np.testing.assert_array_equal(reference("ARG_MIN", x, axis, output_type=2)[0][:3], [1, 2, 0])
+
+
+def test_a_pool_with_places_points_at_the_first_nan() -> None:
+    op = OPS["MaxPoolingWithArgmax2D"]
+    sample = next(s for s in op.samples() if s.id == "even")
+    case = materialize(op, sample)
+    (x,) = case.arrays.values()
+    x[0, :2, :2, 0] = [[5, np.nan], [7, np.nan]]
+    pooled, places = op.reference(case.node.attrs, [x])
+    assert np.isnan(pooled[0, 0, 0, 0])
+    assert int(places[0, 0, 0, 0]) == 1
+    assert np.isfinite(pooled).sum() == pooled.size - 1
+
+
+def test_a_place_that_is_nan_is_nowhere() -> None:
+    op = OPS["MaxUnpooling2D"]
+    sample = next(s for s in op.samples() if s.id == "plain")
+    case = materialize(op, sample)
+    x, places = (case.arrays[v.id] for v in case.graph.inputs)
+    places[...] = np.nan
+    assert not op.reference(case.node.attrs, [x, places])[0].any()
+
+
+@pytest.mark.parametrize(
+    "operands", [(0, np.nan, 1), (np.inf, 1, 1), (0, 1, np.nan), (-3e38, 3e38, 1e-30)]
+)
+def test_a_range_without_an_end_is_a_model_error(operands: tuple[float, ...]) -> None:
+    with pytest.raises(ModelError, match="RANGE"):
+        reference("RANGE", *(np.float32(v) for v in operands))
