@@ -65,6 +65,8 @@ def shader_module(device: Any, label: str, source: str) -> Any:
     Raises:
         wgpu.GPUError: wgpu refused the source.
     """
+    if not hasattr(lib, "wgpuDeviceCreateShaderModuleTrusted"):  # before wgpu-py 0.32
+        return device.create_shader_module(label=label, code=source)
     code = source.encode()
     text = ffi.new("char[]", code)
     wgsl = ffi.new("WGPUShaderSourceWGSL *")
