@@ -10,6 +10,8 @@ from tflgpu.errors import GraphError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
 
+#: Rounds of a phase in a row that make the graph no smaller. A long model may need more rounds than
+#: that, each of which removes something.
 _MAX_ROUNDS = 50
 
 
@@ -41,7 +43,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass]) -> dict[str, int]:
     counts = {p.name: 0 for p in passes}
     for phase in sorted({p.phase for p in passes}):
         active = [p for p in passes if p.phase == phase]
-        for _ in range(_MAX_ROUNDS):
+        fruitless, least = 0, len(graph.nodes)
+        while fruitless < _MAX_ROUNDS:
             edits = 0
             for item in active:
                 made = item.run(graph)
@@ -52,6 +55,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass]) -> dict[str, int]:
                     verify(graph, item.name)
             if not edits:
                 break
+            fruitless = 0 if len(graph.nodes) < least else fruitless + 1
+            least = min(least, len(graph.nodes))
         else:
             names = ", ".join(p.name for p in active)
             raise GraphError(f"graph {graph.name}: passes {names} do not settle")
