@@ -16,6 +16,9 @@ from tflgpu.kernel.walk import blocks, operands, postorder
 #: times as long to compile one as to compile an addition.
 _HEAVY = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "pow", "atan2"})
 _HEAVY_COST = 64
+#: A block of an `if` or a loop: registers are merged behind it, and llvmpipe, which runs lanes of
+#: one vector in lockstep, masks whatever is inside.
+_BLOCK_COST = 32
 
 #: Most that the elementwise chain in a store may cost: 15 heavy functions, or hundreds of
 #: additions. PoCL and llvmpipe compile such a chain in less than a second.
@@ -31,8 +34,9 @@ MAX_BUFFERS = 32
 def cost(kernel: Kernel) -> int:
     """What a kernel costs to compile, in additions of a vector.
 
-    A statement counts one. So does every distinct expression that it evaluates, and functions
-    that a processor has no instruction for count more. A loop counts once, whatever its bounds.
+    A statement counts one. So does every distinct expression that it evaluates; blocks, and
+    functions that a processor has no instruction for, count more. A loop's body counts once,
+    whatever its bounds.
     Time is linear in the size of the kernel.
     """
     total = 0
@@ -40,7 +44,9 @@ def cost(kernel: Kernel) -> int:
     while waiting:
         for stmt in waiting.pop():
             total += 1 + sum(map(_own_cost, postorder(operands(stmt))))
-            waiting += blocks(stmt)
+            nested = [block for block in blocks(stmt) if block]
+            total += _BLOCK_COST * len(nested)
+            waiting += nested
     return total
 
 

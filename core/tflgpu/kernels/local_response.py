@@ -35,8 +35,8 @@ def build_local_response(low: Lowering) -> None:
     inner = (radius - 3) // 4  # slices up to so far away lie in the windows of all four channels
     looped = inner > _UNROLLED
     if looped:
-        with k.loop(-inner, inner + 1, name="step") as step:
-            value = near(step)
+        with k.loop(-inner, inner + 1, name="step") as nearby:
+            value = near(nearby)
             energy = k.let(k.dot(value, value), "inner")
             for lane in range(4):
                 k.add_to(energies[lane], energy)

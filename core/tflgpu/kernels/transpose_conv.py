@@ -28,7 +28,7 @@ from tflgpu.ops.transpose_conv import ROLES, scatter_of
 
 _WORKGROUP = 64
 # More taps than these are walked by loops in the kernel.
-_MAX_UNROLLED = 36
+_MAX_UNROLLED = 9
 
 #: (tap, input slice, values of four input channels per pixel, sums per pixel): adds products.
 _Multiply = Callable[[Expr, Expr, list[Expr], list[Name]], None]
