@@ -81,7 +81,12 @@ def _whole(value: object) -> int | None:
         return None
 
 
-def _truth(option: str, value: object) -> bool:
+def truth(option: str, value: object) -> bool:
+    """A truth value as options take it: a boolean, 0 or 1, or a word such as "yes" in any case.
+
+    Raises:
+        OptionError: anything else; ``option`` is what the error calls it.
+    """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, str):
@@ -137,14 +142,19 @@ def _loss(option: str, value: object) -> bool | None:
     if _whole(value) == -1 or (isinstance(value, str) and value.strip() == "-1"):
         return None
     try:
-        return _truth(option, value)
+        return truth(option, value)
     except OptionError:
         raise OptionError(
             f"{option} is True (1), False (0), or None (-1) to follow the priorities, not {value!r}"
         ) from None
 
 
-def _precision(option: str, value: object) -> Precision:
+def precision_of(option: str, value: object) -> Precision:
+    """A precision by itself or by name; ``option`` is what the error calls it.
+
+    Raises:
+        OptionError: anything else.
+    """
     return _member(option, Precision, value)
 
 
@@ -168,7 +178,7 @@ def _to_device(value: object) -> int | str | None:
 
 
 def _to_precision(value: object) -> Precision | None:
-    return None if value is None else _precision("precision", value)
+    return None if value is None else precision_of("precision", value)
 
 
 def _to_is_precision_loss_allowed(value: object) -> bool | None:
@@ -200,15 +210,15 @@ def _to_min_nodes_per_partition(value: object) -> int:
 
 
 def _to_allow_fallback(value: object) -> bool:
-    return _truth("allow_fallback", value)
+    return truth("allow_fallback", value)
 
 
 def _to_quantized_models_allowed(value: object) -> bool:
-    return _truth("quantized_models_allowed", value)
+    return truth("quantized_models_allowed", value)
 
 
 def _to_guard_bands(value: object) -> bool:
-    return _truth("guard_bands", value)
+    return truth("guard_bands", value)
 
 
 def unknown_option(name: str, known: Iterable[str]) -> OptionError:

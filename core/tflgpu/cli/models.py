@@ -13,7 +13,7 @@ from tflgpu.cli import console
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
-from tflgpu.options import device_from_text
+from tflgpu.options import device_from_text, precision_of
 
 #: What --backend takes besides the backends' names: no delegate, the NumPy references.
 CPU = "cpu"
@@ -44,7 +44,7 @@ def delegate_of(backend: str | None, device: str | None, precision: str | None) 
     if device is not None:
         options["device"] = device_from_text("--device", device)
     if precision is not None:
-        options["precision"] = precision
+        options["precision"] = precision_of("--precision", precision)
     return GpuDelegate(**options)
 
 
