@@ -30,6 +30,21 @@ MAX_KERNEL = 8192
 #: one more is a case more in a kernel that joins tensors.
 MAX_BUFFERS = 32
 
+#: Most blocks in each other. WGSL allows 127, of which a printer needs some, and whatever walks
+#: blocks recursively stays far from Python's limit.
+MAX_NESTING = 64
+
+
+def nesting(kernel: Kernel) -> int:
+    """How many blocks of a kernel are in each other, at most."""
+    deepest = 0
+    waiting = [(kernel.body, 0)]
+    while waiting:
+        body, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        waiting += [(block, depth + 1) for stmt in body for block in blocks(stmt)]
+    return deepest
+
 
 def cost(kernel: Kernel) -> int:
     """What a kernel costs to compile, in additions of a vector.
