@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 #: Versions that were tried, the first and the last of them.
-TRIED = ("0.22", "0.32")
+TRIED = ("0.31", "0.32")
 
 _FUNCTIONS = (
     "wgpuBufferGetConstMappedRange", "wgpuBufferMapAsync", "wgpuBufferUnmap",
