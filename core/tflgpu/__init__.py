@@ -6,7 +6,8 @@
                                      experimental_delegates=[tflgpu.GpuDelegate()])
 
 Names are loaded when they are first used, so that importing the package costs little and loads
-no driver.
+no driver. Only the errors are there from the start: all that is raised on purpose is a
+`TflgpuError`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tflgpu import errors
+from tflgpu.errors import (
+    AllocationError,
+    ArgumentError,
+    CompileError,
+    DeviceError,
+    DynamicError,
+    GraphError,
+    InputError,
+    KernelError,
+    ModelError,
+    NotAllocatedError,
+    OptionError,
+    PluginError,
+    ResizeError,
+    StateError,
+    TflgpuError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from tflgpu.compat.device_list import CompatibilityList
@@ -26,13 +45,29 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AllocationError",
+    "ArgumentError",
     "CompatibilityList",
+    "CompileError",
     "DelegateOptions",
+    "DeviceError",
+    "DynamicError",
     "GpuDelegate",
+    "GraphError",
     "InferencePreference",
     "InferencePriority",
+    "InputError",
     "Interpreter",
+    "KernelError",
+    "ModelError",
+    "NotAllocatedError",
+    "OptionError",
+    "PluginError",
     "Precision",
+    "ResizeError",
+    "StateError",
+    "TflgpuError",
+    "UnsupportedError",
     "__version__",
     "errors",
 ]

@@ -17,7 +17,7 @@ from tflgpu.compat import remembered
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.compat.measure import measure
 from tflgpu.errors import DeviceError, TflgpuError
-from tflgpu.options import DelegateOptions
+from tflgpu.options import DelegateOptions, device_from_text
 from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import Device, DeviceInfo, NodeDevice, Probe
 
@@ -263,11 +263,10 @@ def _asked(
     """Backend, device, and who wants them."""
     backend, wanted = options.backend, options.device
     why = "asked for by DelegateOptions"
-    if backend is None and environ.get("TFLGPU_BACKEND"):
-        backend, why = environ["TFLGPU_BACKEND"], "asked for by TFLGPU_BACKEND"
-    if wanted is None and environ.get("TFLGPU_DEVICE"):
-        text = environ["TFLGPU_DEVICE"]
-        wanted = int(text) if text.isdigit() else text
+    if backend is None and environ.get("TFLGPU_BACKEND", "").strip():
+        backend, why = environ["TFLGPU_BACKEND"].strip(), "asked for by TFLGPU_BACKEND"
+    if wanted is None and environ.get("TFLGPU_DEVICE", "").strip():
+        wanted = device_from_text("TFLGPU_DEVICE", environ["TFLGPU_DEVICE"])
         if backend is None:
             why = "asked for by TFLGPU_DEVICE"
     return backend, wanted, why

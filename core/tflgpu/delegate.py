@@ -347,12 +347,6 @@ def _options(options: DelegateOptions | None, kwargs: dict[str, Any]) -> Delegat
         if not isinstance(options, DelegateOptions):
             raise OptionError(f"options is a DelegateOptions, not {type(options).__name__}")
         return options
-    known = {field.name for field in attrs.fields(DelegateOptions)}
-    unknown = sorted(set(kwargs) - known)
-    if unknown:
-        raise OptionError(
-            f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
-        )
     return DelegateOptions(**kwargs)
 
 

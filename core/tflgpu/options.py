@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
-from typing import TypeVar
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
+import numpy as np
 
 from tflgpu.errors import OptionError
 from tflgpu.kernel.lowering import Precision
@@ -28,6 +32,14 @@ class InferencePreference(enum.Enum):
     BALANCED = 2
 
 
+#: What a string may say for a truth value, in any case: options of TFLite's delegates that are
+#: loaded from a library are all strings.
+_WORDS = {
+    "true": True, "false": False, "1": True, "0": False,
+    "yes": True, "no": False, "on": True, "off": False,
+}  # fmt: skip
+_DIGITS = 9  # of an index; longer runs of digits are part of a name, if anything
+
 _E = TypeVar("_E", bound=enum.Enum)
 _P = InferencePriority
 _COMPLETIONS = {
@@ -37,25 +49,184 @@ _COMPLETIONS = {
 }
 
 
-def _member(kind: type[_E], value: object) -> _E:
-    """A member by itself, by name in any case, or by TFLite's code."""
+# Conversions of what was given. Each is of one option, which its error names.
+
+
+def _member(option: str, kind: type[_E], value: object, prefix: str = "") -> _E:
+    """A member by itself, by name in any case (with or without TFLite's prefix), or by TFLite's
+    code."""
+    if isinstance(value, kind):
+        return value
+    code = _whole(value)
+    if isinstance(value, str):
+        name = value.strip().upper().removeprefix(prefix)
+        if name in kind.__members__:
+            return kind[name]
+        code = int(name) if len(name) == 1 and name.isascii() and name.isdecimal() else None
     for member in kind:
-        if value is member or value == member.value or str(value).upper() == member.name:
+        if code is not None and member.value == code:
             return member
-    names = ", ".join(m.name for m in kind)
-    raise OptionError(f"{kind.__name__} is one of {names}, not {value!r}")
+    codes = isinstance(next(iter(kind)).value, int)
+    names = ", ".join(f"{m.name} ({m.value})" if codes else m.name for m in kind)
+    raise OptionError(f"{option} is one of {names}, not {value!r}")
 
 
-def _precision(value: object) -> Precision | None:
-    return None if value is None else _member(Precision, value)
+def _whole(value: object) -> int | None:
+    """A whole number of any integer type, None for everything else; a truth value is none."""
+    if isinstance(value, (bool, np.bool_, enum.Enum)) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:  # an array of other than one number
+        return None
 
 
-def _preference(value: object) -> InferencePreference:
-    return _member(InferencePreference, value)
+def truth(option: str, value: object) -> bool:
+    """A truth value as options take it: a boolean, 0 or 1, or a word such as "yes" in any case.
+
+    Raises:
+        OptionError: anything else; ``option`` is what the error calls it.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, str):
+        known = _WORDS.get(value.strip().lower())
+    else:
+        whole = _whole(value)
+        known = None if whole is None else {0: False, 1: True}.get(whole)
+    if known is None:
+        raise OptionError(
+            f"{option} is True or False (also 1, 0, 'yes', 'no', 'on', 'off'), not {value!r}"
+        )
+    return bool(known)
 
 
-def _priority(value: object) -> InferencePriority:
-    return _member(InferencePriority, value)
+def _count(option: str, value: object) -> int:
+    count = _whole(value)
+    if count is None:
+        raise OptionError(f"{option} is a whole number, not {value!r}")
+    if count < 1:
+        raise OptionError(f"{option} is {count}; the least is 1")
+    return count
+
+
+def _name(option: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise OptionError(f"{option} is a name, not {value!r}")
+    return value
+
+
+def _device(option: str, value: object) -> int | str:
+    if isinstance(value, str) and value.strip():
+        return value
+    index = _whole(value)
+    if index is None or index < 0:
+        raise OptionError(f"{option} is an index from 0 or part of a name, not {value!r}")
+    return index
+
+
+def device_from_text(option: str, text: str) -> int | str:
+    """A device as a command line or an environment variable names it: an index, or a part of a
+    name; ``option`` is what the error calls it.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    text = text.strip()
+    if text.lstrip("+-").isascii() and text.lstrip("+-").isdecimal() and len(text) <= _DIGITS:
+        return _device(option, int(text))
+    return _device(option, text)
+
+
+def _loss(option: str, value: object) -> bool | None:
+    if _whole(value) == -1 or (isinstance(value, str) and value.strip() == "-1"):
+        return None
+    try:
+        return truth(option, value)
+    except OptionError:
+        raise OptionError(
+            f"{option} is True (1), False (0), or None (-1) to follow the priorities, not {value!r}"
+        ) from None
+
+
+def precision_of(option: str, value: object) -> Precision:
+    """A precision by itself or by name; ``option`` is what the error calls it.
+
+    Raises:
+        OptionError: anything else.
+    """
+    return _member(option, Precision, value)
+
+
+def _preference(option: str, value: object) -> InferencePreference:
+    return _member(option, InferencePreference, value, "TFLITE_GPU_INFERENCE_PREFERENCE_")
+
+
+def _priority(option: str, value: object) -> InferencePriority:
+    return _member(option, InferencePriority, value, "TFLITE_GPU_INFERENCE_PRIORITY_")
+
+
+# One named converter an option: an error must say which it is, and mypy follows no other kind.
+
+
+def _to_backend(value: object) -> str | None:
+    return None if value is None else _name("backend", value)
+
+
+def _to_device(value: object) -> int | str | None:
+    return None if value is None else _device("device", value)
+
+
+def _to_precision(value: object) -> Precision | None:
+    return None if value is None else precision_of("precision", value)
+
+
+def _to_is_precision_loss_allowed(value: object) -> bool | None:
+    return None if value is None else _loss("is_precision_loss_allowed", value)
+
+
+def _to_inference_preference(value: object) -> InferencePreference:
+    return _preference("inference_preference", value)
+
+
+def _to_inference_priority1(value: object) -> InferencePriority:
+    return _priority("inference_priority1", value)
+
+
+def _to_inference_priority2(value: object) -> InferencePriority:
+    return _priority("inference_priority2", value)
+
+
+def _to_inference_priority3(value: object) -> InferencePriority:
+    return _priority("inference_priority3", value)
+
+
+def _to_max_delegated_partitions(value: object) -> int | None:
+    return None if value is None else _count("max_delegated_partitions", value)
+
+
+def _to_min_nodes_per_partition(value: object) -> int:
+    return _count("min_nodes_per_partition", value)
+
+
+def _to_allow_fallback(value: object) -> bool:
+    return truth("allow_fallback", value)
+
+
+def _to_quantized_models_allowed(value: object) -> bool:
+    return truth("quantized_models_allowed", value)
+
+
+def _to_guard_bands(value: object) -> bool:
+    return truth("guard_bands", value)
+
+
+def unknown_option(name: str, known: Iterable[str]) -> OptionError:
+    """The error for an option that does not exist, with the one that was probably meant."""
+    listed = sorted(known)
+    close = difflib.get_close_matches(name, listed, 1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return OptionError(f"unknown option {name}{meant}; there are {', '.join(listed)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -67,10 +238,14 @@ class DelegateOptions:
         device: Index in the backend's list, or a part of the device's name; None picks.
         precision: F32, F16 or F32_F16 (f16 storage, f32 arithmetic); None follows the
             priorities.
-        is_precision_loss_allowed: TFLite's older switch: True allows 16-bit floats, False
-            forbids them, None leaves it to the priorities.
-        inference_preference: Single answer or sustained speed.
+        is_precision_loss_allowed: TFLite's older switch: True (1) allows 16-bit floats, False (0)
+            forbids them, None (-1, TFLite's default) leaves it to the priorities.
+        inference_preference: Single answer or sustained speed. Checked, and without effect: every
+            model is compiled for the speed of single answers.
         inference_priority1, 2, 3: What matters first; AUTO ones are completed as TFLite does.
+            These and the preference may also be given by name, with TFLite's prefix or without
+            (``"TFLITE_GPU_INFERENCE_PRIORITY_MIN_LATENCY"``, ``"min_latency"``), or by TFLite's
+            code.
         max_delegated_partitions: Most parts of the graph that go to the device; None = no limit.
         min_nodes_per_partition: Smaller parts stay on the CPU.
         allow_fallback: Whether nodes that the device refuses may run on the CPU; if not, a
@@ -79,46 +254,55 @@ class DelegateOptions:
             floats; if not, they run on the CPU. TFLite's `ENABLE_QUANT` flag, also on by default.
         guard_bands: Check every buffer for writes outside (slow; for tests).
 
+    Truth values may be given as 0 and 1, and as the words "true", "false", "yes", "no", "on" and
+    "off" in any case.
+
     Raises:
         OptionError: an unknown option, a value out of range, or a clash, naming both.
     """
 
-    backend: str | None = None
-    device: int | str | None = None
-    precision: Precision | None = attrs.field(default=None, converter=_precision)
-    is_precision_loss_allowed: bool | None = None
+    backend: str | None = attrs.field(default=None, converter=_to_backend)
+    device: int | str | None = attrs.field(default=None, converter=_to_device)
+    precision: Precision | None = attrs.field(default=None, converter=_to_precision)
+    is_precision_loss_allowed: bool | None = attrs.field(
+        default=None,
+        converter=_to_is_precision_loss_allowed,
+    )
     inference_preference: InferencePreference = attrs.field(
-        default=InferencePreference.FAST_SINGLE_ANSWER, converter=_preference
+        default=InferencePreference.FAST_SINGLE_ANSWER,
+        converter=_to_inference_preference,
     )
     inference_priority1: InferencePriority = attrs.field(
-        default=InferencePriority.MAX_PRECISION, converter=_priority
+        default=_P.MAX_PRECISION, converter=_to_inference_priority1
     )
     inference_priority2: InferencePriority = attrs.field(
-        default=InferencePriority.AUTO, converter=_priority
+        default=_P.AUTO, converter=_to_inference_priority2
     )
     inference_priority3: InferencePriority = attrs.field(
-        default=InferencePriority.AUTO, converter=_priority
+        default=_P.AUTO, converter=_to_inference_priority3
     )
-    max_delegated_partitions: int | None = None
-    min_nodes_per_partition: int = 1
-    allow_fallback: bool = True
-    quantized_models_allowed: bool = True
-    guard_bands: bool = False
+    max_delegated_partitions: int | None = attrs.field(
+        default=None,
+        converter=_to_max_delegated_partitions,
+    )
+    min_nodes_per_partition: int = attrs.field(default=1, converter=_to_min_nodes_per_partition)
+    allow_fallback: bool = attrs.field(default=True, converter=_to_allow_fallback)
+    quantized_models_allowed: bool = attrs.field(
+        default=True, converter=_to_quantized_models_allowed
+    )
+    guard_bands: bool = attrs.field(default=False, converter=_to_guard_bands)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **options: Any) -> None:
+            known = attrs.fields_dict(type(self))
+            for name in options:
+                if name not in known:
+                    raise unknown_option(name, known)
+            self.__attrs_init__(**options)
 
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
-        if self.backend is not None and not isinstance(self.backend, str):
-            raise OptionError(f"backend is a name, not {self.backend!r}")
-        if self.device is not None and (
-            isinstance(self.device, bool) or not isinstance(self.device, (int, str))
-        ):
-            raise OptionError(f"device is an index or part of a name, not {self.device!r}")
-        for name in ("max_delegated_partitions", "min_nodes_per_partition"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise OptionError(f"{name} is a whole number, not {value!r}")
-            if value is not None and value < 1:
-                raise OptionError(f"{name} is {value}; the least is 1")
         if self.is_precision_loss_allowed is False and self.precision in (
             Precision.F16,
             Precision.F32_F16,

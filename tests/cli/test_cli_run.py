@@ -239,7 +239,7 @@ class TestMistakes:
             (("--backend", "abacus"), "there is no backend 'abacus'"),
             (("--backend", "cpu_ref", "--device", 7), "has no device 7"),
             (("--backend", "cpu_ref", "--device", "quantum"), "has no device 'quantum'"),
-            (("--backend", "cpu_ref", "--precision", "f8"), "Precision is one of"),
+            (("--backend", "cpu_ref", "--precision", "f8"), "precision is one of"),
             (("--backend", "cpu", "--device", 0), "--device is for a GPU backend"),
             (("--backend", "cpu", "--precision", "f16"), "--precision is for a GPU backend"),
             ((*CPU, "-i", "absent.npy"), "there is no file absent.npy"),

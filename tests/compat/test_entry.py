@@ -111,7 +111,7 @@ class TestMistakes:
             ({"caps": {"f16_arithmetic": 0}}, "caps f16_arithmetic is 0"),
             ({"caps": {"max_workgroup": True}}, "caps max_workgroup is True"),
             ({"options": {"backend": "opencl"}}, "'backend' is what is being chosen"),
-            ({"options": {"precision": "f8"}}, "Precision is one of"),
+            ({"options": {"precision": "f8"}}, "precision is one of"),
             ({"options": {"colour": "red"}}, "colour"),
         ],
     )

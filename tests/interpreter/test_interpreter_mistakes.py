@@ -299,3 +299,42 @@ def test_a_path_may_be_str_bytes_or_path(tmp_path: Path) -> None:
     file.write_bytes(models.chain())
     for path in (file, str(file), str(file).encode()):
         assert Interpreter(path).get_input_details()[0]["name"] == "x"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"num_threads": True}, OptionError, "num_threads is a whole number, not bool"),
+        ({"num_threads": "three"}, OptionError, "num_threads is a whole number, not str"),
+        ({"num_threads": -5}, OptionError, "num_threads is -5; the least is 1"),
+        ({"experimental_op_resolver_type": 3}, OptionError, "one of AUTO"),
+        ({"experimental_preserve_all_tensors": "maybe"}, OptionError, "preserve_all_tensors is"),
+        ({"experimental_disable_delegate_clustering": 2}, OptionError, "clustering is True or"),
+        ({"experimental_default_delegate_latest_features": []}, OptionError, "features is True"),
+        ({"model_path": "also.tflite"}, OptionError, "both was given"),
+        ({"model_content": np.zeros(3)}, ArgumentError, "is bytes, not ndarray"),
+        ({"model_content": "a.tflite"}, ArgumentError, "is bytes, not str"),
+        ({"model_content": None, "model_path": np.zeros(3)}, ArgumentError, "is a path, not nda"),
+    ],
+)
+def test_arguments_out_of_their_range(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        Interpreter(**{"model_content": models.chain(), **arguments})
+
+
+def test_a_word_for_no_is_no() -> None:
+    interpreter = Interpreter(
+        model_content=models.chain(),
+        experimental_preserve_all_tensors="no",  # type: ignore[arg-type]
+    )
+    interpreter.allocate_tensors()
+    with pytest.raises(InputError, match="not kept"):
+        interpreter.get_tensor(2)
+
+
+def test_strict_is_a_truth_value() -> None:
+    interpreter = Interpreter(model_content=models.chain())
+    with pytest.raises(OptionError, match="strict is True or False"):
+        interpreter.resize_tensor_input(0, [1, 3], strict="sometimes")  # type: ignore[arg-type]

@@ -61,3 +61,11 @@ def test_no_driver_is_imported(use: str) -> None:
     loaded = {name.split(".")[0] for name in out.split()}
     assert "tflgpu" in loaded
     assert loaded & DRIVERS == set()
+
+
+def test_all_errors_are_public() -> None:
+    for name, kind in vars(tflgpu.errors).items():
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert getattr(tflgpu, name) is kind
+            assert name in tflgpu.__all__
+            assert issubclass(kind, tflgpu.TflgpuError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import attrs
 import pytest
@@ -283,3 +284,24 @@ def test_names_never_clash() -> None:
     k.store(dst, 0, names[0])
     assert len({n.ident for n in names} | {"x"}) == 6
     k.build()
+
+
+def nested(depth: int, *, loops: bool) -> Builder:
+    k = Builder("nested", (4, 1, 1))
+    out = k.buffer("out", Scalar.F32, 1, "write")
+    i = k.let(k.global_id(0), "i")
+    total = k.var(k.f32(0.0), "total")
+    with ExitStack() as stack:
+        for _ in range(depth):
+            stack.enter_context(k.loop(0, 1) if loops else k.if_(i >= 0))
+        k.set(total, total + 1.0)
+    k.store(out, i, total)
+    return k
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_blocks_that_are_too_deep_in_each_other(loops: bool) -> None:
+    nested(64, loops=loops).build()  # at once, although a loop's body may be looked at twice
+    for depth in (65, 5000):
+        with pytest.raises(KernelError, match=f"blocks {depth} deep in each other; at most 64"):
+            nested(depth, loops=loops).build()

@@ -35,6 +35,10 @@ def tflgpu_probe(backend: str) -> Probe | None:
     if backend != NAME:
         return None
     try:
+        from tflgpu_wgpu.installed import lacking
+
+        if reason := lacking():
+            return Probe(False, reason)
         from tflgpu_wgpu.adapters import probe
     except (ImportError, OSError, RuntimeError) as error:
         # wgpu is installed (the registry looked), but its native library may not load here.

@@ -13,6 +13,7 @@ from tflgpu.cli import console
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
+from tflgpu.options import device_from_text, precision_of
 
 #: What --backend takes besides the backends' names: no delegate, the NumPy references.
 CPU = "cpu"
@@ -41,9 +42,9 @@ def delegate_of(backend: str | None, device: str | None, precision: str | None) 
     if backend is not None:
         options["backend"] = backend
     if device is not None:
-        options["device"] = int(device) if device.isdigit() else device
+        options["device"] = device_from_text("--device", device)
     if precision is not None:
-        options["precision"] = precision
+        options["precision"] = precision_of("--precision", precision)
     return GpuDelegate(**options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,8 +51,10 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
 ) -> None:
     """Run a model: outputs, time, what ran where, and (--compare) how right it is."""
-    if std == 0:
-        raise OptionError("--std is 0; pixels are divided by it")
+    if not math.isfinite(mean) or not math.isfinite(std) or std == 0:
+        raise OptionError(
+            f"--mean {mean} and --std {std}: both are numbers, and pixels are divided by --std"
+        )
     with opened(model, backend, device, precision) as interpreter:
         arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed)
         outputs = run_once(interpreter, arrays)

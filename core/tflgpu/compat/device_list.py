@@ -7,7 +7,7 @@ import attrs
 from tflgpu.choose import Choice, choose, find_candidates
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.judge import Judgement, judge
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, OptionError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.protocols import DeviceInfo
@@ -28,7 +28,13 @@ class CompatibilityList:
     """
 
     def __init__(self, plugins: Registry | None = None) -> None:
-        """Look at the installed plugins, or at those of a registry."""
+        """Look at the installed plugins, or at those of a registry.
+
+        Raises:
+            OptionError: ``plugins`` is something else.
+        """
+        if plugins is not None and not isinstance(plugins, Registry):
+            raise OptionError(f"plugins is a Registry, not {type(plugins).__name__}")
         self._registry = registry() if plugins is None else plugins
 
     @property
@@ -55,7 +61,7 @@ class CompatibilityList:
         """The device that would be chosen, and why."""
         try:
             return choose(self._registry, DelegateOptions())
-        except DeviceError as error:  # the environment asks for one that is not there
+        except (DeviceError, OptionError) as error:  # what the environment asks for is not there
             return Choice(None, (str(error),))
 
     @property
@@ -63,7 +69,7 @@ class CompatibilityList:
         """Every device that may be chosen, best first."""
         try:
             found = find_candidates(self._registry, DelegateOptions()).found
-        except DeviceError:
+        except (DeviceError, OptionError):
             return ()
         return tuple(c.info for c in found)
 

@@ -14,6 +14,7 @@ from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
+from tflgpu.options import truth
 from tflgpu.plugins import registry
 from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, open_cpu_session
@@ -108,9 +109,19 @@ class Interpreter:
             PluginError: plugins that clash.
         """
         _check_threads(num_threads)
+        for name, value in (
+            ("experimental_disable_delegate_clustering", experimental_disable_delegate_clustering),
+            (
+                "experimental_default_delegate_latest_features",
+                experimental_default_delegate_latest_features,
+            ),
+        ):
+            truth(name, value)
         _check_resolver(experimental_op_resolver_type)
         self._busy = _Busy()
-        self._preserve_all = bool(experimental_preserve_all_tensors)
+        self._preserve_all = truth(
+            "experimental_preserve_all_tensors", experimental_preserve_all_tensors
+        )
         self._model = _load(model_path, model_content)
         self._delegate = _one_delegate(experimental_delegates)
         self._ops = registry().ops()
@@ -161,11 +172,12 @@ class Interpreter:
         Raises:
             ResizeError: not an input, a negative size, or one that ``strict`` forbids.
             InputError: ``tensor_size`` is not a list of whole numbers.
+            OptionError: ``strict`` is no truth value.
             StateError: closed, in use, or a view made by `tensor` is still held.
         """
         with self._busy:
             self._check_views()
-            self._main.resize(input_index, tensor_size, strict=strict)
+            self._main.resize(input_index, tensor_size, strict=truth("strict", strict))
 
     # Tensors
 
@@ -335,10 +347,14 @@ class Interpreter:
 
 
 def _load(path: Any, content: Any) -> ModelFile:
-    if bool(path) == bool(content):
-        given = "both" if path else "neither"
+    # An empty string or no bytes are what a variable holds that was not set. Other objects are not
+    # asked for their truth: an array has none.
+    has_path = path is not None and not (isinstance(path, (str, bytes)) and not path)
+    has_content = content is not None and not (isinstance(content, (str, bytes)) and not content)
+    if has_path == has_content:
+        given = "both" if has_path else "neither"
         raise OptionError(f"give either model_path or model_content; {given} was given")
-    if content:
+    if has_content:
         if not isinstance(content, (bytes, bytearray, memoryview)):
             raise ArgumentError(f"model_content is bytes, not {type(content).__name__}")
         return read_model(content)
@@ -375,7 +391,7 @@ def _one_delegate(delegates: Any) -> GpuDelegate | None:
 
 
 def _check_threads(count: Any) -> None:
-    if count is not None and not isinstance(count, int):
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         raise OptionError(f"num_threads is a whole number, not {type(count).__name__} {count!r}")
     if count is not None and count < 1:
         raise OptionError(f"num_threads is {count}; the least is 1")

@@ -9,9 +9,12 @@ guarantees.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from tflgpu.errors import KernelError
+from tflgpu.kernel.budget import MAX_NESTING, nesting
 from tflgpu.kernel.matrix import (
     MATRIX_STATEMENTS,
     SUBGROUP,
@@ -86,6 +89,10 @@ def check(kernel: Kernel) -> None:
     x, y, z = kernel.workgroup
     if x * y * z > MAX_WORKGROUP:
         scope.fail(f"workgroup {kernel.workgroup} has more than {MAX_WORKGROUP} invocations")
+    if nesting(kernel) > MAX_NESTING:
+        scope.fail(
+            f"blocks {nesting(kernel)} deep in each other; at most {MAX_NESTING} are allowed"
+        )
     if not any(b.access != "read" for b in kernel.buffers):
         scope.fail("no buffer is written")
     for buffer in kernel.buffers:
@@ -230,11 +237,19 @@ def _for(stmt: For, scope: _Scope) -> None:
     # A variable made non-uniform late in the body is so at the body's start next time round,
     # and a break seen late precedes next round's barriers.
     names = dict(scope.names)
+    known = _known(scope, names)
     _block(stmt.body, scope)
     scope.names = names
-    _block(stmt.body, scope)
+    # Only where something changed: always, and loops inside each other take 2^depth passes.
+    if _known(scope, names) != known:
+        _block(stmt.body, scope)
     del scope.names[stmt.index.ident]
     scope.in_loop, scope.divergent, scope.may_break = before
+
+
+def _known(scope: _Scope, names: Iterable[str]) -> tuple[object, ...]:
+    """What a block may change of a scope, as far as the statements in it look at it."""
+    return scope.may_return, scope.may_break, [scope.uniform.get(name) for name in names]
 
 
 def _is_new(ident: str, scope: _Scope) -> None:

@@ -13,15 +13,25 @@ import attrs
 
 from tflgpu.blame import Failed, attempt, shown
 from tflgpu.ir.graph import Node
+from tflgpu.kernel.budget import MAX_BUFFERS
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Precision
 
 
+def _within_budget(caps: DeviceCaps) -> DeviceCaps:
+    if caps.max_bindings <= MAX_BUFFERS:
+        return caps
+    return attrs.evolve(caps, max_bindings=MAX_BUFFERS)
+
+
 @attrs.frozen
 class Site:
-    """Where a node would run: what `KernelRule.accepts` may look at besides the node."""
+    """Where a node would run: what `KernelRule.accepts` may look at besides the node.
 
-    caps: DeviceCaps
+    ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, whatever the device has.
+    """
+
+    caps: DeviceCaps = attrs.field(converter=_within_budget)
     precision: Precision
 
 

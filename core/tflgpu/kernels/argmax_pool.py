@@ -8,14 +8,15 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.tree import Expr, Operand
 from tflgpu.kernel.types import F32, Scalar
 from tflgpu.kernel.view import decompose
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, movable, position, split_index
 from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, pooled_side
 
-# Each tap of a window is unrolled.
-_MOST_TAPS = 256
+# Windows of more taps are walked by loops in the kernel.
+_UNROLLED = 49
 
 
 def _pool(low: Lowering) -> None:
@@ -34,18 +35,25 @@ def _pool(low: Lowering) -> None:
     ]
     best = k.var(k.const(-math.inf, src.vector_type), "best")
     place = k.var(k.const(0.0, F32.with_width(4)), "place")
-    for dy in range(attributes.filter[0]):
-        row = k.let(origins[0] + dy, "row")
-        for dx in range(attributes.filter[1]):
-            column = k.let(origins[1] + dx, "column")
-            with k.if_((row >= 0) & (row < sides[0]) & (column >= 0) & (column < sides[1])):
-                at = position([n, row, column], src.shape[:-1])
-                value = k.let(src.load(at, slice_), "value")
-                first_nan = value.ne(value) & ~best.ne(best)
-                better = k.let((value > best) | first_nan, "better")
-                here = k.f32(dy * attributes.filter[1] + dx, 4)
-                k.set(place, k.select(better, here, place))
-                k.set(best, k.select(better, value, best))
+
+    def visit(dy: Operand, dx: Operand, here: Expr) -> None:
+        row, column = k.let(origins[0] + dy, "row"), k.let(origins[1] + dx, "column")
+        with k.if_((row >= 0) & (row < sides[0]) & (column >= 0) & (column < sides[1])):
+            at = position([n, row, column], src.shape[:-1])
+            value = k.let(src.load(at, slice_), "value")
+            first_nan = value.ne(value) & ~best.ne(best)
+            better = k.let((value > best) | first_nan, "better")
+            k.set(place, k.select(better, here, place))
+            k.set(best, k.select(better, value, best))
+
+    rows, columns = attributes.filter
+    if rows * columns <= _UNROLLED:
+        for dy in range(rows):
+            for dx in range(columns):
+                visit(dy, dx, k.f32(dy * columns + dx, 4))
+    else:
+        with k.loop(0, rows, name="dy") as y_tap, k.loop(0, columns, name="dx") as x_tap:
+            visit(y_tap, x_tap, k.splat(k.cast(y_tap * columns + x_tap, Scalar.F32), 4))
     out.store(outer, slice_, activate(k, attributes.activation, best))
     places.store(outer, slice_, place + PLACE_BIAS)
     launch(low, k, count)
@@ -72,9 +80,6 @@ def _unpool(low: Lowering) -> None:
 
 
 def _accepts_pool(node: Node, site: Site) -> str | None:
-    height, width = node.attrs.filter
-    if height * width > _MOST_TAPS:
-        return f"{node.op} with a filter of {height}x{width} runs on the CPU: every tap is code"
     return movable(node)
 
 

@@ -8,7 +8,7 @@ have the same taps, so that weights are read once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.grid import launch, spread
 from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr, Name
+from tflgpu.kernel.tree import Expr, Name, Operand
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
@@ -27,6 +27,8 @@ from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.ops.transpose_conv import ROLES, scatter_of
 
 _WORKGROUP = 64
+# More taps than these are walked by loops in the kernel.
+_MAX_UNROLLED = 9
 
 #: (tap, input slice, values of four input channels per pixel, sums per pixel): adds products.
 _Multiply = Callable[[Expr, Expr, list[Expr], list[Name]], None]
@@ -65,13 +67,22 @@ def _multiply_runtime(
 
 
 def _hits(
-    k: Builder, start: Expr, turn: int, stride: int, taps: int, size: int
+    k: Builder, start: Expr, turn: Operand, stride: int, taps: int, size: int
 ) -> tuple[Expr, Expr, Expr]:
     """The ``turn``-th tap that reaches output position ``start``: the tap, the input position
     it comes from (kept inside), and whether there is such a tap and such a position."""
     tap = k.let(start % stride + turn * stride, "tap")
     at = k.let(start // stride - turn, "from")
     return tap, k.clamp(at, 0, size - 1), (tap < taps) & (at >= 0) & (at < size)
+
+
+def _turns(k: Builder, count: int, unrolled: bool) -> Iterator[Operand]:
+    """0 to ``count``, as numbers, or as the index of a loop in the kernel."""
+    if unrolled:
+        yield from range(count)
+        return
+    with k.loop(0, count, name="turn") as turn:
+        yield turn
 
 
 def build_transpose_conv(low: Lowering) -> None:
@@ -106,11 +117,13 @@ def build_transpose_conv(low: Lowering) -> None:
     start_x = [k.let(x0 + (p * stride_w + place.pad_left), "px") for p in range(pixels)]
     offset = k.let(bias(slice_), "b")
     sums = [k.var(offset, "acc") for _ in range(pixels)]
-    for turn_y in range(-(-place.kernel_h // stride_h)):
+    turns_y, turns_x = -(-place.kernel_h // stride_h), -(-place.kernel_w // stride_w)
+    unrolled = turns_y * turns_x <= _MAX_UNROLLED
+    for turn_y in _turns(k, turns_y, unrolled):
         tap_y, y, hit_y = _hits(k, start_y, turn_y, stride_h, place.kernel_h, height)
         with k.if_(hit_y):
             base = k.let((image + y) * width, "base")
-            for turn_x in range(-(-place.kernel_w // stride_w)):
+            for turn_x in _turns(k, turns_x, unrolled):
                 found = [
                     _hits(k, start, turn_x, stride_w, place.kernel_w, width) for start in start_x
                 ]

@@ -186,6 +186,7 @@ def _pool_samples() -> Sequence[Sample]:
         sample("odd", (1, 7, 5, 5), (2, 2), (2, 2)),
         sample("valid", (2, 7, 5, 3), (2, 2), (2, 2), Padding.VALID),
         sample("uneven", (1, 7, 11, 6), (2, 3), (2, 3)),
+        sample("too_large_to_unroll", (1, 11, 10, 5), (3, 2), (9, 7)),
         sample("overlap", (1, 7, 5, 3), (1, 2), (3, 3)),
         sample("overlap_valid", (1, 7, 9, 4), (2, 1), (3, 5), Padding.VALID),
         sample("relu", (1, 6, 4, 3), (2, 2), (2, 2), activation=Activation.RELU),

@@ -72,6 +72,7 @@ def _samples() -> Sequence[Sample]:
         sample("wider_than_the_tensor", (1, 2, 3, 3), radius=7, beta=0.5),
         sample("alone", (1, 2, 3, 6), radius=0, alpha=1.0, beta=1.0),
         sample("one_channel", (2, 3, 1, 1), beta=0.25),
+        sample("too_wide_to_unroll", (1, 2, 3, 71), radius=26, bias=1.0),
     ]
 
 

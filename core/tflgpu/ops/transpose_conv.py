@@ -233,6 +233,7 @@ def _samples() -> Sequence[Sample]:
         _case("one_channel", (1, 7, 5, 16), (1, 2, 2, 16), (14, 10)),
         _case("relu6", (1, 3, 3, 4), (4, 3, 3, 4), (6, 6), activation=Activation.RELU6),
         _case("runtime_filter", (1, 3, 5, 4), (6, 3, 3, 4), (6, 10), const=False),
+        _case("too_large_to_unroll", (1, 7, 5, 3), (5, 7, 9, 3), (7, 10), stride=(1, 2)),
     ]
 
 

@@ -14,6 +14,8 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.foreign import Snapshot, check_edits
 
+#: Rounds of a phase in a row that make the graph no smaller. A long model may need more rounds than
+#: that, each of which removes something.
 _MAX_ROUNDS = 50
 
 
@@ -61,7 +63,8 @@ def run_passes(
         return counts
     for phase in sorted({p.phase for p in passes}):
         active = [p for p in passes if p.phase == phase]
-        for _ in range(_MAX_ROUNDS):
+        fruitless, least = 0, len(graph.nodes)
+        while fruitless < _MAX_ROUNDS:
             restless = []
             for item in active:
                 made = _run_foreign(graph, item, ops) if item.owner else _run(graph, item)
@@ -70,6 +73,8 @@ def run_passes(
                     restless.append(str(item))
             if not restless:
                 break
+            fruitless = 0 if len(graph.nodes) < least else fruitless + 1
+            least = min(least, len(graph.nodes))
         else:
             raise GraphError(
                 f"graph {graph.name}: passes {', '.join(restless)} do not settle: they still "

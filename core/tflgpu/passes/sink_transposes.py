@@ -10,6 +10,7 @@ TRANSPOSEs.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 
 import attrs
@@ -34,9 +35,12 @@ def run(graph: Graph) -> int:
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("TRANSPOSE"):
         _merge_through_reshape(rewriter, node)
+    order = _Order(rewriter)
     for node in rewriter.nodes("TRANSPOSE"):
         perm = permutation_of(node)
-        region = None if perm is None else _region(rewriter, node, perm)
+        if rewriter.producer(node.input(0), "TRANSPOSE") is not None:
+            continue  # the two become one; moving the second away would put that off
+        region = None if perm is None else _region(rewriter, order, node, perm)
         if region is not None and region.pays(rewriter):
             _move(rewriter, region)
     return rewriter.edits
@@ -148,18 +152,44 @@ def _meets_transpose(rewriter: Rewriter, value: Value, inside: set[int]) -> bool
     return True
 
 
-def _region(rewriter: Rewriter, entry: Node, perm: Perm) -> _Region:
+class _Order:
+    """Where each node stands in the graph."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+        self._edits = -1
+        self._at: dict[int, int] = {}
+
+    def at(self, node: Node) -> int:
+        """Its position; all are looked up anew after an edit."""
+        if self._edits != self._rewriter.edits:
+            self._edits = self._rewriter.edits
+            self._at = {id(n): i for i, n in enumerate(self._rewriter.graph.nodes)}
+        return self._at[id(node)]
+
+
+def _region(rewriter: Rewriter, order: _Order, entry: Node, perm: Perm) -> _Region:
     region = _Region(perm, {id(entry): entry}, [])
-    transposed = {id(entry.outputs[0])}
-    for node in rewriter.nodes():
-        if not any(v is not None and id(v) in transposed for v in node.inputs):
-            continue
+    transposed: set[int] = set()
+    waiting: list[tuple[int, Node]] = []  # a heap: readers of transposed values, in order
+    seen: set[int] = set()
+
+    def transpose(value: Value, reached: int) -> None:
+        transposed.add(id(value))
+        for reader in rewriter.uses(value):
+            if order.at(reader) > reached and id(reader) not in seen:
+                seen.add(id(reader))
+                heapq.heappush(waiting, (order.at(reader), reader))
+
+    transpose(entry.outputs[0], -1)
+    while waiting:
+        at, node = heapq.heappop(waiting)
         others = _other_entries(rewriter, node, transposed, perm)
         if others is not None:
             region.nodes.append(node)
             region.entries.update((id(n), n) for n in others)
-            transposed.update(id(n.outputs[0]) for n in others)
-            transposed.add(id(node.outputs[0]))
+            for value in [n.outputs[0] for n in others] + [node.outputs[0]]:
+                transpose(value, at)
     return region
 
 

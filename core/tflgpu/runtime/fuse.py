@@ -5,6 +5,9 @@
 A node joins the group of one of its operands when that operand has no other reader, is not an
 output, and has the shape of the result. The group then runs where its last node stood, so any
 other operand the chain needs exists by then.
+
+A chain has a budget (`tflgpu.kernel.budget`): the node that would exceed it begins a group of its
+own, which others may join.
 """
 
 from __future__ import annotations
@@ -14,17 +17,29 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from tflgpu.ir.graph import Node, Value
+from tflgpu.kernel.budget import MAX_CHAIN, cost
+from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.lowering import Fused
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
+from tflgpu.kernel.types import Scalar
+
+#: What reading one more operand may cost, where it is broadcast: a division and a remainder for
+#: each dimension.
+_OPERAND_COST = 16
 
 
 @attrs.define(eq=False)
 class Group:
-    """A head node with its rule, and what joined its store, in order."""
+    """A head node with its rule, and what joined its store, in order.
+
+    ``cost`` is what the chain in the store costs, once; a head that stores several vectors an
+    invocation has it several times.
+    """
 
     head: Node
     rule: KernelRule
     fused: list[Fused] = attrs.Factory(list)
+    cost: int = 0
 
     @property
     def result(self) -> Value:
@@ -35,6 +50,13 @@ class Group:
     def nodes(self) -> tuple[Node, ...]:
         """All nodes it stands for."""
         return (self.head, *(f.node for f in self.fused))
+
+    def cut(self, elementwise: Callable[[Node], KernelRule]) -> tuple[Group, Group]:
+        """Two groups of half the chain each; the second one's head is an elementwise node, for
+        which ``elementwise`` gives the rule. They run one right after the other."""
+        half = len(self.fused) // 2
+        first, head, rest = self.fused[:half], self.fused[half].node, self.fused[half + 1 :]
+        return Group(self.head, self.rule, first), Group(head, elementwise(head), rest)
 
     @property
     def label(self) -> str:
@@ -64,27 +86,34 @@ def group_nodes(
         readers[value.id] = readers.get(value.id, 0) + 1  # an output is read by the host
 
     by_result: dict[int, Group] = {}
-    groups: list[Group] = []
+    groups: dict[int, Group] = {}  # by identity; in the order in which they can run
+    costs = _Costs()
     for node in nodes:
         rule = elementwise(node) if fuse else None
-        joined = _joinable(node, by_result, readers, site) if rule is not None else None
+        more = costs.of(node, rule) if rule is not None else 0
+        joined = _joinable(node, more, by_result, readers, site) if rule is not None else None
         if rule is not None and joined is not None:
             group, operand = joined
-            groups.remove(group)
+            del groups[id(group)]
             del by_result[group.result.id]
             group.fused.append(Fused(node, rule.expr, operand, rule.owner))
+            group.cost += more
         else:
             group = Group(node, rules[id(node)])
-        groups.append(group)
+        groups[id(group)] = group
         if group.rule.fuses and len(group.head.outputs) == 1:
             by_result[group.result.id] = group
-    return groups
+    return list(groups.values())
 
 
 def _joinable(
-    node: Node, by_result: Mapping[int, Group], readers: Mapping[int, int], site: Site
+    node: Node,
+    more: int,
+    by_result: Mapping[int, Group],
+    readers: Mapping[int, int],
+    site: Site,
 ) -> tuple[Group, int] | None:
-    """The group that ``node`` can join, and which of its operands that is."""
+    """The group that ``node`` can join at ``more`` cost, and which of its operands that is."""
     out = node.outputs[0]
     best: tuple[Group, int] | None = None
     for i, value in enumerate(node.inputs):
@@ -94,6 +123,8 @@ def _joinable(
         if group is None or readers[value.id] != 1 or value.shape != out.shape:
             continue
         if not (value.dtype.is_float and out.dtype is value.dtype):
+            continue
+        if group.cost + more > MAX_CHAIN:
             continue
         if _buffers(group, node) > site.caps.max_bindings:
             continue
@@ -107,3 +138,37 @@ def _buffers(group: Group, node: Node) -> int:
     head = len(group.head.inputs) + 3  # weights may be split in two, and a result
     operands = [n for f in group.fused for n in f.node.inputs] + list(node.inputs)
     return head + len(operands) - len(group.fused) - 1
+
+
+class _Costs:
+    """What elementwise nodes cost in a store; nodes that differ in their operands only are
+    looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, int] = {}
+
+    def of(self, node: Node, rule: ElementwiseRule) -> int:
+        """The cost of one node."""
+        kinds = tuple(None if v is None else v.dtype for v in node.inputs)
+        key = (id(rule), node.attrs, kinds)
+        try:
+            found = self._known.get(key)
+        except TypeError:  # attributes that have no hash
+            return _cost(node, rule)
+        if found is None:
+            found = self._known[key] = _cost(node, rule)
+        return found
+
+
+def _cost(node: Node, rule: ElementwiseRule) -> int:
+    k = Builder(node.op, (1, 1, 1))
+    result = k.buffer("result", Scalar.F32, 4, "read_write")
+    vector = k.load(result, k.i32(0))
+    operands = [
+        vector if value.dtype.is_float else k.cast(vector, Scalar.I32)
+        for value in node.inputs
+        if value is not None
+    ]
+    made = rule.expr(k, node.attrs, [k.let(each, "operand") for each in operands])
+    k.store(result, k.i32(0), k.cast(made, Scalar.F32))
+    return cost(k.build()) + _OPERAND_COST * max(0, len(operands) - 1)

@@ -9,6 +9,8 @@ import attrs
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
+from tflgpu.kernel.budget import MAX_KERNEL, cost
+from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
@@ -77,16 +79,37 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         part.elementwise, part.site, fuse=part.fuse,
     )  # fmt: skip
     placed: list[_Placed] = []
-    for index, group in enumerate(groups):
-        placed += [_Placed(d, index) for d in _dispatches(group, part.site, storage.layout)]
+    index = 0
+    waiting = groups[::-1]
+    while waiting:
+        group = waiting.pop()
+        made = _dispatches(group, part.site, storage.layout)
+        if made is None:
+            waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
+            continue
+        placed += [_Placed(d, index) for d in made]
+        index += 1
     return _assemble(part, storage, placed, alignment)
 
 
-def _dispatches(group: Group, site: Site, layout_of: Callable[[Value], Layout]) -> list[Dispatch]:
+def _dispatches(
+    group: Group, site: Site, layout_of: Callable[[Value], Layout]
+) -> list[Dispatch] | None:
+    """The launches of a group; None where a kernel is over its budget for its chain, which its
+    head may store in many places."""
     low = Lowering(group.head, site.caps, site.precision, layout_of, group.fused)
     build_group(group, low)
-    caps = site.caps
-    for item in low.dispatches:
+    costs = [cost(item.kernel) for item in low.dispatches]
+    if group.fused and max(costs, default=0) > MAX_KERNEL:
+        return None
+    _check_limits(group, low.dispatches, costs, site.caps)
+    return [attrs.evolve(d, label=group.label) for d in low.dispatches]
+
+
+def _check_limits(
+    group: Group, dispatches: Sequence[Dispatch], costs: Sequence[int], caps: DeviceCaps
+) -> None:
+    for item, its_cost in zip(dispatches, costs, strict=True):
         kernel = item.kernel
         x, y, z = kernel.workgroup
         problems = [
@@ -107,7 +130,12 @@ def _dispatches(group: Group, site: Site, layout_of: Callable[[Value], Layout]) 
                     group.head,
                     f"{group.label}: rule {group.rule.name} wants {what} that the device has",
                 )
-    return [attrs.evolve(d, label=group.label) for d in low.dispatches]
+        if its_cost > MAX_KERNEL:
+            raise OverLimit(
+                group.head,
+                f"{group.label}: rule {group.rule.name} makes a kernel too large to be compiled in "
+                f"reasonable time (its cost is {its_cost}, of {MAX_KERNEL})",
+            )
 
 
 class _Storage:

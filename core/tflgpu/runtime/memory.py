@@ -7,6 +7,7 @@ widest step first. Neither always wins, so both are computed and the smaller are
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -45,12 +46,22 @@ def assign(usages: Sequence[Usage], alignment: int) -> Assignment:
 
 def lower_bound(usages: Sequence[Usage]) -> int:
     """Bytes that no assignment can go below: the widest step."""
-    return max((sum(u.nbytes for u in step) for step in _steps(usages).values()), default=0)
+    steps = _steps(usages).values()
+    return max((sum(usages[i].nbytes for i in alive) for alive in steps), default=0)
 
 
-def _steps(usages: Sequence[Usage]) -> dict[int, list[Usage]]:
-    # Breadth only changes where a tensor begins, so those steps are all that matter.
-    return {u.first: [v for v in usages if v.first <= u.first <= v.last] for u in usages}
+def _steps(usages: Sequence[Usage]) -> dict[int, list[int]]:
+    """Which usages exist at a step, by the step. Breadth only changes where a tensor begins, so
+    those steps are all that matter."""
+    steps: dict[int, list[int]] = {}
+    alive: list[int] = []
+    for i in sorted(range(len(usages)), key=lambda i: (usages[i].first, i)):
+        first = usages[i].first
+        if first not in steps:
+            alive = [j for j in alive if usages[j].last >= first]
+        alive.append(i)
+        steps[first] = sorted(alive)
+    return steps
 
 
 def _by_size(usages: Sequence[Usage]) -> list[int]:
@@ -58,17 +69,24 @@ def _by_size(usages: Sequence[Usage]) -> list[int]:
 
 
 def _by_breadth(usages: Sequence[Usage]) -> list[int]:
-    index = {id(u): i for i, u in enumerate(usages)}
-    order: list[int] = []
-    seen: set[int] = set()
-    steps = sorted(_steps(usages).items(), key=lambda s: (-sum(u.nbytes for u in s[1]), s[0]))
-    for _, alive in steps:
-        for usage in sorted(alive, key=lambda u: -u.nbytes):
-            i = index[id(usage)]
-            if i not in seen:
-                seen.add(i)
-                order.append(i)
-    return order
+    order: dict[int, None] = {}
+    steps = _steps(usages).items()
+    breadths = [(sum(usages[i].nbytes for i in alive), step, alive) for step, alive in steps]
+    for _, _, alive in sorted(breadths, key=lambda s: (-s[0], s[1])):
+        order.update(dict.fromkeys(sorted(alive, key=lambda i: -usages[i].nbytes)))
+    return list(order)
+
+
+class _Steps:
+    """The steps at which usages begin. Two of them exist together at one of these, or nowhere."""
+
+    def __init__(self, usages: Iterable[Usage]) -> None:
+        self._firsts = sorted({u.first for u in usages})
+
+    def of(self, usage: Usage) -> list[int]:
+        """Those at which a usage exists."""
+        start = bisect.bisect_left(self._firsts, usage.first)
+        return self._firsts[start : bisect.bisect_right(self._firsts, usage.last)]
 
 
 def _place(
@@ -76,15 +94,17 @@ def _place(
 ) -> Assignment:
     """Give each tensor, in order, the smallest gap among those alive with it that it fits."""
     offsets = [0] * len(usages)
-    placed: list[int] = []
+    # What was placed, by the steps at which it exists: a graph has thousands of tensors, of which
+    # few exist together.
+    placed: dict[int, list[int]] = {}
+    steps = _Steps(usages)
     total = 0
     for i in order:
         usage = usages[i]
         size = -(-usage.nbytes // alignment) * alignment
         taken = sorted(
             (offsets[j], -(-usages[j].nbytes // alignment) * alignment)
-            for j in placed
-            if usages[j].overlaps(usage)
+            for j in {j for step in steps.of(usage) for j in placed.get(step, ())}
         )
         best: int | None = None
         best_gap = 0
@@ -95,6 +115,7 @@ def _place(
                 best, best_gap = end, gap
             end = max(end, offset + length)
         offsets[i] = end if best is None else best
-        placed.append(i)
+        for step in steps.of(usage):
+            placed.setdefault(step, []).append(i)
         total = max(total, offsets[i] + size)
     return Assignment(tuple(offsets), total, strategy)
