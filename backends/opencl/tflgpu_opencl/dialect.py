@@ -9,14 +9,13 @@ A vector of booleans is a vector of ints, 0 or -1 a lane, as OpenCL's own compar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import attrs
 from tflgpu.errors import KernelError
 from tflgpu.kernel.matrix import MatrixStmt, has_matrices
 from tflgpu.kernel.numbers import never_nan
-from tflgpu.kernel.printer import ADD, ATOM, TERNARY, UNARY, Code, Printer, shortest
+from tflgpu.kernel.printer import ADD, TERNARY, UNARY, Code, Printer
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.kernel.tree import (
     Binary,
@@ -41,6 +40,7 @@ from tflgpu.kernel.tree import (
 )
 from tflgpu.kernel.types import Scalar, Type
 
+from tflgpu_opencl.literal import float_number
 from tflgpu_opencl.matrix import MATRIX_PRELUDE, matrix_line
 from tflgpu_opencl.prelude import BY_LANES, prelude
 from tflgpu_opencl.subgroup import shuffle_function, shuffle_prelude
@@ -53,8 +53,6 @@ _TYPES = {
 _FUNCTIONS = {"round": "rint", "abs": "fabs"}
 _BUILTINS = {"global_id": "get_global_id", "local_id": "get_local_id", "group_id": "get_group_id"}
 _ALL_TRUE = "-1"
-#: The least number that rounds to infinity.
-_OVERFLOW = {Scalar.F16: 65520.0, Scalar.F32: float.fromhex("0x1.ffffffp127")}
 
 
 @attrs.frozen
@@ -117,13 +115,7 @@ class _OpenCLPrinter(Printer):
         return _TYPES[Scalar.I32 if scalar is Scalar.BOOL else scalar] + str(type.width)
 
     def float_literal(self, value: float, scalar: Scalar) -> Code:
-        if math.isnan(value):
-            code = Code("NAN")
-        elif math.isinf(value) or abs(value) >= _OVERFLOW[scalar]:
-            code = Code("INFINITY") if value > 0 else Code("-INFINITY", UNARY)
-        else:
-            text = shortest(value, scalar) + "f"
-            code = Code(text, UNARY if text.startswith("-") else ATOM)
+        code = float_number(value, scalar)
         if scalar is Scalar.F16 and self.dialect.f16_arithmetic:
             self._uses_half = True
             return Code(f"(half){code.atom}", UNARY)
