@@ -28,6 +28,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import merge_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
+from tflgpu.runtime.forks import Holder, call_in_child
 from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Device, NodeDevice, Plan, Probe
 
@@ -69,10 +70,13 @@ class _Refused(Exception):
     """A plugin broke the contract; the text says how."""
 
 
-class Registry:
+class Registry(Holder):
     """What the plugins bring. Make one with `registry` or `Registry.of`.
 
     Safe to use from several threads.
+
+    Attributes:
+        used_before_fork: Backends whose driver a parent process may have loaded.
     """
 
     def __init__(self, plugins: Iterable[Plugin], failures: Iterable[PluginFailure] = ()) -> None:
@@ -88,6 +92,8 @@ class Registry:
         self._owners: dict[str, Plugin] = {}
         self._lock = threading.Lock()
         self._probes: dict[str, Probe] = {}
+        self.used_before_fork: frozenset[str] = frozenset()
+        self.belongs_to_process()
         self._merged: Mapping[str, OpDef] | None = None
 
         for plugin in sorted(plugins, key=lambda p: (p.distribution, p.name)):
@@ -116,6 +122,11 @@ class Registry:
         for name in self.backends:
             listed = self._collect("tflgpu_compat_entries", (CompatEntry,), backend=name)
             self._compat[name] = SHIPPED + tuple(e for _, entries in listed for e in entries)
+
+    def after_fork(self) -> None:
+        """A child may use it too."""
+        self._lock = threading.Lock()
+        self.used_before_fork = frozenset(self._probes)
 
     @classmethod
     def of(cls, plugins: Mapping[str, object], distribution: str = "explicit") -> Registry:
@@ -421,6 +432,15 @@ def _load_entry_points() -> tuple[list[Plugin], list[PluginFailure]]:
 
 _registry: Registry | None = None
 _registry_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Another thread of the parent may have held it."""
+    global _registry_lock
+    _registry_lock = threading.Lock()
+
+
+call_in_child(_renew_lock)
 
 
 def registry() -> Registry:

@@ -6,20 +6,18 @@ that also lets models that share a kernel share its binary.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyopencl as cl
 from tflgpu.errors import CompileError, DeviceError
+from tflgpu.runtime.parallel import in_parallel
 
 from tflgpu_opencl.binary_cache import BinaryCache, cache_key
 from tflgpu_opencl.devices import fingerprint
 from tflgpu_opencl.failure import explain
 
-_MAX_THREADS = 16
 _OPTIONS = b""
 
 
@@ -44,14 +42,8 @@ class Compiler:
         """
         with self._lock:
             wanted = {source: name for name, source in sources if source not in self._programs}
-        if len(wanted) == 1:
-            made = [self._program(name, source) for source, name in wanted.items()]
-        elif wanted:
-            threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
-            with ThreadPoolExecutor(threads, "tflgpu-opencl-compile") as pool:
-                made = list(pool.map(self._program, wanted.values(), wanted))
-        else:
-            made = []
+        name = "tflgpu-opencl-compile"
+        made = in_parallel(name, self._program, list(wanted.values()), list(wanted))
         with self._lock:
             self._programs.update(zip(wanted, made, strict=True))
             return dict(self._programs)

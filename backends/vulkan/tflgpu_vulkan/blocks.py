@@ -109,6 +109,8 @@ class _Mapping:
 
 
 def _free(context: Context, buffer: Any, memory: Any) -> None:
+    if context.inherited:
+        return
     lib.vkDestroyBuffer(context.handle, buffer, NULL)
     lib.vkFreeMemory(context.handle, memory, NULL)
     context.release()

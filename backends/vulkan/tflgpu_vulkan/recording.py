@@ -87,9 +87,10 @@ class VulkanRecording(BaseRecording[Outputs]):
 
     # Inside
 
+    def _wait_idle(self) -> None:
+        self._context.wait_idle()
+
     def _release(self) -> None:
-        if self._failure:
-            self._context.wait_idle()  # something of it may be running
         if self._timers is not None:
             self._timers.release()
         self._commands.release()
