@@ -28,7 +28,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import merge_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
-from tflgpu.runtime.forks import Holder, call_in_child
+from tflgpu.runtime.forks import Holder, free_in_child, leave_without_drivers
 from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Device, NodeDevice, Plan, Probe
 
@@ -74,10 +74,10 @@ class Registry(Holder):
     """What the plugins bring. Make one with `registry` or `Registry.of`.
 
     Safe to use from several threads.
-
-    Attributes:
-        used_before_fork: Backends whose driver a parent process may have loaded.
     """
+
+    #: Backends whose driver was loaded before this process was forked.
+    used_before_fork: frozenset[str] = frozenset()
 
     def __init__(self, plugins: Iterable[Plugin], failures: Iterable[PluginFailure] = ()) -> None:
         """Register plugins and collect all that they register.
@@ -92,7 +92,6 @@ class Registry(Holder):
         self._owners: dict[str, Plugin] = {}
         self._lock = threading.Lock()
         self._probes: dict[str, Probe] = {}
-        self.used_before_fork: frozenset[str] = frozenset()
         self.belongs_to_process()
         self._merged: Mapping[str, OpDef] | None = None
 
@@ -127,6 +126,8 @@ class Registry(Holder):
         """A child may use it too."""
         self._lock = threading.Lock()
         self.used_before_fork = frozenset(self._probes)
+        if self._probes:
+            leave_without_drivers()
 
     @classmethod
     def of(cls, plugins: Mapping[str, object], distribution: str = "explicit") -> Registry:
@@ -431,16 +432,7 @@ def _load_entry_points() -> tuple[list[Plugin], list[PluginFailure]]:
 
 
 _registry: Registry | None = None
-_registry_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """Another thread of the parent may have held it."""
-    global _registry_lock
-    _registry_lock = threading.Lock()
-
-
-call_in_child(_renew_lock)
+_registry_lock = free_in_child()
 
 
 def registry() -> Registry:

@@ -28,7 +28,6 @@ REMEDY = "start the child by multiprocessing's 'spawn' method"
 _holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 _arrays: dict[int, weakref.ref[Any]] = {}
 _calls: list[Callable[[], object]] = []
-_forks = 0
 
 
 class Holder:
@@ -78,9 +77,11 @@ def call_in_child(function: Callable[[], object]) -> None:
     _calls.append(function)
 
 
-def is_forked() -> bool:
-    """Whether this process came out of a fork after tflgpu was imported."""
-    return _forks > 0
+def free_in_child() -> threading.Lock:
+    """A lock for what a child may use as well, whoever held it when the process was forked."""
+    lock = threading.Lock()
+    call_in_child(lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
+    return lock
 
 
 def immortal(thing: object) -> None:
@@ -117,14 +118,27 @@ def try_in_child(what: str, action: Callable[[], T]) -> T:
     raise DeviceError(f"{what} does not answer: {story}")
 
 
+def leave_without_drivers() -> None:
+    """Let this process end without what drivers do at the end of one, as Mesa's do: they stop
+    their threads, which a child does not have, and crash. What Python does at its end is done.
+
+    Only where the C library can: glibc.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        # The last to be registered is called first, with the status of the process.
+        library.on_exit(library._exit, None)
+        library.on_exit(library.fcloseall, None)  # writes what is buffered
+
+
 def _after_fork() -> None:
-    global _forks
-    _forks += 1
+    inherited = False
     for holder in list(_holders):
         # One that fails must not keep the others from being told.
         with contextlib.suppress(Exception):
             holder.after_fork()
         if holder.inherited:
+            inherited = True
             immortal(holder)
     for reference in list(_arrays.values()):
         array = reference()
@@ -133,6 +147,8 @@ def _after_fork() -> None:
     for function in _calls:
         with contextlib.suppress(Exception):
             function()
+    if inherited:
+        leave_without_drivers()
 
 
 if hasattr(os, "register_at_fork"):
