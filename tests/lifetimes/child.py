@@ -60,9 +60,7 @@ def expected(x: Any, layers: int = 1) -> Any:
 def opened(backend: str, layers: int = 1) -> tuple[Any, Any]:
     """A delegate and an interpreter that is ready."""
     delegate = tflgpu.GpuDelegate(backend=backend, allow_fallback=False)
-    interpreter = tflgpu.Interpreter(
-        model_content=model(layers), experimental_delegates=[delegate]
-    )
+    interpreter = tflgpu.Interpreter(model_content=model(layers), experimental_delegates=[delegate])
     interpreter.allocate_tensors()
     return delegate, interpreter
 
