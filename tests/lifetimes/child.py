@@ -121,7 +121,7 @@ def forks(backend: str) -> None:
         "invoke": interpreter.invoke,
         "set_tensor": lambda: interpreter.set_tensor(0, X),
         "get_tensor": lambda: interpreter.get_tensor(output),
-        "tensor": lambda: interpreter.tensor(0)(),
+        "tensor": interpreter.tensor(0),
         "allocate": lambda: (interpreter.resize_tensor_input(0, [2, 3]),
                              interpreter.allocate_tensors()),
         "delegate": lambda: tflgpu.Interpreter(

@@ -13,7 +13,7 @@ from tflgpu.errors import DeviceError, StateError
 from tflgpu.runtime.recording import BaseRecording
 
 sys.path.insert(0, str(Path(__file__).parent))
-import child  # noqa: E402
+import child
 
 BACKENDS = ("opencl", "vulkan", "wgpu")
 ERRORS = {
@@ -63,7 +63,7 @@ def test_the_next_run_works(
         last = owner.rsplit(".", 1)[1]
         target = getattr(target, last, None) or __import__(owner, fromlist=["x"])
         once = Once(getattr(target, name), ERRORS[error], after=after)
-        replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)
+        replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)  # noqa: PLW0108 (bound to self)
         with monkeypatch.context() as patched:
             patched.setattr(target, name, replaced)
             interpreter.set_tensor(0, child.X)

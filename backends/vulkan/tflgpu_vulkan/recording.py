@@ -66,7 +66,9 @@ class VulkanRecording(BaseRecording[Outputs]):
             again = partial(record_download, self._commands, memory)
             self._sets = output_sets(context, memory, into, again, self._commands.submit)
         except DeviceError:
-            self._closed = True  # `close`, when this object goes, has nothing left to do
+            self._closed = self._released = (
+                True  # `close`, when this object goes, has nothing left to do
+            )
             self._release()
             raise
 

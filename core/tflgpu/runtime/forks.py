@@ -127,7 +127,7 @@ def leave_without_drivers() -> None:
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         # The last to be registered is called first, with the status of the process.
-        library.on_exit(library._exit, None)
+        library.on_exit(library._exit, None)  # noqa: SLF001
         library.on_exit(library.fcloseall, None)  # writes what is buffered
 
 
