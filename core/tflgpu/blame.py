@@ -5,6 +5,7 @@ Only what a plugin brought is called this way. Ctrl-C is nobody's fault and alwa
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -55,5 +56,20 @@ def attempt(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return action(*args, **kwargs)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
+        if of_signal(error):
+            raise
         return Failed(error)
+
+
+def of_signal(error: BaseException) -> bool:
+    """Whether a signal's handler raised this: it came while somebody's code ran, who has nothing
+    to do with it."""
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = {id(getattr(handler, "__code__", None)) for handler in handlers if callable(handler)}
+    frame = error.__traceback__
+    while frame is not None:
+        if id(frame.tb_frame.f_code) in codes:
+            return True
+        frame = frame.tb_next
+    return False

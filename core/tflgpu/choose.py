@@ -19,6 +19,7 @@ from tflgpu.compat.measure import measure
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.options import DelegateOptions, device_from_text
 from tflgpu.plugins import Registry
+from tflgpu.runtime.forks import try_in_child
 from tflgpu.runtime.protocols import Device, DeviceInfo, NodeDevice, Probe
 
 #: A device of lower rank must be this much faster: less is chance, and the choice would differ
@@ -179,7 +180,7 @@ def open_best(
         for candidate in order:
             info = candidate.info
             try:
-                device = registry.open_device(info.backend, info.index, options)
+                device = _opened(registry, options, info)
             except TflgpuError as error:
                 errors.append(error)
                 reasons.append(f"{candidate.label}: cannot be opened: {error}")
@@ -233,11 +234,25 @@ def _by_speed(
 
 
 def _measure(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> float | None:
-    device = registry.open_device(info.backend, info.index, options)
+    device = _opened(registry, options, info)
     try:
         return None if isinstance(device, NodeDevice) else measure(device)
     finally:
         device.close()
+
+
+def _opened(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> Device | NodeDevice:
+    """Open a device; in a forked child see that it runs something, too."""
+    if info.backend not in registry.used_before_fork:
+        return registry.open_device(info.backend, info.index, options)
+
+    def try_out() -> Device | NodeDevice:
+        device = registry.open_device(info.backend, info.index, options)
+        if not isinstance(device, NodeDevice):
+            measure(device)
+        return device
+
+    return try_in_child(f"{info.backend} device {info.index} ({info.name})", try_out)
 
 
 def _fastest_first(measured: Sequence[tuple[Candidate, float]]) -> list[Candidate]:

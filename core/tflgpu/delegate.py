@@ -31,6 +31,7 @@ from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.build import RuleError
 from tflgpu.runtime.checked import close_all
+from tflgpu.runtime.forks import Holder, immortal
 from tflgpu.runtime.limits import tensor_limits
 from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
 from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Plan, Recording
@@ -41,7 +42,7 @@ from tflgpu.runtime.session import Session, Step, make_variables, open_cpu_sessi
 _LOG = logging.getLogger("tflgpu")
 
 
-class GpuDelegate:
+class GpuDelegate(Holder):
     """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
 
         interpreter = tflgpu.Interpreter("model.tflite",
@@ -61,6 +62,7 @@ class GpuDelegate:
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self.choice, self._device = open_best(self._registry, self.options)
+        self.belongs_to_process()
         if self._device is None:
             for reason in self.choice.reasons:
                 _LOG.warning("tflgpu: %s", reason)
@@ -105,6 +107,7 @@ class GpuDelegate:
                 under the same conditions. Otherwise other rules, or the CPU, take its place.
             GraphError: a plugin's graph pass left a broken graph.
         """
+        self.check_inherited("this delegate's device")
         if self._closed:
             raise StateError("this delegate is closed")
         if self._device is None and not self.options.allow_fallback:
@@ -147,11 +150,16 @@ class GpuDelegate:
         return parts
 
     def close(self) -> None:
-        """Release the device. Close the interpreters that use it first."""
-        if not self._closed:
-            self._closed = True
-            if self._device is not None:
-                self._device.close()
+        """Release the device; twice is harmless. Close the interpreters that use it first."""
+        self._closed = True
+        if self._device is not None and not self.inherited:
+            self._device.close()
+
+    def after_fork(self) -> None:
+        """A child may not touch its device."""
+        if self._device is not None:
+            super().after_fork()
+            immortal(self._device)
 
     def __enter__(self) -> GpuDelegate:
         return self

@@ -11,9 +11,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 import attrs
@@ -32,54 +30,26 @@ from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
+from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, installed_plugins
 from tflgpu.plugin_values import ask, wrong_probe, wrong_profile
 from tflgpu.runtime.checked import checked_device
+from tflgpu.runtime.forks import Holder, free_in_child, leave_without_drivers
 from tflgpu.runtime.party import Party
 from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
-GROUP = "tflgpu"
 _RULES = (KernelRule, ElementwiseRule)
 _log = logging.getLogger(__name__)
 
 
-@attrs.frozen
-class Plugin:
-    """A plugin that has been imported.
-
-    Attributes:
-        name: Of its entry point.
-        distribution: The package that brought it.
-        target: The module or object whose hooks are called.
-        seconds: How long importing it took.
-    """
-
-    name: str
-    distribution: str
-    target: object = attrs.field(eq=False, repr=False)
-    seconds: float = attrs.field(default=0.0, eq=False)
-
-    def __str__(self) -> str:
-        return f"{self.name} (from {self.distribution})"
-
-
-@attrs.frozen
-class PluginFailure:
-    """A plugin that could not be used, and why."""
-
-    name: str
-    distribution: str
-    error: str
-
-    def __str__(self) -> str:
-        return f"plugin {self.name} (from {self.distribution}): {self.error}"
-
-
-class Registry:
+class Registry(Holder):
     """What the plugins bring. Make one with `registry` or `Registry.of`.
 
     Safe to use from several threads.
     """
+
+    #: Backends whose driver was loaded before this process was forked.
+    used_before_fork: frozenset[str] = frozenset()
 
     def __init__(self, plugins: Iterable[Plugin], failures: Iterable[PluginFailure] = ()) -> None:
         """Register plugins and collect all that they register. A plugin of which anything is
@@ -90,6 +60,7 @@ class Registry:
         self._plugins: list[Plugin] = []
         self._lock = threading.Lock()
         self._probes: dict[str, Probe] = {}
+        self.belongs_to_process()
 
         for plugin in sorted(plugins, key=lambda p: (str(p.distribution), str(p.name))):
             self._guarded(plugin, self._register, plugin)
@@ -122,6 +93,13 @@ class Registry:
         self._compat: dict[str, tuple[CompatEntry, ...]] = {
             n: SHIPPED + tuple(entry for _, entry in self._usable(entries[n])) for n in order
         }
+
+    def after_fork(self) -> None:
+        """A child may use it too."""
+        self._lock = threading.Lock()
+        self.used_before_fork = frozenset(self._probes)
+        if self._probes:
+            leave_without_drivers()
 
     @classmethod
     def of(cls, plugins: Mapping[str, object], distribution: str = "explicit") -> Registry:
@@ -408,25 +386,8 @@ def _importable(name: str) -> bool:
         return False
 
 
-def _load_entry_points() -> tuple[list[Plugin], list[PluginFailure]]:
-    """Import what is installed, one at a time."""
-    plugins: list[Plugin] = []
-    failures: list[PluginFailure] = []
-    for entry in entry_points(group=GROUP):
-        found = attempt(lambda entry=entry: entry.dist.name)
-        distribution = found if isinstance(found, str) else "an unknown distribution"
-        start = time.perf_counter()
-        target = attempt(entry.load)
-        if isinstance(target, Failed):
-            failures.append(PluginFailure(entry.name, distribution, str(target)))
-        else:
-            seconds = time.perf_counter() - start
-            plugins.append(Plugin(entry.name, distribution, target, seconds))
-    return plugins, failures
-
-
 _registry: Registry | None = None
-_registry_lock = threading.Lock()
+_registry_lock = free_in_child()
 
 
 def registry() -> Registry:
@@ -435,7 +396,7 @@ def registry() -> Registry:
     global _registry
     with _registry_lock:
         if _registry is None:
-            _registry = Registry(*_load_entry_points())
+            _registry = Registry(*installed_plugins())
             for failure in _registry.failures:
                 _log.warning("tflgpu: %s", failure)
         return _registry

@@ -14,7 +14,8 @@ from tflgpu.cli.install import packages_of, pip_install
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Plugin, PluginFailure, Registry
+from tflgpu.plugin_sources import Plugin, PluginFailure
+from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 

@@ -22,7 +22,7 @@ LAYERS = (
     ("options", "ops", "kernels", "tflite.build"),
     ("passes", "work", "partition"),
     ("runtime", "hookspecs", "compat", "serialize"),
-    ("plugin_values",),
+    ("plugin_sources", "plugin_values"),
     ("plugins",),
     ("choose", "compat.device_list", "delegate"),
     ("interpreter", "litert"),

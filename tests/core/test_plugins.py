@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tflgpu import plugins
+from tflgpu import plugin_sources, plugins
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.ir.graph import Graph
@@ -20,7 +20,8 @@ from tflgpu.ops.base import NoAttrs, OpDef, no_attrs
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
-from tflgpu.plugins import Plugin, Registry
+from tflgpu.plugin_sources import Plugin, installed_plugins
+from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Plan, Probe
 
 EMPTY_PLAN = Plan(0, 64, (), (), (), ())
@@ -195,7 +196,7 @@ class TestEntryPoints:
     @pytest.fixture
     def entries(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found: list[Any] = []
-        monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+        monkeypatch.setattr(plugin_sources, "entry_points", lambda group: found)
         monkeypatch.setattr(plugins, "_registry", None)
         return found
 
@@ -229,7 +230,7 @@ class TestEntryPoints:
         assert len(set(map(id, seen))) == 1
 
     def test_the_installed_backends_are_found(self) -> None:
-        assert "opencl" in Registry(*plugins._load_entry_points()).backends
+        assert "opencl" in Registry(*installed_plugins()).backends
 
 
 class TestProbe:

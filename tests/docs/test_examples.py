@@ -21,7 +21,8 @@ from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import Target
 from tflgpu.kernel.lowering import Precision
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Plugin, Registry
+from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins import Registry
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

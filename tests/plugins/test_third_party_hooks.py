@@ -22,7 +22,8 @@ from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.ops.base import OpDef, no_attrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
-from tflgpu.plugins import Plugin, Registry
+from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins import Registry
 from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Plan, Probe
 from third_party_toys import ERRORS, INFO, NodeToy, hooks, install, plugin_of, registry_of

@@ -11,7 +11,8 @@ import tflgpu
 from tflgpu import plugins
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.plugins import Plugin, Registry
+from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec

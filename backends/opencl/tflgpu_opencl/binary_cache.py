@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,15 @@ import attrs
 import pyopencl as cl
 from tflgpu.runtime.disk_cache import DiskCache as BinaryCache
 from tflgpu.runtime.disk_cache import cache_folder, cache_key
+from tflgpu.runtime.parallel import in_parallel
 
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and
 #: comes back, and a binary that is made in between lacks it: every process that loads that one is
 #: ended by PoCL. Its own cache is as fast, and without binaries to make, compiling is faster.
 _HAVE_THEIR_OWN = frozenset({"pocl"})
-_MAX_THREADS = 16
+#: What the threads are called that make programs.
+THREADS = "tflgpu-opencl-compile"
 
 
 def default_folder() -> Path:
@@ -55,7 +55,7 @@ class Binaries:
         with self.cache.reading(list(found)) as is_safe:
             if not is_safe:
                 return {}
-            made = in_parallel(self._open, found.items())
+            made = in_parallel(THREADS, self._open, list(found.items()))
         return {key: program for key, program in zip(found, made, strict=True) if program}
 
     def keep(self, key: str, program: Any) -> None:
@@ -89,16 +89,6 @@ class Binaries:
         return None
 
 
-def in_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """What a function makes of each item. pyopencl lets other threads run while drivers work."""
-    listed = list(items)
-    if len(listed) < 2:
-        return [function(item) for item in listed]
-    threads = min(len(listed), os.cpu_count() or 1, _MAX_THREADS)
-    with ThreadPoolExecutor(threads, "tflgpu-opencl-compile") as pool:
-        return list(pool.map(function, listed))
-
-
 def _describe(program: Any, handle: Any) -> bytes:
     """What programs of one source have in common: kernels, arguments, sizes of workgroups."""
     info = cl.kernel_work_group_info
@@ -114,5 +104,5 @@ def _describe(program: Any, handle: Any) -> bytes:
 
 
 __all__ = [
-    "Binaries", "BinaryCache", "cache_key", "default_folder", "in_parallel", "keeps_programs",
+    "THREADS", "Binaries", "BinaryCache", "cache_key", "default_folder", "keeps_programs",
 ]  # fmt: skip

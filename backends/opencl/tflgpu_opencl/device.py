@@ -13,6 +13,7 @@ from tflgpu.errors import CompileError, StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
+from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch, PlannedIO
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
@@ -20,6 +21,7 @@ from tflgpu_opencl.binary_cache import BinaryCache, default_folder
 from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memory, widest_shuffle
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
+from tflgpu_opencl.finish import finish
 from tflgpu_opencl.half import computes_in_half
 from tflgpu_opencl.matrix_probe import runs_matrix_tiles
 from tflgpu_opencl.memory import Memory
@@ -37,7 +39,7 @@ class Dialect(Protocol):
         ...
 
 
-class OpenCLDevice:
+class OpenCLDevice(Holder):
     """A `Device` with one context; every recording has a queue of its own.
 
     Safe to use from several threads.
@@ -72,6 +74,7 @@ class OpenCLDevice:
         self._info = found.info
         self._lock = threading.RLock()
         self._recordings: weakref.WeakSet[OpenCLRecording] = weakref.WeakSet()
+        self.belongs_to_process()
         self._native = native() if raw_calls else None
         self.in_place = share_memory and self._native is not None and shares_memory(self._handle)
         with device_errors(f"opening {self._info.name}"):
@@ -130,6 +133,7 @@ class OpenCLDevice:
                 gone.
         """
         with self._lock:
+            self.check_inherited("this OpenCL device")
             if self._closed:
                 raise StateError(f"the OpenCL device {self._info.name} is closed")
             check_plan(plan, self)
@@ -158,8 +162,7 @@ class OpenCLDevice:
                     for i, region in enumerate(bound):
                         kernel.set_arg(i, region.buffer)
                 launches.append(Launch(dispatch, kernel, tuple(bound)))
-            with device_errors("uploading"):
-                queue.finish()
+            finish(queue, "uploading")
             recording = OpenCLRecording(
                 self._context, queue, self._native, memory, plan.outputs, inputs, outputs, launches,
                 self._recordings.discard,
@@ -169,14 +172,19 @@ class OpenCLDevice:
 
     def close(self) -> None:
         """Close what was loaded, and release the device; twice is harmless."""
+        if self.inherited:
+            return
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
             for recording in list(self._recordings):
                 recording.close()
             self._compiler.clear()
             self._context = None
+
+    def after_fork(self) -> None:
+        """A child may not touch it."""
+        super().after_fork()
+        self._lock = threading.RLock()
 
     # Inside
 

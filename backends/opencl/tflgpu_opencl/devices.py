@@ -9,6 +9,7 @@ import pyopencl as cl
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.subgroup import LARGEST
+from tflgpu.runtime.forks import REMEDY, Holder
 from tflgpu.runtime.protocols import DeviceInfo, Probe
 
 NAME = "opencl"
@@ -30,6 +31,31 @@ _VENDORS = (
 )
 
 
+#: Vendors whose devices compute in threads that were started when the devices were first listed.
+#: A child has none of them, and there is no way to have them started again.
+_NO_CHILDREN = ("pocl",)
+
+
+class _Library(Holder):
+    """What this process has of OpenCL's library.
+
+    Attributes:
+        listed: Whether devices were listed, by this process or by one that it was forked from.
+    """
+
+    listed = False
+
+    def __init__(self) -> None:
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """Listed by the parent."""
+        self.inherited = self.listed
+
+
+_library = _Library()
+
+
 @attrs.frozen
 class Found:
     """A device and pyopencl's handle of it."""
@@ -46,6 +72,7 @@ def find_devices() -> tuple[tuple[Found, ...], tuple[str, ...]]:
     """
     handles: list[Any] = []
     problems: list[str] = []
+    _library.listed = True
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
@@ -82,10 +109,17 @@ def device_at(index: int) -> Found:
     """A device by its index.
 
     Raises:
-        DeviceError: there is none of that index; lists those there are.
+        DeviceError: there is none of that index; lists those there are. Or the process was
+            forked, and the driver is one that does not survive that.
     """
     found, problems = find_devices()
     if 0 <= index < len(found):
+        info = found[index].info
+        if _library.inherited and info.vendor in _NO_CHILDREN:
+            raise DeviceError(
+                f"{info.name} cannot be opened: its driver, {info.driver}, was in use before this "
+                f"process was forked, and its threads are gone; {REMEDY}"
+            )
         return found[index]
     listed = ", ".join(f"{f.info.index} = {f.info.name}" for f in found)
     reason = listed or "; ".join(problems) or "none"

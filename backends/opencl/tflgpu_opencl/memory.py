@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyopencl as cl
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.check_plan import SMALLER
 from tflgpu.runtime.protocols import ArenaRef, ConstRef, InputRef, Plan, PlannedDispatch, Ref
 
 from tflgpu_opencl.failure import device_errors
@@ -174,6 +175,7 @@ class Memory:
         if nbytes > self._limit:
             raise DeviceError(
                 f"{name} takes {nbytes} bytes, and the device's buffers have at most {self._limit}"
+                + SMALLER
             )
         with device_errors(f"allocating {nbytes} bytes for {name}"):
             # With host memory pyopencl takes the size from it.

@@ -10,7 +10,7 @@ from tflgpu.runtime.lending import OutputSet, OutputSets
 from tflgpu.runtime.protocols import PlannedIO
 
 from tflgpu_opencl.commands import Commands
-from tflgpu_opencl.failure import device_errors
+from tflgpu_opencl.finish import finish
 from tflgpu_opencl.native import Native
 from tflgpu_opencl.staging import Copied, Staging, pinned_array
 
@@ -76,8 +76,7 @@ def output_sets(
 
     def fill(given: Outputs) -> None:
         given.download.submit()
-        with device_errors("reading outputs"):
-            queue.finish()
+        finish(queue, "reading outputs")
 
     first = made([s.array for s in outputs])
     return OutputSets(

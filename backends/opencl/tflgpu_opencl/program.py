@@ -13,8 +13,15 @@ from typing import Any
 
 import pyopencl as cl
 from tflgpu.errors import CompileError, DeviceError
+from tflgpu.runtime.parallel import in_parallel
 
-from tflgpu_opencl.binary_cache import Binaries, BinaryCache, cache_key, in_parallel, keeps_programs
+from tflgpu_opencl.binary_cache import (
+    THREADS,
+    Binaries,
+    BinaryCache,
+    cache_key,
+    keeps_programs,
+)
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import explain
 
@@ -52,7 +59,7 @@ class Compiler:
             wanted = {source: name for name, source in sources if source not in self._programs}
         made = self._kept(wanted)
         rest = [(name, source) for source, name in wanted.items() if source not in made]
-        made.update(in_parallel(self._program, rest))
+        made.update(in_parallel(THREADS, self._program, rest))
         with self._lock:
             self._programs.update(made)
             return dict(self._programs)

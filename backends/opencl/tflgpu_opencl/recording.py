@@ -14,6 +14,7 @@ from tflgpu.runtime.recording import BaseRecording, stray_write
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
+from tflgpu_opencl.finish import finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
 from tflgpu_opencl.outputs import Outputs, output_sets
@@ -88,8 +89,12 @@ class OpenCLRecording(BaseRecording[Outputs]):
     # Inside
 
     def _finish(self) -> None:
-        with device_errors("running"):
-            self._queue.finish()
+        finish(self._queue, "running")
+
+    def _wait_idle(self) -> None:
+        for queue in (self._queue, self._profiling_queue):
+            if queue is not None:
+                finish(queue, "closing")
 
     def _run(self) -> None:
         if self._memory.guarded:
@@ -104,8 +109,8 @@ class OpenCLRecording(BaseRecording[Outputs]):
         self._launches.clear()
         try:
             # A device that is lost cannot release what it held; that is no news here.
+            finish(self._queue, "closing")
             with device_errors("closing"):
-                self._queue.finish()
                 for staging in self._staging:
                     staging.release()
                 self._memory.release()
@@ -125,7 +130,7 @@ class OpenCLRecording(BaseRecording[Outputs]):
         self._finish()
         with device_errors("profiling"):
             events = [self._timed(launch) for launch in self._launches]
-            self._profiling_queue.finish()
+            finish(self._profiling_queue, "profiling")
             times = [
                 DispatchTime(
                     launch.dispatch.label,

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyopencl as cl
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.forks import keep_in_child
 from tflgpu.runtime.protocols import PlannedIO
 
 from tflgpu_opencl.commands import Commands
@@ -119,6 +120,7 @@ def pinned_array(context: Any, queue: Any, io: PlannedIO) -> Array:
         pinned = cl.Buffer(context, flags, io.nbytes)
         # The mapping keeps the buffer, and every view of the array keeps the mapping.
         flat, _ = cl.enqueue_map_buffer(queue, pinned, access, 0, (io.nbytes,), np.uint8)
+    keep_in_child(flat)
     flat[...] = 0
     found: Array = flat.view(io.dtype.numpy).reshape(io.shape)
     return found

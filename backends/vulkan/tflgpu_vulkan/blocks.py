@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 from tflgpu.errors import DeviceError
+from tflgpu.runtime.check_plan import SMALLER
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
@@ -109,6 +110,8 @@ class _Mapping:
 
 
 def _free(context: Context, buffer: Any, memory: Any) -> None:
+    if context.inherited:
+        return
     lib.vkDestroyBuffer(context.handle, buffer, NULL)
     lib.vkFreeMemory(context.handle, memory, NULL)
     context.release()
@@ -176,6 +179,7 @@ class Pool:
         if size > self._limit:
             raise DeviceError(
                 f"{name} takes {nbytes} bytes, and the device allocates at most {self._limit}"
+                + SMALLER
             )
         if not self._sizes or self._sizes[-1] + size > self._limit:
             self._sizes.append(0)

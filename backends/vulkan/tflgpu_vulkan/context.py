@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from tflgpu.errors import DeviceError
+from tflgpu.runtime.forks import Holder
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, strings, vk
 from tflgpu_vulkan.devices import device_at
@@ -20,7 +21,7 @@ _SPIN = 2e-3
 _NAP = 100_000_000
 
 
-class Context:
+class Context(Holder):
     """A logical device with one queue.
 
     It is destroyed when it is closed and nothing uses its memory any more: arrays that someone
@@ -37,6 +38,7 @@ class Context:
         self._queue_lock = threading.Lock()
         self._users = 1
         self._is_open = True
+        self._fences: list[Any] = []  # of waits that were interrupted
         self.handle: Any = None
         self.instance = Instance()
         try:
@@ -48,9 +50,10 @@ class Context:
             queue = ffi.new("VkQueue*")
             lib.vkGetDeviceQueue(self.handle, self.details.queue_family, 0, queue)
             self.queue = queue[0]
-        except DeviceError:
+        except BaseException:
             self.instance.close()
             raise
+        self.belongs_to_process()
         # Asking again and again takes the processor from a device that is one.
         self._spin = _SPIN if self.info.is_gpu else 0.0
 
@@ -64,7 +67,9 @@ class Context:
         with self._lock:
             self._users -= 1
             last = self._users == 0
-        if last:
+        if last and not self.inherited:
+            for fence in self._fences:
+                lib.vkDestroyFence(self.handle, fence[0], NULL)
             lib.vkDestroyDevice(self.handle, NULL)
             self.instance.close()
 
@@ -106,9 +111,27 @@ class Context:
         return result
 
     def wait_idle(self) -> None:
-        """Wait until the queue has nothing to do, whatever its state."""
+        """Wait until the queue has done what it has now. Signals get through.
+
+        Raises:
+            DeviceError: the device failed, and does nothing any more.
+        """
+        what = "waiting for the device"
+        info = make("VkFenceCreateInfo")
+        fence = array("VkFence", [create(lib.vkCreateFence, "VkFence", self.handle, info, what)])
+        # A fence may only be destroyed when it is not waited for: where a signal ends this, with
+        # the device.
+        self._fences.append(fence)
         with self._queue_lock:
-            lib.vkQueueWaitIdle(self.queue)
+            check(lib.vkQueueSubmit(self.queue, 0, NULL, fence[0]), what)
+        check(self._wait(self.handle, fence), what)
+        self._fences.remove(fence)
+        lib.vkDestroyFence(self.handle, fence[0], NULL)
+
+    def after_fork(self) -> None:
+        """A child may not touch it; whatever is released there is not."""
+        super().after_fork()
+        self._lock = threading.Lock()
 
     def memory_type(self, allowed: int, *wishes: int) -> int | None:
         """The first memory type among the ``allowed`` bits that has the flags of the first wish

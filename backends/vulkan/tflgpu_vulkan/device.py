@@ -6,12 +6,13 @@ import contextlib
 import threading
 import weakref
 
-from tflgpu.errors import StateError
+from tflgpu.errors import DeviceError, StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
 from tflgpu.runtime.disk_cache import DiskCache, cache_folder
+from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.protocols import DeviceInfo, Plan
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
@@ -22,7 +23,7 @@ from tflgpu_vulkan.recording import VulkanRecording
 from tflgpu_vulkan.spirv.module import text_of
 
 
-class VulkanDevice:
+class VulkanDevice(Holder):
     """A `Device` with one queue, which its recordings share. Safe to use from several threads."""
 
     def __init__(
@@ -41,7 +42,8 @@ class VulkanDevice:
         self._context = Context(index)
         self._lock = threading.RLock()
         self._recordings: weakref.WeakSet[VulkanRecording] = weakref.WeakSet()
-        self._closed = False
+        self._closed = self._released = False
+        self.belongs_to_process()
         self.in_place = share_memory and self._context.details.shares_memory
         self._pipelines = Pipelines(self._context, cache or DiskCache(cache_folder("vulkan")))
         size = probe_shuffle(self, self._context.details.target.subgroup_shuffle)
@@ -87,6 +89,7 @@ class VulkanDevice:
                 gone.
         """
         with self._lock:
+            self.check_inherited("this Vulkan device")
             if self._closed:
                 raise StateError(f"the Vulkan device {self.info.name} is closed")
             check_plan(plan, self)
@@ -109,15 +112,24 @@ class VulkanDevice:
 
     def close(self) -> None:
         """Close what was loaded, and release the device; twice is harmless."""
+        if self.inherited:
+            return
         with self._lock:
-            if self._closed:
+            if self._released:
                 return
             self._closed = True
             for recording in list(self._recordings):
                 recording.close()
-            self._context.wait_idle()
+            with contextlib.suppress(DeviceError):  # one that is lost does nothing any more
+                self._context.wait_idle()
             self._pipelines.close()
             self._context.close()
+            self._released = True
+
+    def after_fork(self) -> None:
+        """A child may not touch it."""
+        super().after_fork()
+        self._lock = threading.RLock()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

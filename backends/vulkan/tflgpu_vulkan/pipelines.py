@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.disk_cache import DiskCache, cache_key
+from tflgpu.runtime.parallel import in_parallel
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
 
-_MAX_THREADS = 16
 #: VkPipelineCacheHeaderVersionOne: length, version, vendor, device, UUID of the driver's build.
 _HEADER = struct.Struct("<4I16s")
 
@@ -78,12 +76,9 @@ class Pipelines:
             }
             layouts = [self._layout(len(kernel.buffers)) for kernel in wanted.values()]
             if wanted:
-                threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
-                with (
-                    self._disk.reading([self._key] if self._is_warm else []),
-                    ThreadPoolExecutor(threads, "tflgpu-vulkan-compile") as pool,
-                ):
-                    list(pool.map(self._make, wanted.values(), wanted, layouts))
+                name = "tflgpu-vulkan-compile"
+                with self._disk.reading([self._key] if self._is_warm else []):
+                    in_parallel(name, self._make, list(wanted.values()), list(wanted), layouts)
                 self.made += len(wanted)
                 self._save()
             return {key: self._pipelines[module] for key, module in modules.items()}
@@ -92,15 +87,16 @@ class Pipelines:
         """Destroy everything; nothing may be running."""
         handle = self._context.handle
         with self._lock:
-            for pipeline in self._pipelines.values():
+            # Each is forgotten first: a signal may end this, and it is called again.
+            while self._pipelines:
+                _, pipeline = self._pipelines.popitem()
                 lib.vkDestroyPipeline(handle, pipeline.handle, NULL)
-            for layout in self._layouts.values():
+            while self._layouts:
+                _, layout = self._layouts.popitem()
                 lib.vkDestroyPipelineLayout(handle, layout.pipeline_layout, NULL)
                 lib.vkDestroyDescriptorSetLayout(handle, layout.set_layout, NULL)
-            lib.vkDestroyPipelineCache(handle, self._cache, NULL)
-            self._pipelines.clear()
-            self._layouts.clear()
-            self._cache = NULL
+            cache, self._cache = self._cache, NULL
+            lib.vkDestroyPipelineCache(handle, cache, NULL)
 
     # Inside
 

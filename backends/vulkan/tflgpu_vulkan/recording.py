@@ -66,7 +66,9 @@ class VulkanRecording(BaseRecording[Outputs]):
             again = partial(record_download, self._commands, memory)
             self._sets = output_sets(context, memory, into, again, self._commands.submit)
         except DeviceError:
-            self._closed = True  # `close`, when this object goes, has nothing left to do
+            self._closed = self._released = (
+                True  # `close`, when this object goes, has nothing left to do
+            )
             self._release()
             raise
 
@@ -87,9 +89,10 @@ class VulkanRecording(BaseRecording[Outputs]):
 
     # Inside
 
+    def _wait_idle(self) -> None:
+        self._context.wait_idle()
+
     def _release(self) -> None:
-        if self._failure:
-            self._context.wait_idle()  # something of it may be running
         if self._timers is not None:
             self._timers.release()
         self._commands.release()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -13,6 +13,7 @@ import wgpu
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.kernel.subgroup import LARGEST
+from tflgpu.runtime.parallel import aside
 from tflgpu.runtime.protocols import DeviceInfo, Probe
 
 NAME = "wgpu"
@@ -59,6 +60,7 @@ class Found:
 def find_adapters() -> tuple[tuple[Found, ...], str]:
     """All adapters once each, GPUs first, and why there are none."""
     try:
+        _leave_out_opengl()
         with _runtime_folder():
             listed = list(wgpu.gpu.enumerate_adapters_sync())
     except Exception as error:  # noqa: BLE001  (a probe reports whatever went wrong)
@@ -67,6 +69,21 @@ def find_adapters() -> tuple[tuple[Found, ...], str]:
     if handles:
         return tuple(Found(_info(i, h), h) for i, h in enumerate(handles)), ""
     return (), "no Vulkan, Metal or Direct3D 12 driver was found"
+
+
+def _leave_out_opengl() -> None:
+    """Have wgpu load the drivers of `_APIS` only, unless it has loaded them already.
+
+    Nothing here uses OpenGL, and Mesa's driver of it, once loaded, crashes forked children when
+    they exit. Who wants it of wgpu, for something else, says so by WGPU_BACKEND_TYPE.
+    """
+    if "GL" in os.environ.get("WGPU_BACKEND_TYPE", ""):
+        return
+    # There is an instance already; or this version of wgpu-py cannot choose.
+    with suppress(RuntimeError, ImportError, KeyError):
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+        set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
 
 
 def unique(adapters: list[Any]) -> list[Any]:
@@ -121,8 +138,13 @@ def open_adapter(handle: Any) -> Any:
     """A wgpu device with all that the adapter has of what kernels can use."""
     features = [f for f in _FEATURES if f in handle.features]
     limits = {name: handle.limits[name] for name in _LIMITS if name in handle.limits}
-    return handle.request_device_sync(
-        label="tflgpu", required_features=features, required_limits=limits
+    # It waits for a callback, and a signal that Python handles inside a callback is lost there
+    # together with the answer. Other threads than the main one handle no signals.
+    return aside(
+        "tflgpu-wgpu-open",
+        lambda: handle.request_device_sync(
+            label="tflgpu", required_features=features, required_limits=limits
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from tflgpu.errors import StateError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.check_plan import check_plan
+from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
@@ -35,7 +36,7 @@ class Dialect(Protocol):
         ...
 
 
-class WgpuDevice:
+class WgpuDevice(Holder):
     """A `Device` with one queue, which keeps runs in their order.
 
     Safe to use from several threads; their runs take turns.
@@ -55,6 +56,8 @@ class WgpuDevice:
         self._info = found.info
         self._lock = threading.RLock()
         self._recordings: weakref.WeakSet[WgpuRecording] = weakref.WeakSet()
+        self._released = False
+        self.belongs_to_process()
         with device_errors(f"opening {self._info.name}"):
             self._device = open_adapter(found.handle)
         features, limits = set(self._device.features), self._device.limits
@@ -105,6 +108,7 @@ class WgpuDevice:
                 gone.
         """
         with self._lock:
+            self.check_inherited("this WebGPU device")
             if self._closed:
                 raise StateError(f"the WebGPU device {self._info.name} is closed")
             check_plan(plan, self)
@@ -119,8 +123,10 @@ class WgpuDevice:
 
     def close(self) -> None:
         """Close what was loaded, and release the device; twice is harmless."""
+        if self.inherited:
+            return
         with self._lock:
-            if self._closed:
+            if self._released:
                 return
             self._closed = True
             for recording in list(self._recordings):
@@ -128,7 +134,13 @@ class WgpuDevice:
             self._compiler.clear()
             # Now, and not when the last handle is collected: it holds a thread and memory.
             self._device.destroy()
+            self._released = True
             del self._device
+
+    def after_fork(self) -> None:
+        """A child may not touch it."""
+        super().after_fork()
+        self._lock = threading.RLock()
 
     # Inside
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.check_plan import SMALLER
 from tflgpu.runtime.protocols import ArenaRef, ConstRef, InputRef, Plan, PlannedDispatch, Ref
 
 from tflgpu_wgpu.failure import device_errors
@@ -186,4 +187,5 @@ class Memory:
     def _too_large(self, name: str, nbytes: int) -> DeviceError:
         return DeviceError(
             f"{name} takes {nbytes} bytes, and the device's buffers have at most {self._limit}"
+            + SMALLER
         )

@@ -13,7 +13,9 @@ from typing import Any
 import attrs
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.builder import Size3
-from wgpu.backends.wgpu_native import _api, ffi, lib
+from tflgpu.runtime.forks import call_in_child, immortal
+from tflgpu.runtime.waiting import wait_until
+from wgpu.backends.wgpu_native import _api, _helpers, ffi, lib
 
 _CHECKED: Any = _api.libf  # raises what wgpu reports during a call
 _READ = 1  # WGPUMapMode_Read
@@ -21,6 +23,15 @@ _READ = 1  # WGPUMapMode_Read
 #: of 8, 16, 32 and all in one, 16 was the quickest on an H200 for models of 30 to 74 dispatches.
 _CHUNK = 16
 _NO_CHECKS = 0  # WGPUShaderRuntimeChecks_None
+
+
+def _new_instance() -> None:
+    """Let wgpu-py make another instance of the library, as it does at the first use: the threads
+    and locks of the one that was inherited by a fork are gone or held for ever."""
+    _helpers._the_instance = None
+
+
+call_in_child(_new_instance)
 
 
 @attrs.frozen(eq=False)
@@ -176,13 +187,21 @@ class Download:
         self._nbytes = nbytes
         self._problem: str | None = None
         self._done = False
+        self._lost: BaseException | None = None
 
-        @ffi.callback("void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)")  # type: ignore[untyped-decorator]
+        # Python handles signals in callbacks too. What they raise there, KeyboardInterrupt above
+        # all, does not get through the library that calls, so it is kept for who waits.
+        def failed(kind: Any, error: BaseException, trace: Any) -> None:
+            self._lost = error
+
+        @ffi.callback(  # type: ignore[untyped-decorator]
+            "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", onerror=failed
+        )
         def mapped(status: int, message: Any, data1: Any, data2: Any) -> None:
-            self._done = True
             if status != lib.WGPUMapAsyncStatus_Success:
                 text = ffi.string(message.data, message.length).decode(errors="replace")
                 self._problem = text or f"status {status}"
+            self._done = True
 
         self._callback = mapped
         self._info = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -197,15 +216,28 @@ class Download:
             wgpu.GPUError: wgpu refused.
         """
         if not self._nbytes:
-            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)
+            wait_idle(self._device)
             return
-        self._done, self._problem = False, None
+        self._done, self._problem, self._lost = False, None, None
         _CHECKED.wgpuBufferMapAsync(self._buffer, _READ, 0, self._nbytes, self._info[0])
-        _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)
-        while not self._done:  # another thread's poll may be about to call back
-            _CHECKED.wgpuDevicePoll(self._device, True, ffi.NULL)
+        wait_until(self._ended)
         if self._problem is not None:
             raise DeviceError(f"waiting for the device: {self._problem}")
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
         ffi.memmove(address, source, self._nbytes)
         lib.wgpuBufferUnmap(self._buffer)
+
+    def keep(self) -> None:
+        """Never release the callback: the library may still call it."""
+        immortal(self._callback)
+
+    def _ended(self) -> bool:
+        lib.wgpuDevicePoll(self._device, False, ffi.NULL)
+        if self._lost is not None:
+            raise self._lost
+        return self._done
+
+
+def wait_idle(device: Any) -> None:
+    """Return when a device (wgpu-native's) has done everything that was submitted."""
+    wait_until(lambda: bool(lib.wgpuDevicePoll(device, False, ffi.NULL)))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
 import wgpu
 from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.parallel import in_parallel
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
 from tflgpu_wgpu.native import shader_module
-
-_MAX_THREADS = 16
 
 
 @attrs.frozen
@@ -65,12 +62,7 @@ class Compiler:
             asked = list(dict.fromkeys(jobs))
             wanted = [job for job in asked if job not in self._pipelines]
             layouts = [self._layout(job.read_only) for job in wanted]
-            if len(wanted) > 1:
-                threads = min(len(wanted), os.cpu_count() or 1, _MAX_THREADS)
-                with ThreadPoolExecutor(threads, "tflgpu-wgpu-compile") as pool:
-                    made = list(pool.map(self._pipeline, wanted, layouts))
-            else:
-                made = [self._pipeline(*pair) for pair in zip(wanted, layouts, strict=True)]
+            made = in_parallel("tflgpu-wgpu-compile", self._pipeline, wanted, layouts)
             self.compiled += len(made)
             self._pipelines.update(zip(wanted, made, strict=True))
             return {job: self._pipelines[job] for job in asked}

@@ -17,7 +17,7 @@ from tflgpu.runtime.recording import BaseRecording, stray_write
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
-from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, pointer
+from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, pointer, wait_idle
 from tflgpu_wgpu.timers import Timers
 
 
@@ -129,17 +129,22 @@ class WgpuRecording(BaseRecording[HostOutputs]):
         with device_errors("profiling"):
             return self._run_timed()
 
+    def _wait_idle(self) -> None:
+        wait_idle(self._device._internal)
+
     def _release(self) -> None:
         self._bound.clear()
         self._banded_inputs, self._banded_outputs = [], []
-        del self._all, self._before, self._after, self._download
         self._timers = None
+        if self._unfinished:
+            self._download.keep()
         try:
             # A device that is lost cannot release what it held; that is no news here.
             with device_errors("closing"):
                 self._memory.release()
         except DeviceError:
             pass
+        del self._all, self._before, self._after, self._download
         del self._memory, self._device
 
     def _run_timed(self) -> list[DispatchTime]:

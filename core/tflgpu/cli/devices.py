@@ -14,7 +14,8 @@ from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.errors import TflgpuError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.plugins import Plugin, Registry, registry
+from tflgpu.plugin_sources import Plugin
+from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.protocols import DeviceInfo
 
 #: Seconds from which on the import of a plugin is worth a word.

@@ -16,6 +16,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.options import truth
 from tflgpu.plugins import registry
+from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, open_cpu_session
 from tflgpu.tflite.model_file import ModelFile
@@ -36,12 +37,17 @@ class OpResolverType(enum.Enum):
     BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
 
 
-class _Busy:
+class _Busy(Holder):
     """Lets one thread at a time in and refuses the others; the same thread may nest."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.closed = False
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """In a child no other thread is using the interpreter, even if one was when it forked."""
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
@@ -146,8 +152,13 @@ class Interpreter:
     def invoke(self) -> None:
         """Run the model on what its inputs hold.
 
+        A run that fails or is interrupted (Ctrl-C) leaves no results, and the inputs as they are.
+        Where it leaves the device's part unusable, the next call prepares that anew by itself,
+        as `allocate_tensors` does. State tensors may or may not have seen the run.
+
         Raises:
-            StateError: not allocated, closed, in use, or a view made by `tensor` is still held.
+            StateError: not allocated, closed, in use, a view made by `tensor` is still held, or
+                the process was forked since the delegate opened its device.
             DeviceError: the device failed.
         """
         with self._busy:
@@ -307,9 +318,10 @@ class Interpreter:
         if self._busy.closed:
             return
         with self._busy:
-            self._busy.closed = True
+            # In this order, so that a call that was interrupted can be made again.
             for subgraph in self._subgraphs.values():
                 subgraph.release()
+            self._busy.closed = True
 
     def __enter__(self) -> Self:
         with self._busy:

@@ -15,6 +15,7 @@ from tflgpu.errors import (
     ModelError,
     NotAllocatedError,
     ResizeError,
+    StateError,
 )
 from tflgpu.interpreter.details import numpy_type, tensor_details
 from tflgpu.interpreter.pool import ResultPool
@@ -31,6 +32,7 @@ from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
 #: Bytes from which on results are taken over rather than copied.
 _LENT = 256 << 10
+_DEVICE = "this interpreter's device"
 
 OpenSession = Callable[[Graph], Session]
 
@@ -96,11 +98,41 @@ class Subgraph:
             UnsupportedError: an operator that neither the device nor the CPU can run.
             DeviceError: the device could not take its part.
         """
-        if self._memory is not None:
-            return
+        if self._memory is None:
+            self._memory = self._opened()
+            self.run = self._run
+        elif self._memory.session.is_broken:
+            self._open_again(self._memory)
+
+    def _run(self) -> None:
+        memory = self._memory
+        assert memory is not None
+        if memory.session.is_broken:
+            memory = self._open_again(memory)
+        memory.session.run()
+
+    def _open_again(self, old: SessionMemory) -> SessionMemory:
+        """A session in the place of one that a driver's error or a signal has left in the middle
+        of a run: with the same inputs and state. Where it cannot be opened the old one stays, so
+        that the next run tries again."""
+        session = old.session
+        session.check_inherited(_DEVICE)
+        session.close()  # waits for what is still on the device
+        memory = self._opened()
+        new = memory.session
+        for index in {*self.info.inputs, *session.variables}:
+            if index in session.arrays and index in new.arrays:
+                target = new.arrays[index]
+                if target.flags.writeable:
+                    np.copyto(target, session.arrays[index])
+        self._memory = memory
+        return memory
+
+    def _opened(self) -> SessionMemory:
         try:
             graph = build_graph(self._model, self.index, self._ops, self._resized)
             session = self._open_session(graph)
+            memory = SessionMemory(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
@@ -115,15 +147,14 @@ class Subgraph:
         self._visible = (graph.values.keys() if self._preserve_all else edge | variables) & (
             session.arrays.keys()
         )
-        self._memory = SessionMemory(session)
-        self.run = session.run
+        return memory
 
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""
-        memory, self._memory = self._memory, None
         self.run = self._cannot_run
-        if memory is not None:
-            memory.release()
+        if self._memory is not None:
+            self._memory.release()  # once more, where a signal ended it before
+        self._memory = None
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
@@ -277,6 +308,9 @@ class Subgraph:
             return info.data
         memory = self._memory
         session = self._session(_name(info)) if memory is None else memory.session
+        session.check_inherited(_DEVICE)
+        if not session.complete and info.index not in self.info.inputs:
+            self._check_complete(info, session)
         if info.index not in self._visible:
             raise InputError(
                 f"{_name(info)} is an intermediate result, which is not kept; make the "
@@ -285,6 +319,13 @@ class Subgraph:
         return session.arrays[info.index]
 
     # Inside
+
+    def _check_complete(self, info: TensorInfo, session: Session) -> None:
+        if info.index not in session.variables:
+            raise StateError(
+                f"{_name(info)} has no results: the last run failed or was interrupted; invoke() "
+                "runs the model again"
+            )
 
     def _session(self, what: str) -> Session:
         if self._memory is None:

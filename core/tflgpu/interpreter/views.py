@@ -46,4 +46,5 @@ class SessionMemory:
     def release(self) -> None:
         """Close the session now, or as soon as the last view is gone."""
         if not self.leases:
-            self._close()
+            self.session.close()
+            self._close.detach()

@@ -82,6 +82,13 @@ def _check_bindings(dispatch: PlannedDispatch, plan: Plan, sizes: _Sizes, device
             raise DeviceError(f"{dispatch.label}: {buffer.name} {problem}")
 
 
+#: What helps where a plan is too large for a device; the end of a message.
+SMALLER = (
+    "; smaller inputs, precision='f16' (which halves it), another backend or device, or a delegate "
+    "without backend= and device= (which leaves such a part to the CPU) would help"
+)
+
+
 def _misfit(buffer: Buffer, ref: Ref, plan: Plan, sizes: _Sizes, device: Device) -> str | None:
     if isinstance(ref, ArenaRef):
         end = ref.offset + ref.nbytes
@@ -102,5 +109,5 @@ def _misfit(buffer: Buffer, ref: Ref, plan: Plan, sizes: _Sizes, device: Device)
         nbytes = there[ref.index]
     most = device.caps.max_buffer_bytes
     if nbytes > most:
-        return f"takes {nbytes} bytes, and the device's buffers have at most {most}"
+        return f"takes {nbytes} bytes, and the device's buffers have at most {most}{SMALLER}"
     return None

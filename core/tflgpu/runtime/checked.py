@@ -10,7 +10,7 @@ Devices that tflgpu ships come through the same door. Ctrl-C always goes through
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Union
 
 import attrs
@@ -172,18 +172,20 @@ def unchecked(device: Device | NodeDevice) -> Device | NodeDevice:
     return inner
 
 
-def close_all(recordings: Iterable[Recording]) -> None:
-    """Close every one, whatever another does.
+def close_all(recordings: list[Recording]) -> None:
+    """Close every one, whatever another does, and take it off the list. Where a signal interrupts
+    this, those that are left on the list can be closed by another call.
 
     Raises:
         TflgpuError: the first that one of them raised.
     """
-    first: BaseException | None = None
-    for recording in recordings:
+    first: TflgpuError | None = None
+    while recordings:
         try:
-            recording.close()
+            recordings[-1].close()
         except TflgpuError as error:
             first = first or error
+        recordings.pop()
     if first is not None:
         raise first
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 
 import attrs
 
-from tflgpu.blame import describe
+from tflgpu.blame import describe, of_signal
 from tflgpu.errors import DeviceError, StateError, TflgpuError
 
 _T = TypeVar("_T")
@@ -41,8 +41,8 @@ class Party:
 
     def blame(self, what: str, error: BaseException) -> NoReturn:
         """Raise what is to be raised instead of ``error``, or ``error`` itself where it is one of
-        ours and names the backend."""
-        if isinstance(error, TflgpuError) and self.shipped:
+        ours and names the backend, or comes from a signal's handler."""
+        if of_signal(error) or (isinstance(error, TflgpuError) and self.shipped):
             raise error
         if not isinstance(error, (DeviceError, StateError)):
             raise DeviceError(f"{self.label}: {what} raised {describe(error)}") from error

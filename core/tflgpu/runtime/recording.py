@@ -3,6 +3,7 @@ and outputs that can be lent."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,25 +11,32 @@ from typing import Any, Generic, TypeVar
 
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.lending import NoRoomError, OutputSets, S
 from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch
 
 T = TypeVar("T")
 
 
-class BaseRecording(Generic[S]):
+class BaseRecording(Holder, Generic[S]):
     """A `tflgpu.runtime.protocols.Recording` and `tflgpu.runtime.lending.Lender`.
 
-    A subclass sets ``_inputs`` and ``_sets``, and has `_run`, `_profile` and `_release`.
+    A subclass sets ``_inputs`` and ``_sets``, and has `_run`, `_profile`, `_wait_idle` and
+    `_release`. A signal may end any of its methods anywhere (Ctrl-C raises KeyboardInterrupt):
+    a run that was begun and not finished leaves the recording unusable, and `close` waits for
+    what may still be on the device. A `close` that was interrupted goes on when called again.
     """
 
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         """With ``lock`` everything happens under that one: a device's, say."""
         self._lock = threading.Lock() if lock is None else lock
         self._closed = False
+        self._released = False
+        self._unfinished = False  # something was begun on the device, and its end was not seen
         self._failure = ""
         self._inputs: tuple[Array, ...] = ()
         self._sets: OutputSets[S] | None = None
+        self.belongs_to_process()
 
     # For subclasses to write
 
@@ -40,8 +48,12 @@ class BaseRecording(Generic[S]):
         """The same with timers."""
         raise NotImplementedError
 
+    def _wait_idle(self) -> None:
+        """Return when nothing of this recording is on the device any more. Called where a run did
+        not end as it should; signals should get through (`tflgpu.runtime.waiting`)."""
+
     def _release(self) -> None:
-        """Release everything of the device; ``_failure`` says whether something may be running."""
+        """Release everything of the device, which is done with it."""
         raise NotImplementedError
 
     # What users of a recording have
@@ -103,15 +115,29 @@ class BaseRecording(Generic[S]):
 
     def close(self) -> None:
         """Release everything; twice is harmless. Arrays that someone holds stay valid."""
+        if self.inherited:
+            return
         with self._lock:
-            if self._closed:
+            if self._released:
                 return
             self._closed = True
             self._inputs = ()
+            if self._unfinished:
+                # A device that is lost cannot be waited for, and runs nothing.
+                with contextlib.suppress(DeviceError):
+                    self._wait_idle()
             if self._sets is not None:
                 self._sets.release()
             self._release()
             self._sets = None
+            self._released = True
+
+    def after_fork(self) -> None:
+        """A child may not touch it."""
+        super().after_fork()
+        self._lock = threading.Lock()
+        self._closed = True
+        self._inputs = ()
 
     # Inside
 
@@ -122,20 +148,26 @@ class BaseRecording(Generic[S]):
 
     def _check_usable(self) -> None:
         if self._closed:
+            self.check_inherited("this recording")
             raise StateError("this recording is closed")
-        if self._failure:
-            raise DeviceError(f"an earlier run of this recording failed: {self._failure}")
+        if self._unfinished:
+            reason = self._failure or "it was interrupted"
+            raise DeviceError(f"an earlier run of this recording failed: {reason}")
 
     def _attempt(self, action: Callable[[], T]) -> T:
         """Do what no later run may follow if it fails."""
+        # Before and after, rather than where an exception is caught: a signal may come there too.
+        self._unfinished = True
         try:
-            return action()
+            result = action()
         except NoRoomError:
+            self._unfinished = False
             raise
         except BaseException as error:
-            # An interrupted run too: it is still on the device.
             self._failure = str(error) or type(error).__name__
             raise
+        self._unfinished = False
+        return result
 
 
 def stray_write(damage: str, dispatch: PlannedDispatch | None) -> DeviceError:

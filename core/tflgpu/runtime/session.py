@@ -20,7 +20,8 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.passes.float_view import float_view
 from tflgpu.runtime.checked import close_all
-from tflgpu.runtime.lending import Lender
+from tflgpu.runtime.forks import Holder, immortal
+from tflgpu.runtime.lending import Lender, NoRoomError
 from tflgpu.runtime.protocols import NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
 from tflgpu.runtime.report import DelegationReport, Refusal
@@ -36,8 +37,13 @@ class Step:
     label: str
 
 
-class Session:
-    """Runs steps in order over host arrays. One thread at a time."""
+class Session(Holder):
+    """Runs steps in order over host arrays. One thread at a time.
+
+    Attributes:
+        report: What runs where.
+        complete: Whether the last run, if there was one, came to its end: what is in the outputs.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,8 @@ class Session:
         variables: dict[int, Array],
     ) -> None:
         self.report = report
+        self.complete = True
+        self._running: Step | None = None  # begun, and perhaps not finished
         self._steps = tuple(steps)
         self._variables = variables
         self._arrays: dict[int, Array] = dict(variables)
@@ -74,6 +82,8 @@ class Session:
             if value.id not in self._arrays:
                 self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
         self._closed = False
+        self._open = [step.recording for step in self._steps]
+        self.belongs_to_process()
 
     def _find_lenders(self, graph: Graph) -> dict[int, tuple[Lender, int, Step]]:
         """By value: what can be lent. Nothing inside may rely on where such a step's outputs are,
@@ -112,27 +122,44 @@ class Session:
         return self._arrays
 
     @property
+    def variables(self) -> Mapping[int, Array]:
+        """State tensors by value id."""
+        return self._variables
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """The recordings, in order."""
         return self._steps
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a device's recording was left in the middle of something: by its driver's error
+        or by a signal. It cannot run again then; the CPU's can."""
+        return self._running is not None and _on_device(self._running)
 
     def run(self) -> None:
         """Run the whole graph on what the input arrays hold.
 
         Raises:
-            StateError: the session is closed.
+            StateError: the session is closed, or the process was forked since it was opened.
             DeviceError: a step failed.
         """
         if self._closed:
+            self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")
+        # Set before and not where an exception is caught: a signal may come anywhere.
+        self.complete = False
         for step, moves in zip(self._steps, self._moves, strict=True):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
+            self._running = step
             step.recording.run()
+        self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])
         for target, source in self._after:
             np.copyto(target, source, casting="unsafe")
+        self.complete = True
 
     def lend(self, value_id: int) -> Array | None:
         """A tensor's array for the caller to keep and change, with the results of the last run.
@@ -144,10 +171,12 @@ class Session:
         if value_id not in self._lenders:
             return None
         recording, index, step = self._lenders[value_id]
+        self.complete, self._running = False, step
         lent = recording.lend(index)
         self._look_up_outputs(step)
         if lent is not None:
             self._moving[id(step)] = step
+        self.complete, self._running = True, None
         return lent
 
     def settle(self) -> None:
@@ -156,9 +185,17 @@ class Session:
         Raises:
             DeviceError: the device failed, or memory ran out.
         """
+        if not self.complete:
+            return  # there are no results to settle
         for recording, _, step in self._lenders.values():
-            recording.settle()
+            self.complete, self._running = False, step
+            try:
+                recording.settle()
+            except NoRoomError:
+                self.complete, self._running = True, None
+                raise
             self._look_up_outputs(step)
+            self.complete, self._running = True, None
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
@@ -166,10 +203,24 @@ class Session:
             array[...] = 0
 
     def close(self) -> None:
-        """Release every recording; twice is harmless."""
-        if not self._closed:
+        """Release every recording; twice is harmless. One that was interrupted goes on."""
+        self._closed = True
+        if self.inherited:
+            return
+        close_all(self._open)
+
+    def after_fork(self) -> None:
+        """A child may not touch what is on a device; what the CPU runs it may."""
+        on_device = [step for step in self._steps if _on_device(step)]
+        for step in on_device:
+            immortal(step.recording)
+        if on_device:
+            super().after_fork()
             self._closed = True
-            close_all([step.recording for step in self._steps])
+
+
+def _on_device(step: Step) -> bool:
+    return not isinstance(step.recording, ReferenceRecording)
 
 
 def _is_home(value: Value, array: Array) -> bool:

@@ -1,0 +1,86 @@
+"""Work on several threads that is over when the call is, even where a signal ends the call.
+
+What runs are a driver's compilers. A thread that still compiles while its device is being closed
+crashes the process, so an interrupted call waits for what has begun and starts nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_MAX_THREADS = 16
+
+
+def in_parallel(name: str, function: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
+    """``function`` of each of the arguments, as `map` has them; threads get ``name``.
+
+    Raises:
+        Whatever a call raises, the first in order; the others have ended then.
+    """
+    count = min(len(each) for each in arguments)
+    if count <= 1:
+        return list(map(function, *arguments))
+    stopped = threading.Event()
+
+    def call(*args: Any) -> T:
+        if stopped.is_set():
+            raise InterruptedError("the call was interrupted")
+        return function(*args)
+
+    def work() -> list[T]:
+        threads = min(count, os.cpu_count() or 1, _MAX_THREADS)
+        with ThreadPoolExecutor(threads, name) as pool:
+            return list(pool.map(call, *arguments))
+
+    # Signals are handled in the main thread. So that none comes between starting a thread and
+    # knowing of it, the pool is a matter of a thread of its own.
+    return aside(name, work, stopped.set)
+
+
+def aside(name: str, action: Callable[[], T], stop: Callable[[], object] = bool) -> T:
+    """Do something in a thread of its own, where no signals are handled, and wait for it. Where a
+    signal ends the call, ``stop`` is called, and the thread waited for.
+
+    Raises:
+        Whatever ``action`` does.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+    begun, finished = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        if not begun.acquire(blocking=False):
+            return
+        try:
+            results.append(action())
+        except BaseException as error:  # noqa: BLE001  (raised below, in the caller's thread)
+            errors.append(error)
+        finally:
+            finished.set()
+
+    try:
+        threading.Thread(target=work, name=name).start()
+        finished.wait()
+    except BaseException:
+        stop()
+        if not begun.acquire(blocking=False):
+            _wait_whatever_comes(finished)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _wait_whatever_comes(event: threading.Event) -> None:
+    """Wait through further signals; the first of them is on its way to the caller already."""
+    while True:
+        try:
+            event.wait()
+        except BaseException:  # noqa: BLE001, S112
+            continue
+        return

@@ -1,0 +1,32 @@
+"""Waiting for a device so that signals get through, Ctrl-C above all.
+
+Python handles a signal between two of its own steps, and a driver's blocking wait is a single one,
+however long the device computes. So a device is asked whether it is done. At first other threads
+get the processor in between, among them those of a device that is one: this hears of the end as
+soon as a blocking wait does. Later the thread sleeps, for times that grow with the run, so that the
+delay stays a small part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+#: Seconds without sleep.
+_AWAKE = 2e-3
+#: The part of the time waited so far that a nap takes, and the longest nap in seconds.
+_PART, _LONGEST = 1 / 64, 0.02
+
+_pass_on: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """Return once ``done()`` is true. It asks the device; whatever it raises ends the wait."""
+    start = time.perf_counter()
+    while not done():
+        waited = time.perf_counter() - start
+        if waited < _AWAKE:
+            _pass_on()
+        else:
+            time.sleep(min(waited * _PART, _LONGEST))

@@ -1,0 +1,102 @@
+"""What a driver's error leaves: one DeviceError, and an interpreter that runs again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.runtime.recording import BaseRecording
+
+sys.path.insert(0, str(Path(__file__).parent))
+import child
+
+BACKENDS = ("opencl", "vulkan", "wgpu")
+ERRORS = {
+    "driver": DeviceError("the driver refused it once"),
+    "signal": KeyboardInterrupt(),
+    "handler": ZeroDivisionError("a handler's"),
+}
+
+
+class Once:
+    """Raises at the first call, before or after what it stands for."""
+
+    def __init__(self, function: Callable[..., Any], error: BaseException, *, after: bool) -> None:
+        self.function, self.error, self.after, self.calls = function, error, after, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls > 1:
+            return self.function(*args, **kwargs)
+        if self.after:
+            self.function(*args, **kwargs)
+        raise self.error
+
+
+#: Where a run can fail, by backend: module and name.
+PLACES = {
+    "opencl": [("tflgpu_opencl.commands.Commands", "submit"), ("tflgpu_opencl.recording", "finish")],
+    "vulkan": [("tflgpu_vulkan.context.Context", "submit"), ("tflgpu_vulkan.context.Context", "_wait")],
+    "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "wait")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_next_run_works(
+    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    require_backend(backend)
+    delegate, interpreter = child.opened(backend)
+    with delegate, interpreter:
+        child.check(interpreter)
+        owner, name = PLACES[backend][place]
+        target: Any = __import__(owner.rsplit(".", 1)[0], fromlist=["x"])
+        last = owner.rsplit(".", 1)[1]
+        target = getattr(target, last, None) or __import__(owner, fromlist=["x"])
+        once = Once(getattr(target, name), ERRORS[error], after=after)
+        replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)  # noqa: PLW0108 (bound to self)
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, replaced)
+            interpreter.set_tensor(0, child.X)
+            with pytest.raises(type(ERRORS[error])):
+                interpreter.invoke()
+            output = interpreter.get_output_details()[0]["index"]
+            with pytest.raises(StateError, match="has no results"):
+                interpreter.get_tensor(output)
+            np.testing.assert_array_equal(interpreter.get_tensor(0), child.X)
+            interpreter.invoke()  # on the inputs that were set
+            got = interpreter.get_tensor(output)
+            np.testing.assert_allclose(got, child.expected(child.X), atol=1e-5)
+        child.check(interpreter, scale=2.0)
+
+
+def test_a_failure_of_loading_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+) -> None:
+    """A device that does not load the part again is an error each time, and no end of it."""
+    require_backend("cpu_ref")
+    import tflgpu
+
+    delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
+    interpreter = tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
+    interpreter.allocate_tensors()
+    kind: Any = type(interpreter._main._memory.session.steps[0].recording)
+    assert not issubclass(kind, BaseRecording)  # as a third party's
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "run", Once(kind.run, DeviceError("no"), after=False))
+        with pytest.raises(DeviceError, match="no"):
+            interpreter.invoke()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(delegate.device), "load", Once(None, DeviceError("lost"), after=False))
+        with pytest.raises(DeviceError, match="lost"):
+            interpreter.invoke()
+    child.check(interpreter)
