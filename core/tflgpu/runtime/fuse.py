@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
+from tflgpu.blame import Failed, attempt
 from tflgpu.ir.graph import Node, Value
 from tflgpu.kernel.budget import MAX_CHAIN, cost
 from tflgpu.kernel.builder import Builder
@@ -161,6 +162,15 @@ class _Costs:
 
 
 def _cost(node: Node, rule: ElementwiseRule) -> int:
+    """What the expression costs. One of a plugin's that fails is too dear to join anything: what
+    is wrong with it is said where its own kernel is built."""
+    if not rule.owner:
+        return _measured(node, rule)
+    found = attempt(_measured, node, rule)
+    return MAX_CHAIN + 1 if isinstance(found, Failed) else int(found)
+
+
+def _measured(node: Node, rule: ElementwiseRule) -> int:
     k = Builder(node.op, (1, 1, 1))
     result = k.buffer("result", Scalar.F32, 4, "read_write")
     vector = k.load(result, k.i32(0))
