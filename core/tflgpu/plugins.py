@@ -318,9 +318,12 @@ class Registry(Holder):
         if self._manager.is_registered(plugin.target):
             raise Refused("it is registered under another name already")
         hash(plugin.target)  # pluggy keeps sets of plugins, but would only notice later
-        known = [n for n in vars(hookspecs) if n.startswith("tflgpu_")]
+        # Only those that it has: some versions of pluggy raise for a name that is not there.
+        known = [
+            n for n in vars(hookspecs) if n.startswith("tflgpu_") and hasattr(plugin.target, n)
+        ]
         hooks = [n for n in known if self._manager.parse_hookimpl_opts(plugin.target, n)]
-        unmarked = [n for n in known if n not in hooks and hasattr(plugin.target, n)]
+        unmarked = [n for n in known if n not in hooks]
         if unmarked:
             raise Refused(f"{', '.join(unmarked)} lacks @hookimpl (tflgpu.hookspecs.hookimpl)")
         self._plugins.append(plugin)

@@ -23,7 +23,7 @@ def _group(check: Check) -> str:
     level, *rest = check.id.split("/")
     if level != "2":
         return check.id
-    op, _, precision, tensors = rest
+    op, *_, precision, tensors = rest  # between them the sample, and what was planted in it
     return f"2/{op}/{precision}/{tensors}"
 
 

@@ -99,7 +99,7 @@ def test_a_device_that_is_none_is_not_opened(
         assert any(re.search(WHO, r) and match in r for r in delegate.choice.reasons)
 
 
-@pytest.mark.parametrize("found", [7, "device", object(), (), True], ids=repr)
+@pytest.mark.parametrize("found", [7, "device", object(), (), True], ids=lambda x: type(x).__name__)
 def test_something_else_than_a_device(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, toys.hooks(lambda: found))
     with pytest.raises(DeviceError, match=f"{WHO}: it opened a .*which is not a Device"):
