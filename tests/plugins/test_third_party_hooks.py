@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 import third_party_toys as toys
-from tflgpu import choose, plugins
+from tflgpu import choose, plugin_sources, plugins
 from tflgpu.cli.app import make_app
 from tflgpu.compat import CompatEntry
 from tflgpu.errors import DeviceError, PluginError
@@ -159,7 +159,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     found = [SimpleNamespace(name="cpu_ref", dist=SimpleNamespace(name="tflgpu"),
                              load=lambda: cpu_ref)]  # fmt: skip
-    monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+    monkeypatch.setattr(plugin_sources, "entry_points", lambda group: found)
     monkeypatch.setattr(plugins, "_registry", None)
     return found
 
@@ -197,7 +197,7 @@ def test_a_failure_is_warned_of_once(entries: list[Any], caplog: pytest.LogCaptu
 
 def test_a_slow_import_is_listed(entries: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.1, 5.0, 7.5])
-    monkeypatch.setattr(plugins, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(plugin_sources, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     dist = SimpleNamespace(name="toy-package")
     entries.append(SimpleNamespace(name="slow", dist=dist, load=lambda: hooks(NodeToy)))
     (slow,) = _devices()["slow_plugins"]
