@@ -7,6 +7,7 @@ others 1. Operand 1 holds the axes and must be constant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -289,7 +290,17 @@ def _reduce_op(
 
 
 def _extreme(fn: Callable[..., Array]) -> Callable[[Array, tuple[int, ...]], Array]:
-    return lambda x, axes: fn(x, axis=axes, keepdims=True)
+    def extreme(x: Array, axes: tuple[int, ...]) -> Array:
+        if x.dtype == np.bool_ or all(x.shape[a] for a in axes):
+            return np.asarray(fn(x, axis=axes, keepdims=True))
+        # Of no elements TFLite gives what its kernels begin with; XNNPACK's begin with infinity.
+        if x.dtype.kind == "f":
+            first: Any = -np.inf if fn is np.max else np.inf
+        else:
+            first = np.iinfo(x.dtype).min if fn is np.max else np.iinfo(x.dtype).max
+        return np.full(reduced_shape(x.shape, axes, True), first, x.dtype)
+
+    return extreme
 
 
 OPS = (

@@ -1,0 +1,229 @@
+"""Every way in which tflgpu may differ from LiteRT without being wrong: a name, a reason, a rule.
+
+The first class whose rule holds is taken; a case that is in none is a finding. A rule looks at what
+can be seen of the case, as narrowly as the reason allows: a class is a reason, not a rug.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import attrs
+
+from tests.differential.fact import Fact
+
+
+@attrs.frozen
+class Class:
+    """A kind of outcome.
+
+    Attributes:
+        name: short.
+        reason: why it is as it should be.
+        rule: whether a case is of this kind.
+    """
+
+    name: str
+    reason: str
+    rule: Callable[[Fact], bool]
+
+
+def _says(pattern: str, *, error: str = "") -> Callable[[Fact], bool]:
+    compiled = re.compile(pattern, re.DOTALL)
+    return lambda f: (
+        f.ours.state == "refused"
+        and (not error or f.ours.error == error)
+        and compiled.search(f.ours.message) is not None
+    )
+
+
+def _litert_says(pattern: str) -> Callable[[Fact], bool]:
+    compiled = re.compile(pattern, re.DOTALL)
+    return lambda f: (
+        f.theirs.state == "refused"
+        and f.ours.accepted
+        and compiled.search(f.theirs.message) is not None
+    )
+
+
+_FINE = ("ok", "refused", "skipped")
+
+_TYPES = (
+    r"is unsupported by op|only supports|only currently supports|not supported|unsupported|Unsupported|"
+    r"Unknown index output|is_supported_type|(input|bias|filter|weight|data|lookup|output|value|positions)"
+    r"(->|_)?(type|data_type)? ?(!=|==) ?|Output shape is \w+, not|type .*(!=|==)|currently only|"
+    r"Only .*(type|supported)|(MEAN|SUM|REDUCE_\w+)\) failed to prepare|requires float|"
+    r"permutations array is out of bounds|not currently supported"
+)
+
+_EQUAL = (
+    Class("equal: both refuse", "the same answer", lambda f: (
+        f.ours.state == "refused" and f.theirs.state == "refused")),
+    Class("equal: both run", "the same answer, as close as rounding lets it be", lambda f: (
+        f.ours.accepted and f.theirs.accepted and f.difference is None)),
+    Class("too large to be compared", "inputs or outputs of millions of numbers", lambda f: (
+        "skipped" in (f.ours.state, f.theirs.state) and f.ours.state in _FINE)),
+    Class("LiteRT crashes", "nothing to compare with; ours answers", lambda f: (
+        f.ours.state in _FINE and f.theirs.state in ("crash", "hang", "memory"))),
+)  # fmt: skip
+
+#: LiteRT runs it, ours says no.
+_REFUSED = (
+    Class("unsupported", "well-formed, but not run here; the error says what and why", lambda f: (
+        f.ours.state == "refused" and f.ours.error in ("UnsupportedError", "DynamicError"))),
+    Class("LiteRT takes a wrong shape in the file", "it never compares what the file says of an "
+          "operator's result with what the operator makes; ours says that the file is wrong",
+          _says(r"tensor .* (has shape .*|is \w+) in the file, but the operator makes",
+                error="AllocationError")),
+    Class("LiteRT takes a tensor that is written twice or before it is made",
+          "what it reads there is left to chance; ours says that the graph is no graph",
+          _says(r"writes tensor .* which is an input, a constant or another|makes only later")),
+    Class("LiteRT takes options that the schema does not define",
+          "an activation or padding of no meaning is taken for none",
+          _says(r"unknown (fused activation|padding) code")),
+    Class("LiteRT takes a damaged file", "it does not look at what it does not use: signatures of "
+          "shapes, intermediates, buffers elsewhere",
+          _says(r"shape signature .* for shape|intermediate \d+ is tensor|external buffer")),
+    Class("LiteRT takes operands without elements", "there is nothing to compute in a product over "
+          "no elements or a batch of none; ours refuses empty images and rows",
+          _says(r"the input of shape \[.*\] is empty|leaves no output")),
+    Class("LiteRT reads outside of the operand", "a slice that starts behind the end and shrinks, "
+          "or a reflection wider than what is reflected: what it finds there has no meaning",
+          _says(r"outside a dimension of \d+ that it shrinks|are more than (REFLECT|SYMMETRIC) finds|"
+                r"ATAN2 does not broadcast|LOG_SOFTMAX needs a last axis")),
+    Class("LiteRT takes rows that are no rows", "FULLY_CONNECTED of an input that is no whole "
+          "number of rows of the weights: it rounds the batch down",
+          _says(r"is not made of rows of \d+, the depth of the weights")),
+    Class("LiteRT takes an operand of any type", "it reads the bytes of a filter or a slope as "
+          "floats, whatever they are", _says(r"PRELU: alpha is \w+, the operand|the filter takes .*, not \w+")),
+    Class("LiteRT takes a bias of any shape", "it looks at the number of elements, or not even that",
+          _says(r"the bias has shape .* for \d+ output channels")),
+    Class("LiteRT takes an input that has a constant", "whether what is set or what is in the file "
+          "is read is left to chance", _says(r"is an input of the model and has a constant")),
+    Class("LiteRT takes options that exclude each other", "what it makes of them is left to chance",
+          _says(r"align_corners and half_pixel_centers exclude each other")),
+    Class("LiteRT takes a zero point that the type does not have", "no stored number would stand for "
+          "0; ours says that the file is wrong", _says(r"zero point -?\d+ is outside")),
+    Class("LiteRT takes whole numbers without a scale", "conversions then multiply by 0",
+          _says(r"QUANTIZE: the [iu]\d+ operand has no scale")),
+)  # fmt: skip
+
+#: Ours runs it, LiteRT says no.
+_MORE = (
+    Class("ours has more types", "LiteRT's kernel lacks the type, the definition of the op does not",
+          _litert_says(_TYPES)),
+    Class("ours has more versions", "LiteRT's builtin kernels lack the op or the version",
+          _litert_says(r"Didn't find op for builtin opcode|unresolved custom op")),
+    Class("ours has more activations", "LiteRT's kernel has no such fused activation, or asks for "
+          "a bias", _litert_says(r"activation != kTfLiteActNone|has_bias was not true|activation == ")),
+    Class("ours computes with scales that LiteRT's integer kernels cannot",
+          "ours computes quantized models on real numbers, for which any scale will do",
+          _litert_says(r"scale_diff / output_scale|params\.(scale|zero_point) (!=|==)|zero_point|"
+                       r"multiplier|_scale|scale was not|invalid quantization parameters")),
+    Class("an index outside of the operand, on a device", "LiteRT ends the run; a kernel cannot, and "
+          "stays inside; ours without a delegate refuses too", lambda f: f.script.delegate and
+          _litert_says(r"index out of bounds|indices_has_only_positive")(f)),
+    Class("sizes of another rank", "as many numbers as there have to be, however they lie",
+          _litert_says(r"NumDimensions\(size\)")),
+    Class("division by zero", "LiteRT's integer kernels end the run; ours gives what the op's "
+          "reference defines", _litert_says(r"Division by 0|data\[i\] != (zero_point|0)|only defined for positive")),
+    Class("a bias of another rank", "as many numbers as output channels, however they lie",
+          _litert_says(r"NumDimensions\(bias\)")),
+    Class("ours has no such limit", "LiteRT's kernel refuses empty operands, dilations beyond 16 bits, "
+          "and slopes that broadcast the input",
+          _litert_says(r"NumElements\(input\) > 0|INT16_MAX|activations\.cc:\d+ HaveSameShapes")),
+    Class("LiteRT does not hand out a result without elements", "get_tensor of it raises; rule: one "
+          "of our outputs is empty", lambda f: (
+              _litert_says("Invalid tensor size|Tensor data is null")(f) and f.theirs.stage == "get"
+              and any(o.size == 0 for run in f.ours.outputs for o in run))),
+    Class("TRANSPOSE_CONV to a shape the input does not reach", "the output shape is an operand, and "
+          "what no product reaches is the bias; LiteRT asks for one shape",
+          _litert_says(r"transpose_conv\.cc:\d+ computed_input_")),
+    Class("LiteRT's SLICE does not follow a resize after a run", "its result keeps the shape of the "
+          "run before, and prepare fails", _litert_says(r"slice\.cc:\d+ output_shape_vector")),
+)  # fmt: skip
+
+
+def _differs(*kinds: str) -> Callable[[Fact], bool]:
+    def rule(f: Fact) -> bool:
+        found = f.difference
+        return found is not None and (found.kind in kinds or not kinds)
+
+    return rule
+
+
+_MOVES = frozenset(
+    {"MAXIMUM", "MINIMUM", "RESHAPE", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "TILE", "PAD", "PADV2",
+     "MIRROR_PAD", "GATHER", "PACK", "UNPACK", "SPLIT", "SQUEEZE", "EXPAND_DIMS", "BROADCAST_TO",
+     "MAX_POOL_2D", "AVERAGE_POOL_2D", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "DEPTH_TO_SPACE",
+     "SPACE_TO_DEPTH", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2", "CONCATENATION"}
+)  # fmt: skip
+_VALUES = _differs("value", "nan", "infinite")
+
+#: Both run it, and the results differ.
+_DIFFERENT = (
+    Class("LiteRT gives another answer each time", "it reads what nothing wrote; rule: two runs of "
+          "it differ", lambda f: _VALUES(f) and not f.steady),
+    Class("LiteRT saturates", "its kernels with a fused activation clamp to the finite numbers where "
+          "none is asked for, so that infinities become 3.4e38; rule: our references, so clamped, "
+          "give what LiteRT gives", lambda f: _VALUES(f) and f.litert_does("saturate")),
+    Class("LiteRT's MAXIMUM and MINIMUM of NaN depend on the order", "it compares, and takes the "
+          "second operand where the comparison fails; ours gives NaN whichever it is; rule: our "
+          "references, so compared, give what LiteRT gives",
+          lambda f: _VALUES(f) and f.litert_does("order", "saturate")),
+    Class("LiteRT's MAX_POOL_2D leaves NaN out", "a window of NaN alone becomes -3.4e38; ours hands "
+          "NaN on, as its MAXIMUM and REDUCE_MAX do; rule: our references, with NaN left out there, "
+          "give what LiteRT gives", lambda f: _VALUES(f) and f.litert_does("pool", "saturate")),
+    Class("LiteRT leaves a fused TANH out", "its convolutions know no such activation and say "
+          "nothing; rule: our references without it give what LiteRT gives",
+          lambda f: _VALUES(f) and (f.litert_does("no tanh") or f.litert_does("no tanh", "saturate"))),
+    Class("LiteRT's sets of kernels disagree, ours is with XNNPACK", "the same model, XNNPACK in "
+          "place of the builtin kernels", lambda f: _VALUES(f) and f.agrees_with("xnnpack")),
+    Class("LiteRT's sets of kernels disagree, ours is with the reference", "the same model, the "
+          "reference kernels in place of the optimized ones",
+          lambda f: _VALUES(f) and f.agrees_with("reference")),
+    Class("a sum beyond f32", "whether it is infinite, or comes back, or is NaN depends on the order "
+          "of adding, and LiteRT saturates besides; rule: in 64 bits it is finite and near 3.4e38 or above",
+          lambda f: _VALUES(f) and f.overflows),
+    Class("numbers that 8 bits do not have", "LiteRT rounds activations to 8 bits, where NaN and "
+          "infinity have no number; ours computes on real numbers and may keep them",
+          lambda f: _VALUES(f) and (f.hybrid or f.quantized) and f.odd),
+    Class("LiteRT's sums of 32 bits wrap", "a bias of 2^30 or more in a quantized product; ours "
+          "clamps, as real numbers do", lambda f: _VALUES(f) and f.quantized and f.wraps),
+    Class("LiteRT reads a filter of another type as floats", "16-bit or whole numbers, multiplied by "
+          "floats: it looks at bytes; ours at numbers", lambda f: _VALUES(f) and f.foreign_filter),
+    Class("LiteRT compares stored numbers of different scales", "MAXIMUM and MINIMUM of its integer "
+          "kernels, and what only moves numbers, do not look at scales; ours compares and moves "
+          "what the numbers stand for", lambda f: _VALUES(f) and f.scales_differ(_MOVES)),
+)  # fmt: skip
+
+CLASSES: tuple[Class, ...] = (*_EQUAL, *_REFUSED, *_MORE, *_DIFFERENT)
+
+
+def classify(fact: Fact) -> Class | None:
+    """The class of a case, None for a finding."""
+    return next((c for c in CLASSES if c.rule(fact)), None)
+
+
+def sentence(fact: Fact) -> str:
+    """What a finding is, in one line."""
+    ours, theirs = fact.ours, fact.theirs
+    if ours.state not in _FINE:
+        return f"ours: {ours.state} at {ours.stage}: {ours.error}: {ours.message}"
+    if ours.state == "refused" and theirs.accepted:
+        return f"LiteRT runs it; ours at {ours.stage}: {ours.error}: {ours.message}"
+    if ours.accepted and theirs.state == "refused":
+        return f"ours runs it; LiteRT at {theirs.stage}: {theirs.error}: {theirs.message}"
+    found = fact.difference
+    return "nothing" if found is None else f"{found.kind}: {found.sentence}"
+
+
+def signature(fact: Fact) -> str:
+    """A sentence without numbers and names, to tell kinds of findings apart."""
+    text = sentence(fact)
+    text = re.sub(r"'[^']*'|\[[-\d, ]*\]", "_", text.splitlines()[0] if text else "")
+    text = re.sub(r"tensor _? ?\([^)]*\)|\bnew\d+|\bt\d+\b|\bresult\d+|\boperand\d+", "T", text)
+    text = re.sub(r"np\.\w+\([^)]*\)", "#", text)
+    ops = ",".join(sorted(fact.ops)) if fact.difference is not None and len(fact.ops) < 4 else ""
+    return re.sub(r"-?\d[\d.e+-]*", "#", text)[:240] + (f" {{{ops}}}" if ops else "")

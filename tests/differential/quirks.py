@@ -1,0 +1,90 @@
+"""What LiteRT's kernels do that the op's definition does not say, imitated on our references.
+
+A class that rests on such a habit does not take our word that LiteRT has it: the model is computed
+by the references with the habit, and the outputs must be LiteRT's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Node
+from tflgpu.ops.base import Activation
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.float_view import float_view
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+from tests.differential.case import Script, draw
+
+#: Clamp results to the finite numbers where no activation is asked for.
+SATURATES = frozenset(
+    {"ADD", "SUB", "MUL", "DIV", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED",
+     "AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D", "TRANSPOSE_CONV"}
+)  # fmt: skip
+_LARGEST = np.finfo(np.float32).max
+
+
+def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[Array]] | str:
+    """Outputs of each run with LiteRT's habits; or why they cannot be said.
+
+    Args:
+        content: the file.
+        script: what is done with it.
+        names: "saturate" for results that are clamped to the finite numbers; "no tanh" for fused
+            TANH and SIGN_BIT left out; "pool" for NaN left out of MAX_POOL_2D; "order" for MAXIMUM
+            and MINIMUM whose second operand is taken where one of the two is NaN.
+    """
+    try:
+        model = read_model(content)
+        inputs = set(model.main.inputs)
+        found = []
+        for run in range(len(script.runs)):
+            early = script.resize_after and run == 0 and len(script.runs) > 1
+            shapes = {} if early else {i: s for i, s in script.resize.items() if i in inputs}
+            graph = build_graph(model, 0, builtin_ops(), shapes)
+            if any(v.is_variable for v in graph.values.values()):
+                return "it has state"
+            given = {
+                v.id: draw(script, run, i, v.id, v.shape, v.dtype.numpy)
+                for i, v in enumerate(graph.inputs)
+            }
+            found.append(_evaluate(float_view(graph, builtin_ops()).graph, given, names))
+    except Exception as error:  # noqa: BLE001 (then nothing is excused)
+        return f"{type(error).__name__}: {error}"
+    return found
+
+
+def _evaluate(graph: Graph, inputs: Mapping[int, Array], names: frozenset[str]) -> list[Array]:
+    ops = builtin_ops()
+    env: dict[int, Array] = dict(inputs)
+    for value in graph.values.values():
+        if value.data is not None:
+            env[value.id] = value.data
+    for node in graph:
+        operands = [None if v is None else env[v.id] for v in node.inputs]
+        if "pool" in names and node.op == "MAX_POOL_2D" and operands[0] is not None:
+            operands[0] = np.where(np.isnan(operands[0]), -_LARGEST, operands[0])
+        if "order" in names and node.op in ("MAXIMUM", "MINIMUM"):
+            a, b = operands
+            assert a is not None
+            assert b is not None
+            first = a > b if node.op == "MAXIMUM" else a < b
+            env[node.outputs[0].id] = np.where(first, a, b)
+            continue
+        results = ops[node.op].reference(_attributes(node, names), operands)
+        for value, array in zip(node.outputs, results, strict=False):
+            clamped = "saturate" in names and node.op in SATURATES and array.dtype == np.float32
+            env[value.id] = np.clip(array, -_LARGEST, _LARGEST) if clamped else array
+    return [env[v.id] for v in graph.outputs]
+
+
+def _attributes(node: Node, names: frozenset[str]) -> Any:
+    activation = getattr(node.attrs, "activation", None)
+    if "no tanh" in names and activation in (Activation.TANH, Activation.SIGN_BIT):
+        return attrs.evolve(node.attrs, activation=Activation.NONE)
+    return node.attrs

@@ -1,0 +1,146 @@
+"""A short run of the differential fuzzer on every backend, and its corpus.
+
+``python -m tests.differential --help`` makes a long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+from tests.differential import mutate
+from tests.differential.case import Outcome, Script
+from tests.differential.classes import CLASSES, classify
+from tests.differential.compare import difference
+from tests.differential.fact import Fact
+from tests.differential.kept import Kept, load
+from tests.differential.minimise import minimise
+from tests.differential.run import Bench, run
+
+pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+#: Mutants of a backend's short run: fewer where each has kernels to compile.
+SHORT = {"cpu_ref": 150, "opencl": 25, "vulkan": 25, "wgpu": 25}
+
+
+@pytest.mark.parametrize("backend", SHORT)
+def test_short_run(backend: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend(backend)
+    result = run(backend, range(SHORT[backend]), seed=1, real=False)
+    first = {sign: f"{found[0][1]}: {found[0][2]}" for sign, found in result.findings.items()}
+    assert not first, first
+    # Were nothing run to the end on both sides, then nothing would have been compared.
+    total = sum(result.classes.values())
+    assert result.classes["equal: both run"] > total / 4, result.classes
+
+
+@pytest.fixture(scope="module", params=list(SHORT))
+def bench(request: pytest.FixtureRequest, require_backend: Callable[[str], Any]) -> Iterator[Bench]:
+    require_backend(request.param)
+    with Bench(request.param) as found:
+        yield found
+
+
+CORPUS = list(load())
+
+
+@pytest.mark.parametrize("kept", CORPUS, ids=[k.name for k in CORPUS])
+def test_what_was_wrong_stays_mended(kept: Kept, bench: Bench) -> None:
+    verdict = bench.judge(kept.content, kept.script)
+    assert not verdict.is_finding, f"{verdict.sentence}\nonce: {kept.sentence}"
+
+
+def test_a_number_makes_one_mutant() -> None:
+    for number in range(20):
+        made = [mutate.make(mutate.draw(3, number, real=False), real=False) for _ in range(2)]
+        assert made[0] is not None and made[1] is not None
+        assert made[0][0] == made[1][0]
+        assert made[0][1] == made[1][1]
+
+
+def _relu(op: str = "RELU") -> bytes:
+    tensors = [TensorSpec("x", (5,)), TensorSpec("y", (5,))]
+    return write_model(ModelSpec(tensors, [OperatorSpec(op, {}, (0,), (1,))], (0,), (1,)))
+
+
+def _ok(*outputs: np.ndarray) -> Outcome:
+    return Outcome(state="ok", outputs=[list(outputs)])
+
+
+def _fact(ours: Outcome, theirs: Outcome) -> Fact:
+    def ask(kernels: str) -> Any:
+        return "nothing to ask" if kernels == "spread" or "quirks" in kernels else theirs
+
+    return Fact(_relu(), Script(), theirs, ours, ask)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        _ok(np.array([1, 2, 3, 4, 5.001], np.float32)),
+        _ok(np.array([1, 2, 3, 4, np.nan], np.float32)),
+        _ok(np.array([1, 2, 3, 4, np.inf], np.float32)),
+        _ok(np.array([1, 2, 3, 4, 5], np.float64)),
+        _ok(np.array([[1, 2, 3, 4, 5]], np.float32)),
+        _ok(),
+        Outcome(state="crash", stage="?", error="SIGSEGV"),
+        Outcome(state="hang", stage="?", error="hang"),
+        Outcome(state="memory", stage="?", error="memory"),
+        Outcome(state="raw", stage="invoke", error="ValueError", message="zip()"),
+        Outcome(state="refused", stage="invoke", error="ModelError", message="no reason"),
+        Outcome(state="refused", stage="invoke", error="DeviceError", message="it failed"),
+    ],
+    ids=lambda o: f"{o.state}-{o.error or [a.tolist() for a in o.outputs[0]]}"[:40],
+)
+def test_faults_are_findings(wrong: Outcome) -> None:
+    right = _ok(np.array([1, 2, 3, 4, 5], np.float32))
+    assert classify(_fact(wrong, right)) is None
+    same = classify(_fact(right, right))
+    assert same is not None and same.name == "equal: both run"
+
+
+def test_classes_have_names_of_their_own_and_reasons() -> None:
+    assert len({c.name for c in CLASSES}) == len(CLASSES)
+    assert all(len(c.reason) > 10 for c in CLASSES)
+
+
+def test_rounding_is_no_difference() -> None:
+    a = np.array([1, 1e-6, 3], np.float32)
+    b = np.nextafter(a, np.float32(9))
+    assert difference(_ok(a), _ok(b), None, exact=False, rtol=2e-5) is None
+    assert difference(_ok(a), _ok(b), None, exact=True, rtol=2e-5) is not None
+
+
+def test_minimising_keeps_what_matters() -> None:
+    found = next(
+        (r, m)
+        for number in range(200)
+        if len((r := mutate.draw(5, number, real=False)).steps) > 2
+        and (m := mutate.make(r, real=False)) is not None
+        and b"RELU" not in m[0]
+        and r.family == "recipe"
+    )
+
+    def two_runs(content: bytes, script: Script) -> bool:
+        return len(content) > 600
+
+    content, script = minimise(*found, two_runs, real=False)
+    assert 600 < len(content) <= len(found[1][0])
+    assert script.runs == ("usual",)
+
+
+def test_a_crash_of_a_child_is_an_outcome() -> None:
+    with Bench("cpu_ref") as bench:
+        first = bench.ours.ask(_relu(), Script())
+        assert first.accepted, first
+        assert bench.ours._process is not None
+        bench.ours._process.kill()
+        crashed = bench.ours.ask(_relu(), Script())
+        assert crashed.state == "crash"
+        assert crashed.error == "SIGKILL"
+        assert bench.ours.ask(_relu(), Script()).accepted
