@@ -20,9 +20,9 @@ _ATAN = (-0.3333316743373871, 0.19994136691093445, -0.14214205741882324, 0.10678
 # (sin(x) / x - 1) / x^2 and (cos(x) - 1 + x^2 / 2) / x^4 in x^2, |x| <= 0.8; 4e-9 and 1e-10
 _SIN = (-0.16666653752326965, 0.008332131430506706, -0.00019510838319547474)
 _COS = (0.04166664555668831, -0.0013887305976822972, 2.4431203200947493e-05)
-# pi / 2 in parts: the first two have 11 bits at most, so that multiples of them lose next to
-# nothing on a device whose fma rounds twice, too.
-_HALF_PI = (1.5703125, 0.0004837512969970703, 7.549789948768648e-08)
+# pi / 2 in parts: the first three have 9 bits at most, so that multiples of them up to 2^15 are
+# exact on a device whose fma rounds twice, too.
+_HALF_PI = (1.5703125, 0.00048351287841796875, 3.1385570764541626e-07, 6.07710062827671e-11)
 _LARGEST_REST = "0.8f"  # a quarter turn is cut at pi / 4 = 0.785
 _SIGN = "0x80000000u"
 
