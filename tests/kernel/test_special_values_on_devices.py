@@ -16,7 +16,7 @@ from tflgpu.kernel.types import Scalar
 from tflgpu.plugins import registry
 from tflgpu.runtime.protocols import Device
 
-NAN, INF = math.nan, math.inf
+NAN, INF, PI = math.nan, math.inf, math.pi
 DEVICES = [("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)]
 #: Of two operands, four lanes each: what is computed, the operands, and what it should give.
 CASES: dict[str, tuple[Callable[..., Expr], list[float], list[float], list[float]]] = {
@@ -35,6 +35,10 @@ CASES: dict[str, tuple[Callable[..., Expr], list[float], list[float], list[float
                [NAN, 1, INF, 1]),
     "a constant power": (lambda k, x, y: k.call("pow", x, 2.0), [-3, NAN, -INF, 0], [0] * 4,
                          [9, NAN, INF, 0]),
+    "angles of zeros": (lambda k, x, y: k.call("atan2", x, y), [-0.0, 0, 0, -0.0],
+                        [-1, -0.0, -2, 0.0], [-PI, PI, PI, 0]),
+    "angles of tiny numbers": (lambda k, x, y: k.call("atan2", x, y), [-1e-40, 1e-40, -1e-40, -1],
+                               [-1, -3, 3, -1e-40], [-PI, PI, 0, -PI / 2]),
     "inequality": (lambda k, x, y: k.cast(x.ne(y), Scalar.F32), [NAN, 1, 1, 1],
                    [NAN, NAN, 2, 1], [1, 1, 1, 0]),
     "is it itself": (lambda k, x, y: k.cast(x.ne(x), Scalar.F32), [NAN, INF, 1, -NAN], [0] * 4,
@@ -64,7 +68,7 @@ def test_special_values(name: str, width: int, device: Device) -> None:
         k.store(out, i, write(k, k.let(k.load(a, i)), k.let(k.load(b, i))))
     arrays = [np.array(left, np.float32), np.array(right, np.float32), np.zeros(4, np.float32)]
     found = run_kernel(device, k.build(), (1, 1, 1), arrays)[2]
-    np.testing.assert_allclose(found, np.array(want, np.float32), rtol=1e-5)
+    np.testing.assert_allclose(found, np.array(want, np.float32), rtol=1e-5, atol=1e-30)
 
 
 def test_a_lane_is_its_own_business(device: Device) -> None:

@@ -3,7 +3,7 @@ otherwise. Level 1 of the conformance suite runs every node of the kernel langua
 
 Tolerances are those of the WebGPU Shading Language (section "Floating Point Accuracy"), plus what
 NumPy's own function may be off where it is not exact; for what WGSL leaves to drivers but this
-backend writes out itself (erf, tanh), those of `kernel_cases`.
+backend writes out itself (erf, tanh, sin, cos, atan2), those of `kernel_cases`.
 """
 
 from __future__ import annotations
@@ -78,10 +78,6 @@ _F32 = 2.0**-23
 _LOOSE: dict[str, Callable[..., Any]] = {
     "exp": lambda eps, x: (3 + 2 * np.abs(x)) * np.exp(x) * _F32,
     "log": lambda eps, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * np.abs(np.log(x)) * _F32),
-    # On [-pi, pi] only; further out an error grows with the argument's own unit.
-    "sin": lambda eps, x: 2.0**-11 + np.abs(x) * _F32,
-    "cos": lambda eps, x: 2.0**-11 + np.abs(x) * _F32,
-    "atan2": lambda eps, y, x: 4096 * np.abs(np.arctan2(y, x)) * _F32,
     # As exp2(y * log2(x)): 3 + 2|t| of the result, and the error of t, in which log2 has 3 units
     # or 2**-21.
     "pow": lambda eps, x, y: (

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel import evaluate
 from tflgpu.kernel.numbers import foregone, never_nan
 from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
@@ -40,11 +38,13 @@ from tflgpu.kernel.tree import (
     Vec,
 )
 from tflgpu.kernel.types import I32, Scalar, Type
-from tflgpu.kernel.walk import children, operands, postorder, statements
+from tflgpu.kernel.walk import operands, postorder, statements
 
+from tflgpu_wgpu.constants import constant_values
 from tflgpu_wgpu.functions import HELPED, helper
 from tflgpu_wgpu.rounding import is_rounded, rounded_names
 from tflgpu_wgpu.signs import not_negative
+from tflgpu_wgpu.special import ORDERED
 from tflgpu_wgpu.words import is_reserved
 
 _TYPES = {
@@ -97,7 +97,7 @@ class _WgslPrinter(Printer):
         super().__init__(kernel)
         self.dialect = dialect
         self._writable = writable
-        self._constants = _constant_values(kernel)
+        self._constants = constant_values(kernel)
         self._not_negative = not_negative(kernel)
         self._rounded = rounded_names(kernel)
         self._ids: dict[str, str] = {}
@@ -246,6 +246,11 @@ class _WgslPrinter(Printer):
             return self.infix("and" if expr.op == "land" else "or", a, b)
         if expr.op == "rem" and expr.type.scalar is Scalar.I32 and not self._positive(expr):
             return self._helper("rem", expr.type.width, a, b)
+        if expr.op in ORDERED and expr.a.type.is_float:
+            if not (never_nan(expr.a) and never_nan(expr.b)):
+                stem = f"{expr.op}_{self._float_name(expr.a.type)}"
+                return self._helper(stem, expr.a.type.width, a, b)
+            return self.infix(expr.op, a, b)
         known = foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
@@ -412,39 +417,3 @@ class _WgslPrinter(Printer):
 def _in_memory(type: Type) -> Type:
     """Booleans are kept as u32: NVIDIA's driver loses them in workgroup memory (580)."""
     return type.with_scalar(Scalar.U32) if type.scalar is Scalar.BOOL else type
-
-
-def _constant_values(kernel: Kernel) -> dict[int, Array]:
-    """The values of all expressions that depend on nothing: [1] or [1, lanes], by id."""
-    values: dict[int, Array] = {}
-    roots = [o for stmt in statements(kernel.body) for o in operands(stmt)]
-    for expr in postorder(roots):
-        parts = children(expr)
-        known = [values[id(p)] for p in parts if id(p) in values]
-        if len(known) == len(parts):
-            with np.errstate(all="ignore"):
-                value = _evaluate(expr, known)
-            if value is not None:
-                values[id(expr)] = value
-    return values
-
-
-def _evaluate(expr: Expr, parts: list[Array]) -> Array | None:
-    if isinstance(expr, Const):
-        return evaluate.constant(expr.type, expr.value)
-    if isinstance(expr, Binary):
-        return evaluate.binary(expr.op, *parts)
-    if isinstance(expr, Call):
-        return evaluate.call(expr.fn, parts)
-    if isinstance(expr, Cast):
-        return evaluate.convert(parts[0], expr.type.scalar)
-    if isinstance(expr, Unary):
-        return np.asarray(np.logical_not(parts[0]) if expr.op == "not" else np.negative(parts[0]))
-    if isinstance(expr, Splat):
-        return np.repeat(parts[0][:, None], expr.type.width, axis=1)
-    if isinstance(expr, Vec):
-        return np.stack(parts, axis=-1)
-    if isinstance(expr, Select):
-        cond: Any = parts[0] if parts[0].ndim == parts[1].ndim else parts[0][:, None]
-        return np.asarray(np.where(cond, parts[1], parts[2]))
-    return None

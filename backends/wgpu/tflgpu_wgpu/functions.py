@@ -4,6 +4,7 @@
   overflow for large arguments and cancel near zero. The polynomials were fitted for this project
   (weighted least squares with reweighting towards equal relative error, in f64); in f32 both are
   within 4 units in the last place where the device's ``exp`` is within its bounds.
+* ``sin``, ``cos``, ``atan2``: see `tflgpu_wgpu.angles`.
 * float to integer: WGSL limits to the floats inside the integer's range, and leaves NaN open; the
   kernel language wants the integer's own limits, and 0.
 * ``round_to_f16``: f32 to f16 and back, which a driver may leave out (`tflgpu_wgpu.rounding`).
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tflgpu_wgpu.angles import atan2, wave
 from tflgpu_wgpu.special import SPECIAL, is_nan, vector
 
 _TANH = (-0.3333333134651184, 0.13332931697368622, -0.053876303136348724,
@@ -116,9 +118,14 @@ _BODIES: dict[str, Callable[[str, int], list[str]]] = {
     "round_to_f16": _round_to_f16,
     "tanh": _tanh,
     "erf": _erf,
+    "sin": lambda name, lanes: wave(name, lanes, 0),
+    "cos": lambda name, lanes: wave(name, lanes, 1),
+    "atan2": atan2,
     "to_i32": lambda name, lanes: _to_integer(name, lanes, signed=True),
     "to_u32": lambda name, lanes: _to_integer(name, lanes, signed=False),
     **SPECIAL,
 }
+#: The first parts of all names that `helper` may be asked for.
+STEMS = frozenset(_BODIES)
 #: Functions of the kernel language that are helpers here.
 HELPED = frozenset({"tanh", "erf", "pow", "atan2", "sin", "cos"})

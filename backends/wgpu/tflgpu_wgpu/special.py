@@ -16,6 +16,8 @@ from tflgpu.kernel.numbers import Foregone
 
 #: Writes a helper, given its name and its number of lanes.
 _Body = Callable[[str, int], list[str]]
+#: Comparisons that are false for a NaN and whose outcome a compiler may take for an extreme's.
+ORDERED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 def vector(scalar: str, lanes: int) -> str:
@@ -28,6 +30,15 @@ def is_nan(x: str, lanes: int, scalar: str = "f32") -> str:
     return _size(x, lanes, ">", scalar)
 
 
+def not_finite(x: str, lanes: int) -> str:
+    """An expression: which lanes of a name (of f32) are NaN or infinite."""
+    return _size(x, lanes, ">=")
+
+
+def _is_number(x: str, lanes: int, scalar: str) -> str:
+    return _size(x, lanes, "<=", scalar)
+
+
 def _size(x: str, lanes: int, sign: str, scalar: str = "f32") -> str:
     """The bits, without that of the sign, next to those of infinity."""
     u, f = vector("u32", lanes), vector("f32", lanes)
@@ -35,7 +46,8 @@ def _size(x: str, lanes: int, sign: str, scalar: str = "f32") -> str:
     return f"((bitcast<{u}>({wide}) << {u}(1u)) {sign} {u}(0xff000000u))"
 
 
-def _value(name: str, bits: str, lanes: int) -> list[str]:
+def value(name: str, bits: str, lanes: int) -> list[str]:
+    """Lines that declare a number by its bits: in every lane, and read at run time."""
     f = vector("f32", lanes)
     return [
         f"    var {name}_bits: u32 = {bits};",
@@ -48,6 +60,22 @@ def _isnan(name: str, lanes: int, scalar: str) -> list[str]:
     return [
         f"fn {name}(x: {kind}) -> {result} {{",
         f"    return {is_nan('x', lanes, scalar)};",
+        "}",
+    ]
+
+
+def _ordered(name: str, lanes: int, scalar: str, sign: str) -> list[str]:
+    """A comparison that is false for a NaN, whatever becomes of it.
+
+    A compiler that takes all floats for numbers makes of ``select(b, a, a < b)``, or of an ``if``
+    that assigns, a minimum that passes over a NaN (NVIDIA's does), or asks the opposite and
+    exchanges the two. Where the bits have been asked as well, both give the same.
+    """
+    kind, result = vector(scalar, lanes), vector("bool", lanes)
+    numbers = f"{_is_number('a', lanes, scalar)} & {_is_number('b', lanes, scalar)}"
+    return [
+        f"fn {name}(a: {kind}, b: {kind}) -> {result} {{",
+        f"    return (a {sign} b) & {numbers};",
         "}",
     ]
 
@@ -90,23 +118,13 @@ def _limited_twice(name: str, lanes: int, scalar: str, first: str, second: str) 
     ]
 
 
-def _wave(name: str, lanes: int, fn: str) -> list[str]:
-    f = vector("f32", lanes)
-    return [
-        f"fn {name}(x: {f}) -> {f} {{",
-        *_value("nan", "0x7fc00000u", lanes),
-        f"    return select({fn}(x), nan, {_size('x', lanes, '>=')});",
-        "}",
-    ]
-
-
 def _pow(name: str, lanes: int) -> list[str]:
     """As C99's (annex F.9.4.4)."""
     f = vector("f32", lanes)
     return [
         f"fn {name}(x: {f}, y: {f}) -> {f} {{",
-        *_value("nan", "0x7fc00000u", lanes),
-        *_value("inf", "0x7f800000u", lanes),
+        *value("nan", "0x7fc00000u", lanes),
+        *value("inf", "0x7f800000u", lanes),
         f"    let zero: {f} = {f}(0.0f);",
         f"    let one: {f} = {f}(1.0f);",
         f"    let size: {f} = abs(x);",
@@ -126,23 +144,6 @@ def _pow(name: str, lanes: int) -> list[str]:
     ]
 
 
-def _atan2(name: str, lanes: int) -> list[str]:
-    f = vector("f32", lanes)
-    return [
-        f"fn {name}(y: {f}, x: {f}) -> {f} {{",
-        *_value("nan", "0x7fc00000u", lanes),
-        # Two infinities have no quotient, but an angle.
-        f"    let endless = {_size('y', lanes, '==')} & {_size('x', lanes, '==')};",
-        f"    let tall: {f} = select(y, sign(y), endless);",
-        # WGSL says nothing of two zeros; here their angle is 0.
-        f"    let none = (x == {f}(0.0f)) & (y == {f}(0.0f));",
-        f"    let wide: {f} = select(select(x, sign(x), endless), {f}(1.0f), none);",
-        f"    let angle: {f} = atan2(tall, wide);",
-        f"    return select(angle, nan, {is_nan('y', lanes)} | {is_nan('x', lanes)});",
-        "}",
-    ]
-
-
 def _foregone(name: str, lanes: int, scalar: str, kind: Foregone) -> list[str]:
     """A result that is one number or NaN (see `tflgpu.kernel.numbers`)."""
     t, suffix = vector(scalar, lanes), "f" if scalar == "f32" else "h"
@@ -155,7 +156,7 @@ def _foregone(name: str, lanes: int, scalar: str, kind: Foregone) -> list[str]:
     }[kind]
     return [
         f"fn {name}(x: {t}) -> {t} {{",
-        *_value("nan", "0x7fc00000u", lanes),
+        *value("nan", "0x7fc00000u", lanes),
         f"    let lost: {t} = {t}(nan);",
         f"    return select(lost, {t}({number}{suffix}), {fits});",
         "}",
@@ -171,6 +172,8 @@ def _of_type(scalar: str) -> dict[str, _Body]:
         f"at_most_{scalar}": partial(_limited, scalar=scalar, op="min"),
         f"at_least_{scalar}": partial(_limited, scalar=scalar, op="max"),
     }
+    for op, sign in ORDERED.items():
+        found[f"{op}_{scalar}"] = partial(_ordered, scalar=scalar, sign=sign)
     for op in ("min", "max"):
         found[f"{op}_{scalar}"] = partial(_extreme, scalar=scalar, op=op)
     for kind in Foregone:
@@ -183,7 +186,4 @@ SPECIAL: dict[str, _Body] = {
     **_of_type("f32"),
     **_of_type("f16"),
     "pow": _pow,
-    "atan2": _atan2,
-    "sin": partial(_wave, fn="sin"),
-    "cos": partial(_wave, fn="cos"),
 }

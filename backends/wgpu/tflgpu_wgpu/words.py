@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tflgpu_wgpu.functions import STEMS
+
 # WebGPU Shading Language, sections "Keyword Summary", "Reserved Words", "Predeclared Types" and
 # "Built-in Functions"; a module may shadow the predeclared ones, and then cannot use them.
 _TEXT = """
@@ -41,7 +43,7 @@ _PATTERN = re.compile(
     r"_|__.*|vec[234][a-z]?|mat[234]x[234][fh]?|(pack|unpack)[24]x\w+|atomic[A-Z]\w*"
     r"|texture\w*|dpd[xy]\w*|fwidth\w*|(subgroup|quad)\w*"
     # Names of this dialect's own.
-    r"|(tanh|erf|to_i32|to_u32|rem)_\d|nan_bits|inf_bits"
+    rf"|({'|'.join(sorted(STEMS))})_\d|nan_bits|inf_bits"
 )
 
 

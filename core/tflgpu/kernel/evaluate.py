@@ -20,7 +20,8 @@ them, on every device.
   rsqrt     rsqrt(0) is infinite, rsqrt(inf) = 0, NaN below 0
   sin, cos  NaN of infinities; far from 0 see below
   tanh, erf 1 and -1 of infinities
-  atan2     as C's: atan2(inf, inf) = pi / 4, atan2(1, inf) = 0
+  atan2     as C's: atan2(inf, inf) = pi / 4, atan2(1, inf) = 0, atan2(-0, -1) = -pi; the signs
+            of operands count also where they are zeros, or subnormal numbers taken for zero
   pow       as C99's: pow(x, 0) = 1 and pow(1, y) = 1 also for NaN; of a negative x the powers
             with whole exponents, NaN for others; pow(0, y) is infinite for negative y
   ========= ===============================================================

@@ -86,14 +86,21 @@ def _floor_parts(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr]:
     a, b = k.let(k.cast(a, Scalar.F32), "a32"), k.let(k.cast(b, Scalar.F32), "b32")
     rest = _remainder(k, a, b)
     apart = k.let(rest.ne(0.0) & (rest < 0.0).ne(b < 0.0), "apart")
-    # What the remainder leaves is a multiple of b, so rounding mends an inexact division.
-    whole = k.let(k.call("round", (a - rest) / b), "whole")
-    quotient = whole - k.select(apart, k.const(1.0, b.type), 0.0)
+    # A device's division may be a few units off. What is left of a without the remainder is a
+    # multiple of b, and both steps to the floored quotient are whole numbers, so only their sum
+    # with the first guess is rounded, where it is too large for a float to have all its digits.
+    guess = k.let(k.call("round", a / b), "guess")
+    left = k.fma(-guess, b, a) - rest
+    steps = k.call("round", left / b) - k.select(apart, k.const(1.0, b.type), 0.0)
+    fits = k.call("abs", guess) < _LARGEST_QUOTIENT  # of an infinite one nothing is left
+    quotient = k.select(fits, guess + steps, guess)
     # There are no multiples where the remainder is NaN, nor of an infinity.
     odd = k.call("isnan", rest) | k.call("abs", b).eq(math.inf)
     return k.select(odd, k.call("floor", a / b), quotient), k.select(apart, rest + b, rest)
 
 
+#: Close to the largest float.
+_LARGEST_QUOTIENT = 3.4e38
 #: Powers of two that a divisor is multiplied by before it is taken off, so that all quotients on
 #: the way have few enough bits: from the largest number over the smallest down to 1.
 _SCALES = range(260, -1, -20)
@@ -102,8 +109,8 @@ _SCALES = range(260, -1, -20)
 def _remainder(k: Builder, a: Expr, b: Expr) -> Expr:
     """C's fmod of f32 lanes, exactly: of ``a``'s sign, and NaN of an infinite ``a`` or b = 0."""
     size, unit = k.let(k.call("abs", a), "size"), k.let(k.call("abs", b), "unit")
-    ratio = k.let(k.call("trunc", size / unit), "ratio")
-    rest = k.var(k.fma(-ratio, unit, size), "rest")
+    ratio, once = _taken_off(k, size, unit)
+    rest = k.var(once, "rest")
     large = k.let(ratio >= 2.0**22, "large")
     lanes = [large.lane(i) for i in range(large.type.width)] if large.type.width > 1 else [large]
     some = lanes[0]
@@ -116,17 +123,24 @@ def _remainder(k: Builder, a: Expr, b: Expr) -> Expr:
             for more in (scale - 120, scale - 240):
                 if more > 0:
                     part = k.let(part * 2.0 ** min(more, 120), "part")
-            left = k.fma(-k.call("trunc", rest / part), part, rest)
-            k.set(rest, k.select(rest >= part, left, rest))
-            # A quotient that was rounded up leaves less than nothing; both sums are exact.
-            k.set(rest, k.select(rest < 0.0, rest + part, rest))
-    # Divisions that are a little off are off by one multiple.
-    k.set(rest, k.select(rest < 0.0, rest + unit, rest))
-    k.set(rest, k.select(rest >= unit, rest - unit, rest))
+            before = k.let(rest, "before")
+            left = _taken_off(k, before, part)[1]
+            k.set(rest, k.select(before >= part, left, before))
     found = k.let(k.select(size < unit, size, rest), "found")
     none = size.eq(math.inf) | unit.eq(0.0) | k.call("isnan", unit)
     found = k.select(none, k.const(math.nan, found.type), found)
     return k.let(k.select(a < 0.0, -found, found), "rest")
+
+
+def _taken_off(k: Builder, value: Expr, part: Expr) -> tuple[Expr, Expr]:
+    """How often ``part`` goes into ``value`` (both positive), as a division has it that may be a
+    little off, and what is exactly left of ``value``."""
+    count = k.let(k.call("trunc", value / part), "count")
+    left = k.let(k.fma(-count, part, value), "left")
+    # Off by one. It is computed anew, as what is more than one `part` may be rounded.
+    more = k.select(left >= part, k.const(1.0, part.type), k.const(0.0, part.type))
+    count_now = count + k.select(left < 0.0, k.const(-1.0, part.type), more)
+    return count, k.let(k.fma(-count_now, part, value), "left")
 
 
 def _floor_div(k: Builder, a: Expr, b: Expr) -> Expr:

@@ -31,7 +31,7 @@ from tflgpu_vulkan.spirv.convert import convert
 from tflgpu_vulkan.spirv.functions import call
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 from tflgpu_vulkan.spirv.memory import Memory
-from tflgpu_vulkan.spirv.special import extreme, foregone_result, is_nan, limited
+from tflgpu_vulkan.spirv.special import extreme, foregone_result, is_nan, keeps_nan, limited
 
 _FLOAT = {
     "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
@@ -59,6 +59,7 @@ _EXTREMES = {
     ("min", Scalar.I32): Glsl.SMin, ("max", Scalar.I32): Glsl.SMax,
     ("min", Scalar.U32): Glsl.UMin, ("max", Scalar.U32): Glsl.UMax,
 }  # fmt: skip
+_ORDERED = frozenset({"lt", "le", "gt", "ge"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
@@ -121,7 +122,14 @@ class Expressions:
             # Vulkan leaves OpSRem of negative numbers undefined; OpSDiv is C's division.
             quotient = body.emit(Op.SDiv, kind, a, b)
             return body.emit(Op.ISub, kind, a, body.emit(Op.IMul, kind, quotient, b))
-        return body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
+        found = body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
+        if expr.op in _ORDERED and kind.is_float and not keeps_nan(body, kind):
+            # A compiler that takes all floats for numbers makes extremes of selects by it.
+            for side, value in ((expr.a, a), (expr.b, b)):
+                if not never_nan(side):
+                    number = body.emit(Op.LogicalNot, expr.type, is_nan(body, kind, value))
+                    found = body.emit(Op.LogicalAnd, expr.type, found, number)
+        return found
 
     def _float_extreme(self, expr: Binary, a: Id, b: Id) -> Id:
         if never_nan(expr.b):

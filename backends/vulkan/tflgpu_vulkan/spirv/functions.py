@@ -143,7 +143,10 @@ def _atan2(body: Body, type: Type, y: Id, x: Id) -> Id:
     steep = body.compare(Op.FOrdGreaterThan, type, tall, wide)
     other = body.f_sub(type, body.const(type, math.pi / 2), angle)
     angle = body.select(type, steep, other, angle)
-    behind = body.compare(Op.FOrdLessThan, type, x, zero)
+    whole = type.with_scalar(Scalar.I32)
+    # Of zeros too (C99, annex F.9.1.4), so the sign is read from the bits.
+    bits = body.emit(Op.Bitcast, whole, x)
+    behind = body.compare(Op.SLessThan, whole, bits, body.const(whole, 0))
     other = body.f_sub(type, body.const(type, math.pi), angle)
     angle = body.select(type, behind, other, angle)
     angle = _with_sign(body, type, angle, y)
@@ -194,8 +197,12 @@ def _either_nan(body: Body, type: Type, a: Id, b: Id) -> Id:
 
 
 def _with_sign(body: Body, type: Type, size: Id, sign: Id) -> Id:
-    negative = body.compare(Op.FOrdLessThan, type, sign, body.const(type, 0.0))
-    return body.select(type, negative, body.f_neg(type, size), size)
+    """``size``, which is not negative, with the sign of ``sign``: that of a zero or of a number
+    that the device takes for one, too."""
+    words = type.with_scalar(Scalar.U32)
+    bits, sign_bits = (body.emit(Op.Bitcast, words, v) for v in (size, sign))
+    negative = body.emit(Op.BitwiseAnd, words, sign_bits, body.const(words, 0x80000000))
+    return body.emit(Op.Bitcast, type, body.emit(Op.BitwiseOr, words, bits, negative))
 
 
 def _has_bit(body: Body, whole: Type, value: Id, bit: int) -> Id:
