@@ -4,6 +4,7 @@ chains may be longer than Python's recursion limit, so every walk goes through h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import attrs
@@ -11,15 +12,27 @@ import attrs
 from tflgpu.kernel.tree import Expr, For, If, Stmt
 
 
+@cache
+def _places(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of a node's class that hold an expression, and those that hold several.
+
+    Walks take most of the time of making a kernel, so a class is looked at once. Annotations tell:
+    they are texts here, and `tflgpu.kernel.tree` and its neighbours are checked by mypy.
+    """
+    fields = [(field.name, str(field.type)) for field in attrs.fields(kind)]
+    one = tuple(name for name, type in fields if type in ("Expr", "Name"))
+    several = tuple(name for name, type in fields if type == "tuple[Expr, ...]")
+    return one, several
+
+
 def children(node: Any) -> tuple[Expr, ...]:
     """The direct sub-expressions of an expression or statement (not of nested statements)."""
-    found: list[Expr] = []
-    for field in attrs.fields(type(node)):
-        value = getattr(node, field.name)
-        if isinstance(value, Expr):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found.extend(v for v in value if isinstance(v, Expr))
+    one, several = _places(type(node))
+    if not several:
+        return tuple([getattr(node, name) for name in one])
+    found = [getattr(node, name) for name in one]
+    for name in several:
+        found.extend(getattr(node, name))
     return tuple(found)
 
 
@@ -27,17 +40,25 @@ def postorder(roots: Iterable[Expr]) -> list[Expr]:
     """Every expression under ``roots`` once, operands before what uses them."""
     order: list[Expr] = []
     done: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
+    # What is expanded already is on the stack once more, before its operands, in a list.
+    stack: list[Any] = list(roots)[::-1]
     while stack:
-        expr, expanded = stack.pop()
-        if id(expr) in done:
+        item = stack.pop()
+        if type(item) is list:
+            (expr,) = item
+            if id(expr) not in done:
+                done.add(id(expr))
+                order.append(expr)
             continue
-        if expanded:
-            done.add(id(expr))
-            order.append(expr)
+        if id(item) in done:
             continue
-        stack.append((expr, True))
-        stack.extend((child, False) for child in reversed(children(expr)))
+        parts = children(item)
+        if parts:
+            stack.append([item])
+            stack.extend(parts[::-1])
+        else:
+            done.add(id(item))
+            order.append(item)
     return order
 
 
