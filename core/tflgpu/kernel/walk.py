@@ -4,30 +4,30 @@ chains may be longer than Python's recursion limit, so every walk goes through h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any
 
 import attrs
 
 from tflgpu.kernel.tree import Expr, For, If, Stmt
 
+#: By class of node: the fields that hold an expression, and those that hold several.
+_known: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
-@cache
-def _places(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields of a node's class that hold an expression, and those that hold several.
 
-    Walks take most of the time of making a kernel, so a class is looked at once. Annotations tell:
-    they are texts here, and `tflgpu.kernel.tree` and its neighbours are checked by mypy.
-    """
+def _places(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Look at a class of nodes, once: walks take most of the time of making a kernel. Annotations
+    tell: they are texts here, and mypy checks those of `tflgpu.kernel.tree` and its neighbours."""
     fields = [(field.name, str(field.type)) for field in attrs.fields(kind)]
     one = tuple(name for name, type in fields if type in ("Expr", "Name"))
     several = tuple(name for name, type in fields if type == "tuple[Expr, ...]")
+    _known[kind] = one, several
     return one, several
 
 
 def children(node: Any) -> tuple[Expr, ...]:
     """The direct sub-expressions of an expression or statement (not of nested statements)."""
-    one, several = _places(type(node))
+    kind = type(node)
+    one, several = _known.get(kind) or _places(kind)
     if not several:
         return tuple([getattr(node, name) for name in one])
     found = [getattr(node, name) for name in one]
