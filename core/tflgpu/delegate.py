@@ -1,12 +1,12 @@
 """`GpuDelegate`: the one place that orders the stages, from a graph to a running session.
 
-graph -> float view -> passes -> partition -> (per part) rules -> plan -> recording -> session
+choice of a device -> graph -> compiled parts (`tflgpu.compiler`) -> recordings -> session
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -14,29 +14,26 @@ import attrs
 from tflgpu.blame import attempt
 from tflgpu.choose import open_best
 from tflgpu.compat.judge import effective_caps
+from tflgpu.compiler.compile import Compiled, CompiledPart
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.report import report_of
+from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, OptionError, StateError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site, Unsupported
-from tflgpu.kernels.registry import KernelRegistry, without_rules
+from tflgpu.kernel.rule import Site, Unsupported
+from tflgpu.kernels.registry import without_rules
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions
-from tflgpu.partition import Part, Partitioning, partition
-from tflgpu.partition import Refusal as NodeRefusal
-from tflgpu.passes.base import run_passes
-from tflgpu.passes.float_view import FloatView, float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
-from tflgpu.runtime.build import RuleError
 from tflgpu.runtime.checked import close_all
 from tflgpu.runtime.forks import Holder, immortal
-from tflgpu.runtime.limits import tensor_limits
-from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
-from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Plan, Recording
+from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording, reference_support
-from tflgpu.runtime.report import DelegationReport, Refusal
+from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, Step, make_variables, open_cpu_session
 
 _LOG = logging.getLogger("tflgpu")
@@ -117,37 +114,37 @@ class GpuDelegate(Holder):
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all)
         refuse_unknown(graph, "neither the device nor the CPU can run")
-        view = self._prepare(graph)
-        work = view.graph
-        parts, plans = self._planned(view)
-        variables = make_variables(work)
+        compiled = self.compile(graph)
+        variables = make_variables(compiled.graph)
         steps: list[Step] = []
         try:
-            for index in range(len(parts.parts)):
+            for index in range(len(compiled.parts)):
                 try:
-                    recording = self._record(parts.parts[index], plans[index], variables)
+                    recording = self._record(compiled.parts[index], variables)
                 except DeviceError as error:
-                    if self.choice.explicit or not self.options.allow_fallback:
+                    if not self._may_fall_back:
                         raise
-                    parts = _on_cpu(parts, index, self._not_loaded(error))
-                    recording = self._record(parts.parts[index], None, variables)
-                part = parts.parts[index]
-                steps.append(Step(recording, tuple(part.inputs), tuple(part.outputs), _label(part)))
-            report = self._report(graph, work, parts, steps)
-            return Session(work, steps, report, variables)
+                    compiled = compiled.on_cpu(index, self._not_loaded(error))
+                    recording = self._record(compiled.parts[index], variables)
+                part = compiled.parts[index]
+                steps.append(Step(recording, part.inputs, part.outputs, part.label))
+            report = self._report(graph, compiled)
+            return Session(compiled.graph, steps, report, variables)
         except BaseException:
             attempt(close_all, [step.recording for step in steps])
             raise
 
-    def plans(self, graph: Graph) -> list[Plan]:
-        """The plans a graph would get on this device, without loading them (for tools)."""
-        _, plans = self._planned(self._prepare(graph))
-        return [plan for plan in plans if plan is not None]
+    def compile(self, graph: Graph) -> Compiled:
+        """What a graph becomes on this device, without loading it.
 
-    def partition(self, graph: Graph) -> Partitioning:
-        """Where each node of a graph would go (for tools)."""
-        parts, _ = self._planned(self._prepare(graph))
-        return parts
+        Raises:
+            PluginError, GraphError: as `open_session`.
+        """
+        compiled = compile_graph(graph, self._target())
+        for rule, reason in compiled.broken_rules.items():
+            _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
+            self._broken_rules[rule] = reason
+        return compiled
 
     def close(self) -> None:
         """Release the device; twice is harmless. Close the interpreters that use it first."""
@@ -169,91 +166,48 @@ class GpuDelegate(Holder):
 
     # Stages
 
-    def _kernels(self) -> KernelRegistry:
-        assert self._device is not None
-        rules = self._registry.rules(self._device.info.backend)
-        return KernelRegistry(without_rules(rules, self._broken_rules))
+    @property
+    def _may_fall_back(self) -> bool:
+        """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
+        return self.options.allow_fallback and not self.choice.explicit
 
-    def _site(self) -> Site:
-        return Site(self.caps, self.precision)
+    def _target(self) -> Target:
+        device, known, options = self._device, self._registry, self.options
+        assert device is not None
+        ops, site = known.ops(), Site(self.caps, self.precision)
+        backend = device.info.backend
+        runs_nodes = isinstance(device, NodeDevice)
 
-    def _prepare(self, graph: Graph) -> FloatView:
-        """The graph as it is partitioned: quantized models in their float view, passes run."""
-        view = float_view(graph, self._registry.ops())
-        passes = default_passes(self._registry.passes())
-        run_passes(view.graph, passes, self._registry.ops())
-        return view
+        def objection(node: Node) -> Unsupported | None:
+            if isinstance(device, NodeDevice):
+                return device.supports(node, ops)
+            return known.node_support(backend, node, site)
 
-    def _planned(self, view: FloatView) -> tuple[Partitioning, list[Plan | None]]:
-        """The parts, and the plan of each that runs kernels.
-
-        Some limits show only in a finished kernel. A node that is over one goes to the CPU, and
-        the parts are made anew without it.
-        """
-        over: dict[int, str] = {}
-        while True:
-            parts = self._partition(view, over)
-            try:
-                kernels = not isinstance(self._device, NodeDevice)
-                plans = [self._plan(p) if p.delegated and kernels else None for p in parts.parts]
-            except OverLimit as error:
-                over[id(error.node)] = str(error)
-            except RuleError as error:
-                known = error.rules <= self._broken_rules.keys()
-                if known or self.choice.explicit or not self.options.allow_fallback:
-                    raise
-                _LOG.warning("tflgpu: a kernel rule is left out: %s", error)
-                self._broken_rules.update(dict.fromkeys(error.rules, str(error)))
-            else:
-                return parts, plans
-
-    def _partition(self, view: FloatView, over: Mapping[int, str]) -> Partitioning:
-        kernels, site = self._kernels(), self._site()
-
-        def supported(node: Node) -> Unsupported | None:
-            if id(node) in over:
-                return Unsupported(over[id(node)])
-            if not self.options.quantized_models_allowed and view.origins.intersection(
-                node.origins
-            ):
-                return Unsupported("it is quantized, and quantized_models_allowed is off")
-            return self._support(node, kernels, site)
-
-        return partition(
-            view.graph,
-            supported,
-            max_partitions=self.options.max_delegated_partitions,
-            min_nodes=self.options.min_nodes_per_partition,
+        return Target(
+            ops=ops,
+            passes=tuple(default_passes(known.passes())),
+            site=site,
+            alignment=1 if isinstance(device, NodeDevice) else device.alignment,
+            rules=None if runs_nodes else without_rules(known.rules(backend), self._broken_rules),
+            objection=objection,
+            quantized_allowed=options.quantized_models_allowed,
+            max_partitions=options.max_delegated_partitions,
+            min_nodes=options.min_nodes_per_partition,
+            spares_broken_rules=self._may_fall_back,
         )
 
-    def _support(self, node: Node, kernels: KernelRegistry, site: Site) -> Unsupported | None:
-        device, ops = self._device, self._registry.ops()
-        assert device is not None
-        if isinstance(device, NodeDevice):
-            return device.supports(node, ops)
-        refused = tensor_limits(node, site) or _known(node, ops)
-        if refused is not None:
-            return refused
-        found = kernels.select(node, site)
-        if isinstance(found, Unsupported):
-            return found
-        return self._registry.node_support(device.info.backend, node, site)
-
-    def _record(self, part: Part, plan: Plan | None, variables: dict[int, Array]) -> Recording:
+    def _record(self, part: CompiledPart, variables: dict[int, Array]) -> Recording:
         device = self._device
-        run = NodeRun(
-            tuple(part.nodes), tuple(part.inputs), tuple(part.outputs), self._registry.ops(),
-            variables,
-        )  # fmt: skip
+        run = NodeRun(part.nodes, part.inputs, part.outputs, self._registry.ops(), variables)
         if not part.delegated:
             self._check_cpu(part.nodes)
             return ReferenceRecording(run)
         if isinstance(device, NodeDevice):
             return device.load_nodes(run)
         assert device is not None
-        assert plan is not None
-        self._registry.plan_ready(device.info.backend, plan)
-        return device.load(plan, guard_bands=self.options.guard_bands)
+        assert part.plan is not None
+        self._registry.plan_ready(device.info.backend, part.plan)
+        return device.load(part.plan, guard_bands=self.options.guard_bands)
 
     def _not_loaded(self, error: DeviceError) -> str:
         assert self._device is not None
@@ -263,26 +217,6 @@ class GpuDelegate(Holder):
         # Compilers are told to say everything; a line of it is enough for every operator.
         said = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{where} could not load it: {said}"
-
-    def _plan(self, part: Part) -> Plan:
-        device = self._device
-        assert isinstance(device, Device)
-        kernels, site, ops = self._kernels(), self._site(), self._registry.ops()
-        rules: dict[int, KernelRule] = {}
-        for node in part.nodes:
-            rule = kernels.select(node, site)
-            if isinstance(rule, Unsupported):  # a plugin's rule has changed its mind
-                raise OverLimit(node, rule.reason)
-            rules[id(node)] = rule
-
-        def elementwise(node: Node) -> ElementwiseRule | None:
-            return kernels.elementwise(node, site)
-
-        views = frozenset(id(n) for n in part.nodes if ops[n.op].is_view)
-        request = LoweringInput(
-            part.nodes, part.inputs, part.outputs, rules, elementwise, views, site
-        )
-        return lower(request, device.alignment)
 
     def _check_cpu(self, nodes: Sequence[Node]) -> None:
         ops = self._registry.ops()
@@ -306,35 +240,20 @@ class GpuDelegate(Holder):
         session.report = attrs.evolve(session.report, refusals=refusals, choice=self.choice.reasons)
         return session
 
-    def _report(
-        self, graph: Graph, work: Graph, parts: Partitioning, steps: Sequence[Step]
-    ) -> DelegationReport:
+    def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
         device = self._device
         assert device is not None
-        names = {origin: node.op for node in graph for origin in node.origins}
-        by_origin: dict[int, Refusal] = {}  # an operator's simulator says nothing new
-        for left in parts.refusals:
-            for origin in left.origins:
-                by_origin.setdefault(origin, Refusal(origin, names[origin], left.reason))
-        refusals = tuple(by_origin.values())
-        if refusals and not self.options.allow_fallback:
-            listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in refusals)
+        report = report_of(graph, compiled)
+        if report.refusals and not self.options.allow_fallback:
+            listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in report.refusals)
             raise UnsupportedError(
-                f"{len(refusals)} operators cannot run on {device.info.name} and "
+                f"{len(report.refusals)} operators cannot run on {device.info.name} and "
                 f"allow_fallback is off: {listed}"
             )
-        for refusal in refusals:
+        for refusal in report.refusals:
             _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
-        total = set(names)
-        refused = {r.node for r in refusals}
-        on_device = [p for p in parts.parts if p.delegated]
-        return DelegationReport(
-            total_nodes=len(total),
-            # What the passes folded away costs nothing; it counts as done by the device.
-            delegated_nodes=len(total - refused) if on_device or not refused else 0,
-            refusals=refusals,
-            partitions=len(on_device),
-            dispatches=sum(getattr(s.recording, "dispatches", 0) for s in steps),
+        return attrs.evolve(
+            report,
             backend=device.info.backend,
             device=device.info.name,
             precision=self.precision.value,
@@ -356,25 +275,3 @@ def _options(options: DelegateOptions | None, kwargs: dict[str, Any]) -> Delegat
             raise OptionError(f"options is a DelegateOptions, not {type(options).__name__}")
         return options
     return DelegateOptions(**kwargs)
-
-
-def _known(node: Node, ops: Mapping[str, Any]) -> Unsupported | None:
-    refused = reference_support(node, ops)
-    if refused is not None:
-        return refused
-    reason = ops[node.op].limits(node)
-    return None if reason is None else Unsupported(reason)
-
-
-def _on_cpu(parts: Partitioning, index: int, reason: str) -> Partitioning:
-    """The same parts, one of them on the CPU after all."""
-    part = parts.parts[index]
-    moved = attrs.evolve(part, delegated=False, gain=0.0)
-    refusals = tuple(NodeRefusal(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
-    return Partitioning(
-        (*parts.parts[:index], moved, *parts.parts[index + 1 :]), parts.refusals + refusals
-    )
-
-
-def _label(part: Part) -> str:
-    return f"{len(part.nodes)} nodes on the {'device' if part.delegated else 'CPU'}"

@@ -261,7 +261,7 @@ def test_quantized_models_allowed(allowed: bool) -> None:
 def test_rounding_joins_the_kernel_that_makes_the_numbers() -> None:
     content = model([tensor(1, 3, 5, 7), tensor(1, 3, 5, 7, quant=FINE)], [RELU])
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
-        (plan,) = delegate.plans(graph_of(content))
+        (plan,) = delegate.compile(graph_of(content)).plans
     labels = [d.label for d in plan.dispatches]
     assert labels == [f"#new DEQUANTIZE + #0 RELU + #0 {SIM}", "#new QUANTIZE"]
     assert [io.dtype for io in (*plan.inputs, *plan.outputs)] == [DType.I8, DType.I8]

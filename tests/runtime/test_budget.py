@@ -186,7 +186,7 @@ def _plans(content: bytes, caps: DeviceCaps | None, monkeypatch: pytest.MonkeyPa
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         if caps is not None:
             monkeypatch.setattr(type(delegate), "caps", caps)
-        return delegate.plans(graph)
+        return list(delegate.compile(graph).plans)
 
 
 @pytest.mark.parametrize("caps", [None, GPU], ids=["processor", "gpu"])

@@ -13,9 +13,9 @@ import typer
 from tflgpu.cli import console, models
 from tflgpu.cli.models import Backend, Device, Model
 from tflgpu.cli.stand_in import judge
+from tflgpu.compiler.compile import Compiled
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.partition import Partitioning
 from tflgpu.plugins import registry
 from tflgpu.runtime.reference import reference_support
 from tflgpu.tflite.build import build_graph
@@ -60,7 +60,7 @@ def inspect(
     wanted = int(device) if device is not None and device.isdigit() else device
     delegate, note = judge(backend, wanted)
     with delegate:
-        where = _where(graph, delegate.partition(graph))
+        where = _where(graph, delegate.compile(graph))
         judged = delegate.device
         assert judged is not None
         on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
@@ -92,7 +92,7 @@ def inspect(
         console.say("The model cannot run: see the operators that run nowhere")
 
 
-def _where(graph: Graph, parts: Partitioning) -> Mapping[int, tuple[str, int | None, str]]:
+def _where(graph: Graph, parts: Compiled) -> Mapping[int, tuple[str, int | None, str]]:
     """Where each operator goes, by its index in the file, for those that are left."""
     ops = registry().ops()
     found: dict[int, tuple[str, int | None, str]] = {}
@@ -110,7 +110,7 @@ def _where(graph: Graph, parts: Partitioning) -> Mapping[int, tuple[str, int | N
     return found
 
 
-def _on_cpu(parts: Partitioning) -> list[Node]:
+def _on_cpu(parts: Compiled) -> list[Node]:
     return [n for p in parts.parts if not p.delegated for n in p.nodes]
 
 

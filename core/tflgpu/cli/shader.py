@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
@@ -41,14 +40,14 @@ def shader(
                 "no device here runs kernels; `tflgpu devices` says what would, and "
                 "`--backend cpu_ref --device 1` shows the kernel trees anywhere"
             )
-        dispatches = [d for plan in delegate.plans(graph) for d in plan.dispatches]
+        dispatches = [d for plan in delegate.compile(graph).plans for d in plan.dispatches]
         if node is None:
             _list(dispatches)
             return
         count = len(file.main.operators)
         if not 0 <= node < count:
             raise InputError(f"there is no operator {node}; the model has {count}, from 0")
-        found = [d for d in dispatches if node in _operators(d)]
+        found = [d for d in dispatches if node in d.origins]
         if not found:
             raise InputError(
                 f"operator {node} ({file.main.operators[node].name}) has no kernel of its own: it "
@@ -57,12 +56,6 @@ def shader(
             )
         for dispatch in found:
             _print(opened, dispatch)
-
-
-def _operators(dispatch: PlannedDispatch) -> set[int]:
-    """Indices in the file of the operators a dispatch stands for, from its label."""
-    marks = re.findall(r"#([\d+]+) ", dispatch.label)
-    return {int(index) for mark in marks for index in mark.split("+")}
 
 
 def _list(dispatches: list[PlannedDispatch]) -> None:

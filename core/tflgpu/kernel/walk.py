@@ -10,16 +10,29 @@ import attrs
 
 from tflgpu.kernel.tree import Expr, For, If, Stmt
 
+#: By class of node: the fields that hold an expression, and those that hold several.
+_known: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+
+def _places(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Look at a class of nodes, once: walks take most of the time of making a kernel. Annotations
+    tell: they are texts here, and mypy checks those of `tflgpu.kernel.tree` and its neighbours."""
+    fields = [(field.name, str(field.type)) for field in attrs.fields(kind)]
+    one = tuple(name for name, type in fields if type in ("Expr", "Name"))
+    several = tuple(name for name, type in fields if type == "tuple[Expr, ...]")
+    _known[kind] = one, several
+    return one, several
+
 
 def children(node: Any) -> tuple[Expr, ...]:
     """The direct sub-expressions of an expression or statement (not of nested statements)."""
-    found: list[Expr] = []
-    for field in attrs.fields(type(node)):
-        value = getattr(node, field.name)
-        if isinstance(value, Expr):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found.extend(v for v in value if isinstance(v, Expr))
+    kind = type(node)
+    one, several = _known.get(kind) or _places(kind)
+    if not several:
+        return tuple([getattr(node, name) for name in one])
+    found = [getattr(node, name) for name in one]
+    for name in several:
+        found.extend(getattr(node, name))
     return tuple(found)
 
 
@@ -27,17 +40,25 @@ def postorder(roots: Iterable[Expr]) -> list[Expr]:
     """Every expression under ``roots`` once, operands before what uses them."""
     order: list[Expr] = []
     done: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
+    # What is expanded already is on the stack once more, before its operands, in a list.
+    stack: list[Any] = list(roots)[::-1]
     while stack:
-        expr, expanded = stack.pop()
-        if id(expr) in done:
+        item = stack.pop()
+        if type(item) is list:
+            (expr,) = item
+            if id(expr) not in done:
+                done.add(id(expr))
+                order.append(expr)
             continue
-        if expanded:
-            done.add(id(expr))
-            order.append(expr)
+        if id(item) in done:
             continue
-        stack.append((expr, True))
-        stack.extend((child, False) for child in reversed(children(expr)))
+        parts = children(item)
+        if parts:
+            stack.append([item])
+            stack.extend(parts[::-1])
+        else:
+            done.add(id(item))
+            order.append(item)
     return order
 
 

@@ -9,6 +9,7 @@ import attrs
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.rewrite import merged_origins
 from tflgpu.kernel.budget import MAX_KERNEL, cost
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.layout import Layout, LayoutKind
@@ -62,6 +63,7 @@ class _Placed:
 
     dispatch: Dispatch
     group: int
+    origins: tuple[int, ...]
 
 
 def lower(part: LoweringInput, alignment: int) -> Plan:
@@ -87,7 +89,7 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         if made is None:
             waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
             continue
-        placed += [_Placed(d, index) for d in made]
+        placed += [_Placed(d, index, merged_origins(*group.nodes)) for d in made]
         index += 1
     return _assemble(part, storage, placed, alignment)
 
@@ -247,7 +249,7 @@ def _assemble(
             else:
                 bound.append(refs[_key(binding, item, storage)])
         d = item.dispatch
-        dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label))
+        dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
     return Plan(
         assignment.total, alignment, tuple(constants), _edge_io(part.inputs),
         _edge_io(part.outputs), tuple(dispatches),

@@ -121,13 +121,15 @@ Ref = Union[ArenaRef, ConstRef, InputRef, OutputRef]
 class PlannedDispatch:
     """One launch. ``refs`` are aligned with ``kernel.buffers``.
 
-    ``reads`` and ``writes`` follow from the buffers' access; ``label`` names the node.
+    ``reads`` and ``writes`` follow from the buffers' access; ``label`` names the node, and
+    ``origins`` are the operators of the file that it stands for, by index.
     """
 
     kernel: Kernel
     groups: Size3
     refs: tuple[Ref, ...]
     label: str
+    origins: tuple[int, ...] = ()
 
 
 @attrs.frozen

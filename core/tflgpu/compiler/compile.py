@@ -1,0 +1,163 @@
+"""`compile`: a graph becomes parts, each with the plan that a device loads or its nodes.
+
+graph -> float view -> passes -> partition -> (per part) rules -> plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from tflgpu.compiler.target import Target
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.kernel.rule import KernelRule, Unsupported
+from tflgpu.partition import Part, Partitioning, Refusal, partition
+from tflgpu.passes.base import run_passes
+from tflgpu.passes.float_view import FloatView, float_view
+from tflgpu.runtime.build import RuleError
+from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
+from tflgpu.runtime.protocols import Plan
+
+#: A plugin's rules by (owner, op, name), and what was wrong with each.
+BrokenRules = Mapping[tuple[str, str, str], str]
+
+
+@attrs.frozen(eq=False)
+class CompiledPart:
+    """Nodes that run together.
+
+    Attributes:
+        nodes: In an order in which they can run.
+        delegated: On the device; else on the CPU.
+        inputs: Values read but not made here; constants and variables are not among them.
+        outputs: Values made here that other parts read or the graph gives out.
+        plan: Their kernels; None on the CPU, and for a device that runs nodes.
+    """
+
+    nodes: tuple[Node, ...]
+    delegated: bool
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    plan: Plan | None = None
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"{len(self.nodes)} nodes on the {'device' if self.delegated else 'CPU'}"
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels that a run launches."""
+        return 0 if self.plan is None else len(self.plan.dispatches)
+
+
+@attrs.frozen(eq=False)
+class Compiled:
+    """A graph, compiled for a target. Values only: no device, and nothing that can be called.
+
+    Attributes:
+        graph: As it runs: quantized models in their float view, passes run.
+        parts: In an order in which they can run.
+        refusals: The nodes that stay on the CPU, with reasons.
+        broken_rules: Plugins' rules that failed and were left out.
+    """
+
+    graph: Graph
+    parts: tuple[CompiledPart, ...]
+    refusals: tuple[Refusal, ...]
+    broken_rules: BrokenRules = attrs.Factory(dict)
+
+    @property
+    def delegated(self) -> tuple[CompiledPart, ...]:
+        """The parts that go to the device."""
+        return tuple(part for part in self.parts if part.delegated)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans, in order."""
+        return tuple(part.plan for part in self.parts if part.plan is not None)
+
+    def on_cpu(self, index: int, reason: str) -> Compiled:
+        """The same with a part on the CPU after all."""
+        part = attrs.evolve(self.parts[index], delegated=False, plan=None)
+        refusals = tuple(Refusal(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
+        parts = (*self.parts[:index], part, *self.parts[index + 1 :])
+        return attrs.evolve(self, parts=parts, refusals=self.refusals + refusals)
+
+
+def compile(graph: Graph, target: Target) -> Compiled:
+    """Compile a graph, which is not changed.
+
+    Some limits show only in a finished kernel. A node that is over one goes to the CPU, and the
+    parts are made anew without it; so where a plugin's rule fails, if the target spares it.
+
+    Raises:
+        PluginError: a plugin's graph pass, op or kernel rule broke its contract.
+        GraphError: a pass left a broken graph.
+    """
+    view = float_view(graph, target.ops)
+    run_passes(view.graph, target.passes, target.ops)
+    over: dict[int, str] = {}
+    broken: dict[tuple[str, str, str], str] = {}
+    usable = target
+    while True:
+        try:
+            found = _divided(view, usable, over)
+            parts = tuple(_part(part, usable) for part in found.parts)
+        except OverLimit as error:
+            over[id(error.node)] = str(error)
+        except RuleError as error:
+            if error.rules <= broken.keys() or not target.spares_broken_rules:
+                raise
+            broken.update(dict.fromkeys(error.rules, str(error)))
+            usable = target.without(broken)
+        else:
+            return Compiled(view.graph, parts, found.refusals, broken)
+
+
+def plan_of(
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    target: Target,
+    *,
+    fuse: bool = True,
+) -> Plan:
+    """The plan of nodes, in topological order, that run together on the device.
+
+    Raises:
+        OverLimit: a node's kernel is over a limit of the device.
+        KernelError: a generator broke a rule of the language.
+    """
+    rules: dict[int, KernelRule] = {}
+    for node in nodes:
+        rule = target.rule(node)
+        if isinstance(rule, Unsupported):  # a plugin's rule has changed its mind
+            raise OverLimit(node, rule.reason)
+        rules[id(node)] = rule
+    views = frozenset(id(n) for n in nodes if target.ops[n.op].is_view)
+    request = LoweringInput(
+        nodes, inputs, outputs, rules, target.elementwise, views, target.site, fuse
+    )
+    return lower(request, target.alignment)
+
+
+def _divided(view: FloatView, target: Target, over: Mapping[int, str]) -> Partitioning:
+    def supported(node: Node) -> Unsupported | None:
+        if id(node) in over:
+            return Unsupported(over[id(node)])
+        if not target.quantized_allowed and view.origins.intersection(node.origins):
+            return Unsupported("it is quantized, and quantized_models_allowed is off")
+        return target.refusal(node)
+
+    return partition(
+        view.graph, supported, max_partitions=target.max_partitions, min_nodes=target.min_nodes
+    )
+
+
+def _part(part: Part, target: Target) -> CompiledPart:
+    plan = None
+    if part.delegated and target.rules is not None:
+        plan = plan_of(part.nodes, part.inputs, part.outputs, target)
+    return CompiledPart(part.nodes, part.delegated, part.inputs, part.outputs, plan)

@@ -1,0 +1,85 @@
+"""What a graph is compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import attrs
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
+from tflgpu.kernels.registry import KernelRegistry, without_rules
+from tflgpu.ops.base import OpDef
+from tflgpu.passes.base import Pass
+from tflgpu.runtime.limits import tensor_limits
+from tflgpu.runtime.reference import reference_support
+
+#: None where there is no objection to running a node, else the reason.
+Objection = Callable[[Node], Unsupported | None]
+
+
+def no_objection(node: Node) -> Unsupported | None:
+    """To nothing."""
+    return None
+
+
+@attrs.frozen(eq=False, slots=False)
+class Target:
+    """All that decides what becomes of a graph. Nothing in it is a live device.
+
+    Attributes:
+        ops: Op definitions by name, those of plugins among them.
+        passes: Graph transformations.
+        site: The capabilities that kernels may use, and the precision.
+        alignment: Bytes to which arena offsets are aligned.
+        rules: A backend's kernel rules besides the shipped ones; None where the device runs nodes
+            as they are.
+        objection: What a device that runs nodes says of one; with kernels, what plugins know of a
+            driver's defects.
+        quantized_allowed: Whether operators on quantized tensors may go to the device.
+        max_partitions, min_nodes: As `tflgpu.partition.partition`.
+        spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
+            error.
+    """
+
+    ops: Mapping[str, OpDef]
+    passes: tuple[Pass, ...]
+    site: Site
+    alignment: int
+    rules: tuple[Rule, ...] | None
+    objection: Objection = no_objection
+    quantized_allowed: bool = True
+    max_partitions: int | None = None
+    min_nodes: int = 1
+    spares_broken_rules: bool = False
+
+    @cached_property
+    def kernels(self) -> KernelRegistry:
+        """The rules, ready for selection."""
+        return KernelRegistry(self.rules or ())
+
+    def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
+        """The same without some rules: by (owner, op, name), with the reason."""
+        return attrs.evolve(self, rules=without_rules(self.rules or (), broken)) if broken else self
+
+    def refusal(self, node: Node) -> Unsupported | None:
+        """Why a node cannot run on the device, None where it can."""
+        if self.rules is None:
+            return self.objection(node)
+        refused = tensor_limits(node, self.site) or reference_support(node, self.ops)
+        if refused is not None:
+            return refused
+        reason = self.ops[node.op].limits(node)
+        if reason is not None:
+            return Unsupported(reason)
+        found = self.kernels.select(node, self.site)
+        return found if isinstance(found, Unsupported) else self.objection(node)
+
+    def rule(self, node: Node) -> KernelRule | Unsupported:
+        """The rule that makes a node's kernels, or why there is none."""
+        return self.kernels.select(node, self.site)
+
+    def elementwise(self, node: Node) -> ElementwiseRule | None:
+        """The expression by which a node may join another's kernel."""
+        return self.kernels.elementwise(node, self.site)

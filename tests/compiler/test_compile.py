@@ -1,0 +1,93 @@
+"""`compile`: what a graph becomes for a target, without any device."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.report import refusals_of, report_of
+from tflgpu.compiler.target import Target
+from tflgpu.ir.graph import Graph
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import Site, Unsupported
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.registry import default_passes
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+TARGET = Target(
+    ops=builtin_ops(),
+    passes=tuple(default_passes(())),
+    site=Site(DeviceCaps(), Precision.F32),
+    alignment=64,
+    rules=(),
+)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """``y = exp(tanh(x) @ weights)``, operators 0, 1 and 2."""
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
+    tensors = [
+        TensorSpec("x", (2, 3)),
+        TensorSpec("t", (2, 3)),
+        TensorSpec("weights", (4, 3), data=weights),
+        TensorSpec("z", (2, 4)),
+        TensorSpec("y", (2, 4)),
+    ]
+    operators = [
+        OperatorSpec("TANH", {}, (0,), (1,)),
+        OperatorSpec("FULLY_CONNECTED", {}, (1, 2, -1), (3,)),
+        OperatorSpec("EXP", {}, (3,), (4,)),
+    ]
+    content = write_model(ModelSpec(tensors, operators, (0,), (4,)))
+    return build_graph(read_model(content), 0, builtin_ops())
+
+
+def origins(compiled: Compiled) -> list[tuple[int, ...]]:
+    return [d.origins for plan in compiled.plans for d in plan.dispatches]
+
+
+def test_dispatches_know_their_operators(graph: Graph) -> None:
+    compiled = compile_graph(graph, TARGET)
+    # EXP joins the store of the product.
+    assert origins(compiled) == [(0,), (1, 2)]
+    report = report_of(graph, compiled)
+    assert report.fully_delegated
+    assert (report.partitions, report.dispatches) == (1, 2)
+
+
+def test_an_objection_leaves_a_node_on_the_cpu(graph: Graph) -> None:
+    def objection(node: object) -> Unsupported | None:
+        return Unsupported("not today") if getattr(node, "op", "") == "FULLY_CONNECTED" else None
+
+    compiled = compile_graph(graph, attrs.evolve(TARGET, objection=objection))
+    assert [part.delegated for part in compiled.parts] == [True, False, True]
+    assert origins(compiled) == [(0,), (2,)]
+    assert [(r.node, r.reason) for r in refusals_of(graph, compiled)] == [(1, "not today")]
+
+
+def test_a_part_can_go_to_the_cpu_afterwards(graph: Graph) -> None:
+    compiled = compile_graph(graph, TARGET)
+    moved = compiled.on_cpu(0, "it did not load")
+    assert moved.plans == ()
+    assert moved.parts[0].nodes == compiled.parts[0].nodes
+    assert {r.node for r in refusals_of(graph, moved)} == {0, 1, 2}
+    assert report_of(graph, moved).delegated_nodes == 0
+    assert len(compiled.plans) == 1, "the first value is as it was"
+
+
+def test_a_device_that_runs_nodes_gets_no_plans(graph: Graph) -> None:
+    compiled = compile_graph(graph, attrs.evolve(TARGET, rules=None))
+    assert [(len(p.nodes), p.delegated, p.plan) for p in compiled.parts] == [(3, True, None)]
+
+
+def test_the_graph_is_not_changed(graph: Graph) -> None:
+    before = [(n.op, len(n.inputs), n.origins) for n in graph]
+    compile_graph(graph, TARGET)
+    assert [(n.op, len(n.inputs), n.origins) for n in graph] == before
