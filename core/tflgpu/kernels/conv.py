@@ -25,6 +25,7 @@ from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import (
+    F16_MAX,
     Finish,
     Gather,
     Problem,
@@ -34,7 +35,7 @@ from tflgpu.kernels.gemm import (
 )
 from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
 from tflgpu.kernels.grouped import build_grouped
-from tflgpu.kernels.matrix_gemm import F16_MAX, Operands, build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_gemm import Operands, build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import LEAST_DEPTH, choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.ops.base import Activation
@@ -148,8 +149,10 @@ def _matrix_operands(low: Lowering, problem: Problem) -> Operands | None:
     # F32 promises f32 products.
     if not low.caps.matrix_tiles or low.precision is Precision.F32 or problem.depth < LEAST_DEPTH:
         return None
-    if low.precision is Precision.F32_F16 and np.abs(problem.weights).max() > F16_MAX:
-        return None
+    if low.precision is Precision.F32_F16:
+        largest = np.abs(problem.weights).max()  # NaN if there is one
+        if not largest <= F16_MAX:
+            return None
     operands = split_operands(low, problem)
     return operands if operands.products == 1 or low.caps.matrix_splits else None
 
