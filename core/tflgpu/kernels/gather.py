@@ -22,7 +22,6 @@ from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
 from tflgpu.ops.gather import GatherAttrs, gather_axes
 
-
 #: What comes of an index outside the operand.
 _NOWHERE = {DType.I32: -(2**31), DType.BOOL: 0}
 

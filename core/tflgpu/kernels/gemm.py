@@ -27,7 +27,6 @@ from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 
-
 #: The largest f16.
 F16_MAX = 65504.0
 

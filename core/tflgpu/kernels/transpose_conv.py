@@ -138,9 +138,7 @@ def build_transpose_conv(low: Lowering) -> None:
                     # weight.
                     products = [k.var(k.f32(0.0, 4), "products") for _ in sums]
                     with k.loop(0, src.slices, name="s") as s:
-                        values = [
-                            k.let(k.cast(src.load(at, s), Scalar.F32), "v") for at in ats
-                        ]
+                        values = [k.let(k.cast(src.load(at, s), Scalar.F32), "v") for at in ats]
                         multiply(tap, s, values, products)
                     for total, product, hit in zip(sums, products, hits, strict=True):
                         k.set(total, k.select(hit, total + product, total))
