@@ -68,6 +68,7 @@ class Problem:
     bias: Array = attrs.field(eq=False)  # pack_bias
     gather: Gather
     finish: Finish
+    first: int = 0  # slice of the output that its results start at
 
     @property
     def slices(self) -> int:
@@ -115,7 +116,9 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
                 for i in range(tile.block_rows):
                     row = k.let(k.group_id(1) * tile.pixels + lane.y + i * tile.rows, "row")
                     with k.if_(row < problem.pixels):
-                        out.store(row, column, problem.finish(k, sums[i][j] + offset))
+                        out.store(
+                            row, problem.first + column, problem.finish(k, sums[i][j] + offset)
+                        )
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
     low.dispatch_groups(k, groups)
 

@@ -92,7 +92,7 @@ def build_matrix_gemm(
             for team in range(tile.split):
                 offset = team * tile.pixels * tile.out_pitch
                 total = total + k.load_shared(result, at + offset)
-            out.store(row, column, problem.finish(k, k.let(total, "total")))
+            out.store(row, problem.first + column, problem.finish(k, k.let(total, "total")))
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
     low.dispatch_groups(k, groups)
 

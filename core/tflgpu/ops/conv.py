@@ -146,6 +146,8 @@ def _samples() -> Sequence[Sample]:
         case("no_bias", (1, 5, 7, 3), (4, 3, 3, 3), bias=False),
         case("groups2", (1, 7, 5, 6), (10, 3, 3, 3), activation=Activation.RELU),
         case("groups_aligned", (1, 5, 5, 16), (8, 3, 3, 8), stride=(2, 2)),
+        case("groups_wide", (1, 3, 5, 64), (72, 2, 3, 32), activation=Activation.RELU6),
+        case("groups_wide_one_pixel", (1, 1, 1, 96), (96, 1, 1, 32)),
         case("groups_single", (1, 5, 7, 5), (10, 3, 3, 1)),
         case("runtime_filter", (1, 5, 7, 6), (7, 3, 3, 6), const=False),
         case("tanh", (1, 5, 3, 3), (5, 2, 2, 3), activation=Activation.TANH),

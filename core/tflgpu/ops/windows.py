@@ -152,7 +152,7 @@ def unseen_products(weights: Array, rows: slice, columns: slice, channels: int) 
     harmless = np.isfinite(weights)
     harmless[:, rows, columns] = True
     others = tuple(axis for axis in range(weights.ndim) if axis != channels)
-    return np.where(harmless.all(axis=others), np.float32(0), np.float32(np.nan))
+    return np.asarray(np.where(harmless.all(axis=others), np.float32(0), np.float32(np.nan)))
 
 
 def _seen(taps: int, dilation: int, pad: int, size: int, way: int) -> slice:
