@@ -4,7 +4,8 @@ many rows, matrix tiles    blocked product on matrix tiles              matrix_g
 many rows, other GPUs      blocked product through shared memory        gemm.py
 few rows, GPU              a workgroup per few output slices            gemv.py
 CPU                        one invocation per few pixels and a slice    direct.py
-filter in groups           the same, group by group                     grouped.py
+few wide groups, GPU       each group as a product of its own
+other groups               one invocation per few pixels and a slice    grouped.py
 filter known only at run   one invocation per pixel and slice           here
 """
 
@@ -25,6 +26,7 @@ from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import (
+    F16_MAX,
     Finish,
     Gather,
     Problem,
@@ -34,7 +36,7 @@ from tflgpu.kernels.gemm import (
 )
 from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
 from tflgpu.kernels.grouped import build_grouped
-from tflgpu.kernels.matrix_gemm import F16_MAX, Operands, build_matrix_gemm, split_operands
+from tflgpu.kernels.matrix_gemm import Operands, build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import LEAST_DEPTH, choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.ops.base import Activation
@@ -50,8 +52,14 @@ def finish_with(activation: Activation) -> Finish:
     return finish
 
 
-def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
-    """Loads of input slices under a window sliding over an NHWC tensor of ``shape``."""
+# Groups are products of their own where there are at most so many, with at least so many channels:
+# each takes a dispatch, and a tile of a product is at least so wide.
+_MOST_GROUPS, _WIDE = 8, 32
+
+
+def gather_window(shape: tuple[int, ...], window: Window, first: int = 0) -> Gather:
+    """Loads of input slices under a window sliding over an NHWC tensor of ``shape``, of whose
+    channels those from slice ``first`` on are read, so many as the shape says."""
     _, height, width, channels = shape
     slices = -(-channels // 4)
     taps = window.kernel_h * window.kernel_w
@@ -65,7 +73,7 @@ def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
     def at_pixel(k: Builder, src: ReadView, row: Expr) -> Callable[[Expr], Expr]:
         depth = taps * slices
         if pointwise:
-            return lambda q: _masked(k, src, row, k.min(q, slices - 1), q < depth)
+            return lambda q: _masked(k, src, row, first + k.min(q, slices - 1), q < depth)
         x = k.let(row % window.out_w, "x")
         rest = k.let(row // window.out_w, "rest")
         y = k.let(rest % window.out_h, "y")
@@ -80,7 +88,7 @@ def gather_window(shape: tuple[int, ...], window: Window) -> Gather:
             ix = k.let(x0 + tap % window.kernel_w * window.dilation_w, "ix")
             inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width) & (q < depth)
             position = k.clamp(iy, 0, height - 1) * width + k.clamp(ix, 0, width - 1)
-            return _masked(k, src, base + position, q % slices, inside)
+            return _masked(k, src, base + position, first + q % slices, inside)
 
         return load
 
@@ -98,30 +106,48 @@ def _groups(node: Node) -> int:
     return int(node.input(0).shape[3] // node.input(1).shape[3])
 
 
-def conv_problem(low: Lowering) -> Problem:
-    """A convolution with a constant filter of one group as a product."""
+def conv_problem(low: Lowering, group: int = 0) -> Problem:
+    """One group of a convolution with a constant filter as a product. Where there are more, the
+    channels of each fill whole slices."""
     node = low.node
-    weights = node.const(1)
     bias_value = node.optional_input(2)
+    bias = None if bias_value is None else bias_value.data
     window = conv_window(node)
-    shape = node.input(0).shape
-    channels = weights.shape[0]
+    shape = (*node.input(0).shape[:3], node.input(1).shape[3])
+    channels = node.input(1).shape[0] // _groups(node)
+    mine = slice(group * channels, (group + 1) * channels)
+    weights = node.const(1)[mine]
     pixels = shape[0] * window.out_h * window.out_w
     return Problem(
         pixels,
         channels,
         window.kernel_h * window.kernel_w * -(-shape[3] // 4),
         pack_weights(weights),
-        pack_bias(None if bias_value is None else bias_value.data, channels),
-        gather_window(shape, window),
+        pack_bias(None if bias is None else bias[mine], channels),
+        gather_window(shape, window, group * shape[3] // 4),
         finish_with(low.attrs.activation),
+        group * channels // 4,
+    )
+
+
+def _separable(low: Lowering) -> bool:
+    """Whether each group is worth a product of its own."""
+    groups, (outs, _, _, inner) = _groups(low.node), low.node.input(1).shape
+    per_group = outs // groups
+    return (
+        low.caps.is_gpu
+        and groups <= _MOST_GROUPS
+        and min(inner, per_group) >= _WIDE
+        and inner % 4 == per_group % 4 == 0
     )
 
 
 def build_conv(low: Lowering) -> None:
     """The kernel of a convolution with a constant filter."""
-    if _groups(low.node) == 1:
-        build_product(low, conv_problem(low), low.node.op.lower())
+    groups = _groups(low.node)
+    if groups == 1 or _separable(low):
+        for group in range(groups):
+            build_product(low, conv_problem(low, group), low.node.op.lower())
     else:
         build_grouped(low, f"{low.node.op.lower()}_grouped")
 
@@ -148,8 +174,10 @@ def _matrix_operands(low: Lowering, problem: Problem) -> Operands | None:
     # F32 promises f32 products.
     if not low.caps.matrix_tiles or low.precision is Precision.F32 or problem.depth < LEAST_DEPTH:
         return None
-    if low.precision is Precision.F32_F16 and np.abs(problem.weights).max() > F16_MAX:
-        return None
+    if low.precision is Precision.F32_F16:
+        largest = np.abs(problem.weights).max()  # NaN if there is one
+        if not largest <= F16_MAX:
+            return None
     operands = split_operands(low, problem)
     return operands if operands.products == 1 or low.caps.matrix_splits else None
 

@@ -8,6 +8,9 @@ without a test.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
 
 from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.grid import launch, spread
@@ -91,15 +94,25 @@ class _Rows:
                 if rest == 0 and 0 <= tap < window.kernel_w:
                     k.fma_to(self.sums[p], value, weights[tap])
 
-    def add_looped(self, row: Expr, tap_row: Expr) -> None:
-        """The same with a loop over the taps, for one pixel."""
+    def add_looped(self, row: Expr, tap_row: Expr, inside: Expr | None) -> None:
+        """The same with a loop over the taps, for one pixel.
+
+        Taps outside the image are skipped, or multiplied by zeros where ``inside`` is given: that
+        differs where weights are not finite.
+        """
         k, window = self.k, self.window
         (total,) = self.sums
         with k.loop(0, window.kernel_w, name="j") as j:
             x = k.let(self.x0 + j * window.dilation_w, "ix")
-            with k.if_((x >= 0) & (x < self.width)):
-                value = k.let(self.read(k.let(row + x, "at"), self.slice), "x")
-                k.fma_to(total, value, self._weight(tap_row * window.kernel_w + j))
+            in_row = (x >= 0) & (x < self.width)
+            with nullcontext() if inside is not None else k.if_(in_row):
+                if inside is not None:
+                    x = k.clamp(x, 0, self.width - 1)
+                value = self.read(k.let(row + x, "at"), self.slice)
+                if inside is not None:
+                    value = k.select(inside & in_row, value, k.f32(0.0, 4))
+                weight = self._weight(tap_row * window.kernel_w + j)
+                k.fma_to(total, k.let(value, "x"), weight)
 
     def _weight(self, tap: Expr) -> Expr:
         return self.k.cast(self.weights.load(tap, self.slice), Scalar.F32)
@@ -132,6 +145,8 @@ def build_depthwise(low: Lowering) -> None:
         else 1
     )
     blocks = -(-window.out_w // pixels)
+    filters = node.input(1).data
+    known_finite = filters is not None and bool(np.isfinite(filters).all())
 
     k = low.kernel("depthwise", (_WORKGROUP, 1, 1))
     src, weights = low.read(k, 0), low.read(k, 1)
@@ -173,8 +188,13 @@ def build_depthwise(low: Lowering) -> None:
     else:
         with k.loop(0, window.kernel_h, name="tap") as tap_row:
             y = image_row(tap_row)
-            with k.if_((y >= 0) & (y < height)):
-                work.add_looped(line(y), tap_row)
+            in_column = (y >= 0) & (y < height)
+            if known_finite:
+                with k.if_(in_column):
+                    work.add_looped(line(y), tap_row, None)
+            else:
+                inside = k.let(in_column, "inside")
+                work.add_looped(line(k.let(k.clamp(y, 0, height - 1), "iy")), tap_row, inside)
     for p, total in enumerate(sums):
         x = k.let(first + p, "x")
         result = activate(k, low.attrs.activation, total)

@@ -55,5 +55,9 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
             offset = k.let(k.load(bias, column), "b")
             for i in range(block.rows):
                 with k.if_(row0 + i < problem.pixels):
-                    out.store(k.let(row0 + i, "at"), column, problem.finish(k, sums[i][j] + offset))
+                    out.store(
+                        k.let(row0 + i, "at"),
+                        problem.first + column,
+                        problem.finish(k, sums[i][j] + offset),
+                    )
     low.dispatch(k, (columns, rows, 1))

@@ -1,12 +1,16 @@
 """GATHER, GATHER_ND, EMBEDDING_LOOKUP.
 
-An index outside the operand is an error on the CPU. A kernel cannot raise one: it takes the
-nearest row that exists, so that no invocation reads outside its buffer.
+An index outside the operand, negative ones too, is an error on the CPU. A kernel cannot raise one:
+where the index is outside, the result is NaN, the smallest i32, or false, and never an element that
+nobody asked for. Constant indices are checked when a model is opened.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+
+import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
@@ -15,16 +19,42 @@ from tflgpu.kernel.lowering import Lowering
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.view import ReadView
-from tflgpu.kernels.moves import IndexMap, movable, move, position
+from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
 from tflgpu.ops.gather import GatherAttrs, gather_axes
 
+#: What comes of an index outside the operand.
+_NOWHERE = {DType.I32: -(2**31), DType.BOOL: 0}
 
-def _index_at(indices: ReadView, at: Sequence[Expr], size: int) -> Expr:
-    """An element of the indices, limited to [0, size)."""
-    k = indices.k
-    lead, last = (at[:-1], at[-1]) if at else ((), k.i32(0))
-    outer = position(lead, indices.shape[:-1])
-    return k.let(k.clamp(indices.load_lane(outer, last), 0, size - 1), "row")
+
+@attrs.frozen
+class _Indices:
+    """The indices of a node, and what its kernel makes of one that is outside."""
+
+    view: ReadView
+    known: bool  # constants, which were checked
+    fill: float
+
+    @classmethod
+    def of(cls, low: Lowering, k: Builder, operand: int, source: int) -> _Indices:
+        fill = _NOWHERE.get(low.node.input(source).dtype, math.nan)
+        return cls(low.read(k, operand), low.node.input(operand).is_const, fill)
+
+    def at(self, place: Sequence[Expr], size: int) -> tuple[Expr, Expr | None]:
+        """One of them, limited to [0, size); and whether it needed no limit, None = always."""
+        k = self.view.k
+        lead, last = (place[:-1], place[-1]) if place else ((), k.i32(0))
+        given = k.let(self.view.load_lane(position(lead, self.view.shape[:-1]), last), "given")
+        if self.known:
+            return given, None
+        row = k.let(k.clamp(given, 0, size - 1), "row")
+        return row, row.eq(given)
+
+    def source(self, index: Sequence[Expr], inside: Sequence[Expr | None]) -> Source:
+        """Where an element comes from: ``index``, if all of its parts are ``inside``."""
+        found: Expr | None = None
+        for part in inside:
+            found = part if found is None else found if part is None else found & part
+        return Source(index, found, self.fill)
 
 
 def _along(low: Lowering, operand: int, indices_at: int, axis: int, batch: int) -> None:
@@ -33,12 +63,12 @@ def _along(low: Lowering, operand: int, indices_at: int, axis: int, batch: int) 
     width = index_rank - batch  # dimensions of the result that stand for the axis
 
     def prepare(k: Builder) -> IndexMap:
-        indices = low.read(k, indices_at)
+        indices = _Indices.of(low, k, indices_at, operand)
 
-        def where(index: Sequence[Expr]) -> Sequence[Expr]:
-            at = [*index[:batch], *index[axis : axis + width]]
-            row = _index_at(indices, at, dims[axis])
-            return [*index[:axis], row, *index[axis + width :]]
+        def where(index: Sequence[Expr]) -> Source:
+            place = [*index[:batch], *index[axis : axis + width]]
+            row, inside = indices.at(place, dims[axis])
+            return indices.source([*index[:axis], row, *index[axis + width :]], [inside])
 
         return where
 
@@ -61,12 +91,13 @@ def _gather_nd(low: Lowering) -> None:
     *lead, columns = low.node.input(1).shape
 
     def prepare(k: Builder) -> IndexMap:
-        indices = low.read(k, 1)
+        indices = _Indices.of(low, k, 1, 0)
 
-        def where(index: Sequence[Expr]) -> Sequence[Expr]:
-            at = index[: len(lead)]
-            rows = [_index_at(indices, [*at, k.i32(i)], dims[i]) for i in range(columns)]
-            return [*rows, *index[len(lead) :]]
+        def where(index: Sequence[Expr]) -> Source:
+            place = index[: len(lead)]
+            found = [indices.at([*place, k.i32(i)], dims[i]) for i in range(columns)]
+            rows, inside = zip(*found, strict=True)
+            return indices.source([*rows, *index[len(lead) :]], inside)
 
         return where
 

@@ -27,6 +27,9 @@ from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 
+#: The largest f16.
+F16_MAX = 65504.0
+
 
 def pack_weights(ohwi: Array) -> Array:
     """OHWI weights -> [tap, input slice, lane of it, output slice, lane of it], zero-padded."""
@@ -65,11 +68,19 @@ class Problem:
     bias: Array = attrs.field(eq=False)  # pack_bias
     gather: Gather
     finish: Finish
+    first: int = 0  # slice of the output that its results start at
 
     @property
     def slices(self) -> int:
         """Output channel slices."""
         return -(-self.channels // 4)
+
+    @property
+    def ends_finite(self) -> bool:
+        """Whether every weight of the last step of the sum is finite, in f16 too. Then it may be
+        multiplied by zeros: past the end of the sum kernels read it again."""
+        last = self.weights.reshape(self.depth * 4, -1)[-1]
+        return bool((np.abs(last) <= F16_MAX).all())
 
 
 def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
@@ -105,7 +116,9 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
                 for i in range(tile.block_rows):
                     row = k.let(k.group_id(1) * tile.pixels + lane.y + i * tile.rows, "row")
                     with k.if_(row < problem.pixels):
-                        out.store(row, column, problem.finish(k, sums[i][j] + offset))
+                        out.store(
+                            row, problem.first + column, problem.finish(k, sums[i][j] + offset)
+                        )
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
     low.dispatch_groups(k, groups)
 
@@ -157,11 +170,14 @@ class _Stage:
         for (item, _), reg in zip(self._b_items, self._b_regs, strict=True):
             row = k.let(q0 * 4 + item // tile.slices, "wrow")
             column = k.let(k.group_id(0) * tile.slices + item % tile.slices, "wcol")
-            # Clamped, not masked: rows past the end meet zeros of the other operand, and
-            # columns past the end are never stored.
-            row = k.min(row, limit - 1) if self._ragged_depth else row
+            # Columns past the end are never stored, and rows past the end meet zeros of the other
+            # operand: any finite weight will do for both.
+            safe = k.min(row, limit - 1) if self._ragged_depth else row
             column = k.min(column, self.problem.slices - 1)
-            k.set(reg, k.load(self.weights, row * self.problem.slices + column, Scalar.F32))
+            weight = k.load(self.weights, safe * self.problem.slices + column, Scalar.F32)
+            if self._ragged_depth and not self.problem.ends_finite:
+                weight = k.select(row < limit, weight, k.f32(0.0, 4))
+            k.set(reg, weight)
 
     @property
     def _ragged_depth(self) -> bool:

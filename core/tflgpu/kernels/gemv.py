@@ -50,5 +50,5 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     with k.if_(at.lane.eq(0) & (column < problem.slices)):
         offset = k.let(k.load(bias, column), "b")
         for row in range(rows):
-            out.store(k.i32(row), column, problem.finish(k, sums[row] + offset))
+            out.store(k.i32(row), problem.first + column, problem.finish(k, sums[row] + offset))
     low.dispatch_groups(k, (-(-problem.slices // _COLUMNS), 1, 1))

@@ -39,8 +39,6 @@ _LOW_SCALE = 2.0**11
 #: To round an f32's bits to 11 significant ones: half a unit of the last, and the bits kept.
 _HALF_UNIT, _KEPT_BITS = 0x1000, 0xFFFFE000
 _SMALLEST_NORMAL = 2.0**-14  # of f16
-#: The largest f16.
-F16_MAX = 65504.0
 
 
 @attrs.frozen
@@ -94,7 +92,7 @@ def build_matrix_gemm(
             for team in range(tile.split):
                 offset = team * tile.pixels * tile.out_pitch
                 total = total + k.load_shared(result, at + offset)
-            out.store(row, column, problem.finish(k, k.let(total, "total")))
+            out.store(row, problem.first + column, problem.finish(k, k.let(total, "total")))
     groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
     low.dispatch_groups(k, groups)
 
@@ -171,14 +169,18 @@ class _Stage:
         for i, (item, _) in enumerate(self._b_items):
             row = q0 * 4 + item // tile.slices
             column = k.group_id(0) * tile.slices + item % tile.slices
-            # Clamped, not masked: rows past the end meet zeros of the other operand, and
-            # columns past the end are never stored.
+            # Columns past the end are never stored, and rows past the end meet zeros of the other
+            # operand: any finite weight will do for both.
+            inside = row < limit if ragged and not self.problem.ends_finite else None
             row = k.min(row, limit - 1) if ragged else row
             if self.problem.slices % tile.slices:
                 column = k.min(column, self.problem.slices - 1)
             at = k.let(row * self.problem.slices + column, "wat")
             for regs, weights in zip(self._b_regs, self._weights, strict=True):
-                k.set(regs[i], k.load(weights, at))
+                weight = k.load(weights, at)
+                if inside is not None:
+                    weight = k.select(inside, weight, k.const(0.0, weight.type))
+                k.set(regs[i], weight)
 
     def commit(self, buffer: Expr) -> None:
         """Put what was fetched into shared memory."""

@@ -133,15 +133,15 @@ def build_transpose_conv(low: Lowering) -> None:
                     tap = k.let(tap_y * place.kernel_w + tap_x, "tap")
                     ats = [k.let(base + x, "at") for _, x, _ in found]
                     hits = [k.let(hit, "hit") for _, _, hit in found]
+                    # A pixel that the tap does not reach reads some other input. Its products are
+                    # dropped as a whole: a zero in place of that input would meet an infinite
+                    # weight.
+                    products = [k.var(k.f32(0.0, 4), "products") for _ in sums]
                     with k.loop(0, src.slices, name="s") as s:
-                        values = [
-                            k.let(
-                                k.select(hit, k.cast(src.load(at, s), Scalar.F32), k.f32(0.0, 4)),
-                                "v",
-                            )
-                            for at, hit in zip(ats, hits, strict=True)
-                        ]
-                        multiply(tap, s, values, sums)
+                        values = [k.let(k.cast(src.load(at, s), Scalar.F32), "v") for at in ats]
+                        multiply(tap, s, values, products)
+                    for total, product, hit in zip(sums, products, hits, strict=True):
+                        k.set(total, k.select(hit, total + product, total))
     for p, total in enumerate(sums):
         x = k.let(x0 + p * stride_w, "to")
         with k.if_(x < out_w):

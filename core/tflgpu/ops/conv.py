@@ -16,7 +16,15 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import Window, WindowAttrs, fused_activation, pad_image, place, trimmed
+from tflgpu.ops.windows import (
+    Window,
+    WindowAttrs,
+    fused_activation,
+    pad_image,
+    place,
+    trimmed,
+    unseen_products,
+)
 
 # Columns are made for so many bytes at a time, to stay in the caches and out of memory trouble.
 _BLOCK_BYTES = 4 << 20
@@ -64,6 +72,7 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     bias = arrays[2] if len(arrays) > 2 else None
     window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]))
     window, rows, columns = trimmed(window, image.shape[1], image.shape[2])
+    unseen = unseen_products(weights, rows, columns, 0)
     weights = weights[:, rows, columns]
     sums = np.empty((image.shape[0], window.out_h, window.out_w, weights.shape[0]), np.float32)
     out, inner = weights.shape[0], weights.shape[3]
@@ -73,6 +82,8 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
         channels = slice(group * inner, (group + 1) * inner)
         filters = slice(group * per_group, (group + 1) * per_group)
         _convolve(image[..., channels], weights[filters], window, sums[..., filters])
+    if unseen.any():
+        sums += unseen
     return [finish(sums, bias, attributes.activation, arrays[0])]
 
 
@@ -135,6 +146,8 @@ def _samples() -> Sequence[Sample]:
         case("no_bias", (1, 5, 7, 3), (4, 3, 3, 3), bias=False),
         case("groups2", (1, 7, 5, 6), (10, 3, 3, 3), activation=Activation.RELU),
         case("groups_aligned", (1, 5, 5, 16), (8, 3, 3, 8), stride=(2, 2)),
+        case("groups_wide", (1, 3, 5, 64), (72, 2, 3, 32), activation=Activation.RELU6),
+        case("groups_wide_one_pixel", (1, 1, 1, 96), (96, 1, 1, 32)),
         case("groups_single", (1, 5, 7, 5), (10, 3, 3, 1)),
         case("runtime_filter", (1, 5, 7, 6), (7, 3, 3, 6), const=False),
         case("tanh", (1, 5, 3, 3), (5, 2, 2, 3), activation=Activation.TANH),

@@ -17,7 +17,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view, trimmed
+from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view, trimmed, unseen_products
 
 # Rows are finished in blocks of so many bytes, which stay in a core's cache over all taps.
 _BLOCK_BYTES = 128 << 10
@@ -45,12 +45,15 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     bias = arrays[2] if len(arrays) > 2 else None
     window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]))
     window, rows_seen, columns_seen = trimmed(window, image.shape[1], image.shape[2])
+    unseen = unseen_products(weights, rows_seen, columns_seen, 3)
     weights = weights[:, rows_seen, columns_seen]
     out = weights.shape[3]
     if out > image.shape[3]:
         image = np.repeat(image, out // image.shape[3], axis=3)
     padded = pad_image(image, window)
     sums = np.zeros((image.shape[0], window.out_h, window.out_w, out), np.float32)
+    if unseen.any():
+        sums += unseen
     taps = [
         (tap_view(padded, window, i, j), weights[0, i, j])
         for i in range(window.kernel_h)
@@ -108,6 +111,7 @@ def _samples() -> Sequence[Sample]:
         _case("one_pixel", (3, 1, 1, 17), (3, 3)),
         _case("pointwise", (1, 5, 7, 6), (1, 1), activation=Activation.RELU_N1_TO_1),
         _case("to_one_pixel", (1, 7, 7, 10), (7, 7), padding=valid),
+        _case("large", (1, 9, 7, 3), (9, 7)),
         _case("no_bias", (1, 7, 5, 9), (3, 3), bias=False),
         _case("runtime_filter", (1, 5, 7, 6), (3, 3), const=False),
         _case("wide", (1, 2, 37, 13), (3, 5)),

@@ -139,6 +139,22 @@ def trimmed(window: Window, height: int, width: int) -> tuple[Window, slice, sli
     return smaller, rows, columns
 
 
+def unseen_products(weights: Array, rows: slice, columns: slice, channels: int) -> Array:
+    """What the taps that `trimmed` leaves out add to the sums of each output channel: zeros of the
+    padding times their weights, which is NaN where one of those is not finite (docs/nan.md).
+
+    Args:
+        weights: All of them, with the filter's rows and columns as axes 1 and 2.
+        rows: Which rows of the filter `trimmed` keeps.
+        columns: Which columns.
+        channels: The axis of the output channels.
+    """
+    harmless = np.isfinite(weights)
+    harmless[:, rows, columns] = True
+    others = tuple(axis for axis in range(weights.ndim) if axis != channels)
+    return np.asarray(np.where(harmless.all(axis=others), np.float32(0), np.float32(np.nan)))
+
+
 def _seen(taps: int, dilation: int, pad: int, size: int, way: int) -> slice:
     """The taps that see a pixel from somewhere on the window's ``way``; at least one."""
     first = max(0, -(-(pad - way) // dilation))

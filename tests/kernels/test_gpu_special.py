@@ -1,0 +1,134 @@
+"""NaN and infinities in the kernels that only a GPU gets, run on the kernel interpreter.
+
+Many ops choose a kernel by what the device can do: other tiles, several pixels an invocation, a
+team for each result, matrix tiles. The devices of a machine without a GPU never ask for those, so
+here the interpreter pretends to be such a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu.conformance.op_checks import Question, ask, judge
+from tflgpu.conformance.run import Tensors, prepare
+from tflgpu.conformance.special import Kind, Planted, special_samples
+from tflgpu.conformance.target import Target
+from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.matrix import has_matrices
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.ops.base import OpDef, Sample
+from tflgpu.ops.conv import conv_sample
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.plugins import registry
+
+OPS = builtin_ops()
+CAPS = {
+    "large": DeviceCaps(
+        f16_arithmetic=True, int8_storage=True, max_workgroup=1024,
+        max_workgroup_size=(1024, 1024, 64), shared_bytes=48 << 10, max_buffer_bytes=1 << 31,
+        max_bindings=1 << 20, subgroup=32, subgroup_shuffle=32, matrix_tiles=True,
+        matrix_splits=True, cache_bytes=50 << 20, compute_units=132, is_gpu=True, vendor="nvidia",
+    ),
+    # Invocations take several pixels where processors are few; no more than every API promises.
+    "small": DeviceCaps(f16_arithmetic=True, is_gpu=True),
+}  # fmt: skip
+#: Ops whose kernels depend on the device, and those that differ once more on a small one.
+LARGE = (
+    "ADD_N", "AVERAGE_POOL_2D", "BATCH_MATMUL", "CONCATENATION", "CONV_2D",
+    "Convolution2DTransposeBias", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "L2_POOL_2D", "LSTM",
+    "MAX_POOL_2D", "MEAN", "MEAN_STDDEV_NORMALIZATION", "REDUCE_MAX", "SOFTMAX", "SUM",
+    "TRANSPOSE_CONV",
+)  # fmt: skip
+SMALL = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV")
+DEVICES = [("large", op) for op in LARGE] + [("small", op) for op in SMALL]
+#: Which operand is the filter or matrix of a product.
+FILTERS = {"CONV_2D": 1, "DEPTHWISE_CONV_2D": 1, "FULLY_CONNECTED": 1, "TRANSPOSE_CONV": 1}
+#: On matrix tiles, of depths that fill their stages and that do not.
+DEEP = [
+    conv_sample("matrix", (1, 5, 7, 37), (21, 3, 3, 37)),
+    conv_sample("matrix_aligned", (1, 4, 8, 64), (32, 1, 1, 64)),
+]
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Target]]:
+    opened: list[Target] = []
+
+    def make(name: str) -> Target:
+        opened.append(Target.open(registry(), "cpu_ref", 1))
+        monkeypatch.setattr(opened[-1].device, "caps", CAPS[name])
+        return opened[-1]
+
+    yield make
+    for target in opened:
+        target.close()
+
+
+@attrs.frozen
+class _Corner(Planted):
+    """A special number in the first or the last element of an operand."""
+
+    last: bool = True
+
+    def plant(self, index: int, data: Array, rng: np.random.Generator) -> Array:
+        if index != self.operand:
+            return data
+        planted = np.array(data)
+        planted.reshape(-1)[-1 if self.last else 0] = np.inf if self.kind is Kind.INF else np.nan
+        return planted
+
+
+def _corners(op: OpDef, operand: int) -> list[tuple[Sample, Planted]]:
+    """Infinities at either end of an operand, which kernels read beside what is padding."""
+    return [
+        (sample, _Corner(Kind.INF, operand, last=i % 3 > 0))
+        for i, sample in enumerate(op.samples())
+        if operand < len(sample.args) and sample.args[operand] is not None
+    ]
+
+
+def _check(target: Target, questions: Sequence[Question]) -> int:
+    """How many were answered; all of them rightly."""
+    wrong, answered = [], 0
+    for question, (case, answer) in zip(questions, ask(target, questions), strict=True):
+        try:
+            answered += judge(target, case, answer, half=question.half) is None
+        except AssertionError as error:
+            wrong.append(f"{question.name}: {error}")
+    assert not wrong, "\n".join(wrong)
+    return answered
+
+
+@pytest.mark.parametrize(("caps", "op"), DEVICES)
+def test_special_numbers_reach_what_they_should(
+    pretend: Callable[[str], Target], caps: str, op: str
+) -> None:
+    found = special_samples(OPS[op])
+    if op in FILTERS:
+        found = found + _corners(OPS[op], FILTERS[op])
+    asked = [Question(OPS[op], s, Precision.F32, Tensors.INTERNAL, planted=p) for s, p in found]
+    assert _check(pretend(caps), asked) >= len(asked) // 3
+
+
+@pytest.mark.parametrize("precision", [Precision.F16, Precision.F32_F16], ids=lambda p: p.value)
+def test_special_numbers_on_matrix_tiles(
+    pretend: Callable[[str], Target], precision: Precision
+) -> None:
+    target, op = pretend("large"), OPS["CONV_2D"]
+    planted = [
+        plant
+        for kind in (Kind.NAN, Kind.INF, Kind.MINUS_INF, Kind.HUGE)
+        for plant in (Planted(kind, 0, 6e4), Planted(kind, 1, 6e4))
+    ]
+    planted += [_Corner(kind, 1) for kind in (Kind.INF, Kind.NAN)]
+    asked = [Question(op, s, precision, Tensors.INTERNAL, planted=p) for s in DEEP for p in planted]
+    case, site = Question(op, DEEP[0], precision, Tensors.INTERNAL).case(), target.site(precision)
+    prepared = prepare(case, target.kernels, site, 64, Tensors.INTERNAL)
+    assert not isinstance(prepared, Unsupported)
+    assert any(has_matrices(d.kernel) for d in prepared.plan.dispatches)
+    assert _check(target, asked) == len(asked)

@@ -1,0 +1,103 @@
+"""Indices outside an operand that are only known while a model runs.
+
+The references refuse them, as TFLite does. A kernel cannot: it must not pass off an element that
+nobody asked for as the one that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from ai_edge_litert.interpreter import Interpreter
+from tflgpu.errors import InputError, ModelError
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
+_I32 = np.iinfo(np.int32)
+BAD = (-1, 5, _I32.min, _I32.max)
+
+#: Op, its fields, which operand holds the data, shapes of indices and result, the rows of the
+#: result that index number n makes.
+CASES: dict[str, tuple[str, dict[str, int], int, tuple[int, ...], tuple[int, ...], int]] = {
+    "rows": ("GATHER", {"axis": 0, "batch_dims": 0}, 0, (3,), (3, 7), 0),
+    "columns": ("GATHER", {"axis": 1, "batch_dims": 0}, 0, (3,), (5, 3), 1),
+    "nd": ("GATHER_ND", {}, 0, (3, 1), (3, 7), 0),
+    "lookup": ("EMBEDDING_LOOKUP", {}, 1, (3,), (3, 7), 0),
+}
+
+
+def _model(case: str, dtype: DType, const: Any = None) -> bytes:
+    op, fields, data_at, indices_shape, out_shape, _ = CASES[case]
+    shape = (7, 5) if case == "columns" else (5, 7)
+    out_shape = (7, 3) if case == "columns" else out_shape
+    tensors = [
+        TensorSpec("data", shape, dtype),
+        TensorSpec("indices", indices_shape, DType.I32, const),
+        TensorSpec("result", out_shape, dtype),
+    ]
+    inputs = [0, 1] if const is None else [0]
+    operands = [0, 1] if data_at == 0 else [1, 0]
+    return write_model(ModelSpec(tensors, [OperatorSpec(op, fields, operands, [2])], inputs, [2]))
+
+
+def _run(interpreter: Any, data: Any, indices: Any) -> Any:
+    interpreter.allocate_tensors()
+    for detail in interpreter.get_input_details():
+        interpreter.set_tensor(detail["index"], data if detail["name"] == "data" else indices)
+    interpreter.invoke()
+    return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+
+def _operands(case: str, dtype: DType, bad: int) -> tuple[Any, Any]:
+    shape = (7, 5) if case == "columns" else (5, 7)
+    data = np.arange(1, 36).reshape(shape).astype(dtype.numpy)
+    return data, np.array([1, bad, 4], np.int32).reshape(CASES[case][3])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_litert_and_the_references_refuse(case: str) -> None:
+    content = _model(case, DType.F32)
+    for bad in BAD:
+        data, indices = _operands(case, DType.F32, bad)
+        with pytest.raises(RuntimeError):
+            _run(Interpreter(model_content=content), data, indices)
+        with tflgpu.Interpreter(model_content=content) as ours, pytest.raises(InputError):
+            _run(ours, data, indices)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_constant_indices_are_refused_when_a_model_is_opened(case: str) -> None:
+    content = _model(case, DType.F32, _operands(case, DType.F32, -1)[1])
+    with (
+        pytest.raises(ModelError, match=r"index -1 is outside"),
+        tflgpu.Interpreter(model_content=content) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I32, DType.BOOL], ids=lambda d: d.value)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_device_gives_no_element_that_nobody_asked_for(
+    backend: str, case: str, dtype: DType, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    content, axis = _model(case, dtype), CASES[case][5]
+    nowhere: Any = {DType.F32: np.nan, DType.I32: _I32.min, DType.BOOL: False}[dtype]
+    with tflgpu.GpuDelegate(backend=backend, device=int(backend == "cpu_ref")) as delegate:
+        for bad in BAD:
+            data, indices = _operands(case, dtype, bad)
+            with tflgpu.Interpreter(
+                model_content=content, experimental_delegates=[delegate]
+            ) as interpreter:
+                got = _run(interpreter, data, indices)
+                assert interpreter.delegation_report().refusals == ()
+            expected = np.array(np.take(data, [1, 0, 4], axis))
+            expected[(slice(None),) * axis + (1,)] = nowhere
+            np.testing.assert_array_equal(got, expected)
