@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +19,53 @@ sys.path.insert(0, str(Path(__file__).parent))
 import child
 
 BACKENDS = ("opencl", "vulkan", "wgpu")
-ERRORS = {
-    "driver": DeviceError("the driver refused it once"),
-    "signal": KeyboardInterrupt(),
-    "handler": ZeroDivisionError("a handler's"),
+USED = getattr(signal, "SIGUSR1", signal.SIGTERM)
+
+
+def _raise(kind: type[BaseException], number: int, frame: Any) -> None:
+    raise kind("a handler's")
+
+
+#: What ends a run: an error of the driver's, or what a signal's handler raises meanwhile.
+ERRORS: dict[str, type[BaseException]] = {
+    "driver": DeviceError,
+    "ctrl-c": KeyboardInterrupt,
+    "terminate": SystemExit,
+    "handler": ZeroDivisionError,
+    "time limit": ValueError,  # as drivers' packages raise, too
 }
 
 
-class Once:
-    """Raises at the first call, before or after what it stands for."""
+@contextmanager
+def ending(error: str) -> Iterator[Callable[[], None]]:
+    """A function that lets a run end so."""
 
-    def __init__(self, function: Callable[..., Any], error: BaseException, *, after: bool) -> None:
-        self.function, self.error, self.after, self.calls = function, error, after, 0
+    if error == "driver":
+        yield failing("the driver refused it once")
+        return
+    before = signal.signal(USED, functools.partial(_raise, ERRORS[error]))
+    try:
+        yield lambda: signal.raise_signal(USED)
+    finally:
+        signal.signal(USED, before)
+
+
+def failing(text: str) -> Callable[[], None]:
+    """A driver that refuses."""
+
+    def fail() -> None:
+        raise DeviceError(text)
+
+    return fail
+
+
+class Once:
+    """Fails at the first call, before or after what it stands for."""
+
+    def __init__(
+        self, function: Callable[..., Any], fail: Callable[[], None], *, after: bool
+    ) -> None:
+        self.function, self.fail, self.after, self.calls = function, fail, after, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -35,7 +73,8 @@ class Once:
             return self.function(*args, **kwargs)
         if self.after:
             self.function(*args, **kwargs)
-        raise self.error
+        self.fail()
+        raise AssertionError("it did not fail")
 
 
 #: Where a run can fail, by backend: module and name.
@@ -62,13 +101,14 @@ def test_the_next_run_works(
         target: Any = __import__(owner.rsplit(".", 1)[0], fromlist=["x"])
         last = owner.rsplit(".", 1)[1]
         target = getattr(target, last, None) or __import__(owner, fromlist=["x"])
-        once = Once(getattr(target, name), ERRORS[error], after=after)
-        replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)  # noqa: PLW0108 (bound to self)
-        with monkeypatch.context() as patched:
+        interpreter.set_tensor(0, child.X)
+        with monkeypatch.context() as patched, ending(error) as fail:
+            once = Once(getattr(target, name), fail, after=after)
+            replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)  # noqa: PLW0108 (bound to self)
             patched.setattr(target, name, replaced)
-            interpreter.set_tensor(0, child.X)
-            with pytest.raises(type(ERRORS[error])):
+            with pytest.raises(ERRORS[error]) as caught:
                 interpreter.invoke()
+            assert type(caught.value) is ERRORS[error]
             output = interpreter.get_output_details()[0]["index"]
             with pytest.raises(StateError, match="has no results"):
                 interpreter.get_tensor(output)
@@ -92,11 +132,11 @@ def test_a_failure_of_loading_is_told_and_tried_again(
     kind: Any = type(interpreter._main._memory.session.steps[0].recording)
     assert not issubclass(kind, BaseRecording)  # as a third party's
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "run", Once(kind.run, DeviceError("no"), after=False))
+        patched.setattr(kind, "run", Once(kind.run, failing("no"), after=False))
         with pytest.raises(DeviceError, match="no"):
             interpreter.invoke()
     with monkeypatch.context() as patched:
-        patched.setattr(type(delegate.device), "load", Once(None, DeviceError("lost"), after=False))
+        patched.setattr(type(delegate.device), "load", Once(None, failing("lost"), after=False))
         with pytest.raises(DeviceError, match="lost"):
             interpreter.invoke()
     child.check(interpreter)

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import wgpu
+from tflgpu.blame import of_signal
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.kernel.subgroup import LARGEST
@@ -64,6 +65,8 @@ def find_adapters() -> tuple[tuple[Found, ...], str]:
         with _runtime_folder():
             listed = list(wgpu.gpu.enumerate_adapters_sync())
     except Exception as error:  # noqa: BLE001  (a probe reports whatever went wrong)
+        if of_signal(error):
+            raise
         return (), f"wgpu cannot list adapters: {error}"
     handles = unique(listed)
     if handles:

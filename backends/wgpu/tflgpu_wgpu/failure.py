@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import wgpu
+from tflgpu.blame import of_signal
 from tflgpu.errors import DeviceError
 
 
@@ -20,7 +21,7 @@ def device_errors(what: str) -> Iterator[None]:
             "precision F16"
         ) from error
     except (wgpu.GPUError, RuntimeError, ValueError) as error:
-        if isinstance(error, DeviceError):
+        if isinstance(error, DeviceError) or of_signal(error):
             raise
         raise DeviceError(f"{what}: {error}") from error
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import wgpu
+from tflgpu.blame import of_signal
 from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.parallel import in_parallel
@@ -101,6 +102,8 @@ class Compiler:
                 compute={"module": module, "entry_point": ENTRY_POINT},
             )
         except (wgpu.GPUError, RuntimeError) as error:
+            if of_signal(error):
+                raise
             raise CompileError(
                 f"wgpu refused kernel {job.name}\n--- log\n{error}\n--- source\n{job.source}"
             ) from error
