@@ -197,9 +197,7 @@ def test_a_time_limit_is_no_fault_of_what_it_ends(
         monkeypatch.setattr("tflgpu.passes.fold_constants.builtin_ops", lambda: ops)
         if where != "reference":
             delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
-            interpreter = tflgpu.Interpreter(
-                model_content=model, experimental_delegates=[delegate]
-            )
+            interpreter = tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate])
             with pytest.raises(_Late):
                 interpreter.allocate_tensors()
         else:

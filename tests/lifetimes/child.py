@@ -5,6 +5,7 @@ Each prints lines of JSON for the test to look at. Everything here must end by i
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -220,8 +221,81 @@ def interrupted(action: Callable[[], object], after: float) -> BaseException | N
     return None
 
 
+def closing(backend: str) -> None:
+    """What is closed or dropped while it is in use."""
+    close_beside_a_run(backend)
+    drop_in_flight(backend)
+
+
+def close_beside_a_run(backend: str) -> None:
+    """Interpreters and delegates are closed while another thread runs a model: what each of the
+    threads is told. Nothing may crash or wait for ever."""
+    for which in ("interpreter", "delegate"):
+        told: set[str] = set()
+        for _ in range(2):
+            delegate, interpreter = opened(backend, 2)
+            running, stop = threading.Event(), threading.Event()
+
+            def run(
+                interpreter: Any = interpreter, running: Any = running, told: Any = told,
+                stop: Any = stop,
+            ) -> None:  # fmt: skip
+                try:
+                    while not stop.is_set():
+                        interpreter.invoke()
+                        running.set()
+                except Exception as error:  # noqa: BLE001
+                    told.add(f"{type(error).__name__}: {error}")
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            running.wait(PATIENCE)
+            first = interpreter if which == "interpreter" else delegate
+            for _ in range(20):  # an interpreter refuses where the other thread is in it
+                try:
+                    first.close()
+                    break
+                except tflgpu.errors.StateError as error:
+                    told.add(f"close: {error}")
+                    time.sleep(0.001)
+            if which == "interpreter":
+                stop.set()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+            for each in (interpreter, delegate, delegate, interpreter):
+                each.close()
+        say(pattern=f"close {which}", told=sorted(told))
+
+
+def drop_in_flight(backend: str) -> None:
+    """Recordings that were interrupted and are dropped, not closed, while their run goes on."""
+    from tflgpu.plugins import registry
+
+    device = registry().open_device(backend, 0, tflgpu.DelegateOptions())
+    groups, seconds = 4, 0.0
+    while seconds < 0.1 and groups < 4096:
+        groups *= 4
+        recording = device.load(slow_plan(device, groups))
+        seconds = _seconds(recording.run)
+        recording.close()
+    signal.signal(signal.SIGINT, raiser(KeyboardInterrupt))
+    came = 0
+    for _ in range(3):
+        recording = device.load(slow_plan(device, groups, 2))
+        came += interrupted(recording.run, seconds / 4) is not None
+        del recording
+        gc.collect()
+        again = device.load(slow_plan(device, 4))
+        again.run()
+        again.close()
+    device.close()
+    device.close()
+    say(pattern="drop", came=came)
+
+
 def signals(backend: str) -> None:
     """In runs, while models are prepared, and in a run of seconds."""
+    closing(backend)
     signal_in_runs(backend)
     signals_while_compiling(backend)
     signal_in_a_long_run(backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -85,6 +86,37 @@ PLACES = {
 }  # fmt: skip
 
 
+#: What preparing a model does, by backend: allocating, reading back or binding, and loading.
+LOADING = {
+    "opencl": [("tflgpu_opencl.memory.Memory", "_buffer"), ("tflgpu_opencl.device", "finish"),
+               ("tflgpu_opencl.device.OpenCLDevice", "load")],
+    "vulkan": [("tflgpu_vulkan.blocks.Block", "_allocate"), ("tflgpu_vulkan.recording", "record"),
+               ("tflgpu_vulkan.device.VulkanDevice", "load")],
+    "wgpu": [("tflgpu_wgpu.memory.Memory", "buffer"), ("tflgpu_wgpu.recording", "Download"),
+             ("tflgpu_wgpu.device.WgpuDevice", "load")],
+}  # fmt: skip
+
+
+def found(place: tuple[str, str]) -> tuple[Any, str]:
+    """A module or a class, and the name of what is in it."""
+    owner, name = place
+    before, last = owner.rsplit(".", 1)
+    try:
+        return importlib.import_module(owner), name
+    except ModuleNotFoundError:
+        return getattr(importlib.import_module(before), last), name
+
+
+def fail_once(
+    patched: pytest.MonkeyPatch, target: Any, name: str, fail: Callable[[], None], *, after: bool
+) -> Once:
+    """Let something fail the first time."""
+    once = Once(getattr(target, name), fail, after=after)
+    bound = not isinstance(target, type(sys))  # a function is given what it is a method of
+    patched.setattr(target, name, (lambda *a, **k: once(*a, **k)) if bound else once)  # noqa: PLW0108
+    return once
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("error", ERRORS)
@@ -97,15 +129,10 @@ def test_the_next_run_works(
     delegate, interpreter = child.opened(backend)
     with delegate, interpreter:
         child.check(interpreter)
-        owner, name = PLACES[backend][place]
-        target: Any = __import__(owner.rsplit(".", 1)[0], fromlist=["x"])
-        last = owner.rsplit(".", 1)[1]
-        target = getattr(target, last, None) or __import__(owner, fromlist=["x"])
+        target, name = found(PLACES[backend][place])
         interpreter.set_tensor(0, child.X)
         with monkeypatch.context() as patched, ending(error) as fail:
-            once = Once(getattr(target, name), fail, after=after)
-            replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)  # noqa: PLW0108 (bound to self)
-            patched.setattr(target, name, replaced)
+            fail_once(patched, target, name, fail, after=after)
             with pytest.raises(ERRORS[error]) as caught:
                 interpreter.invoke()
             assert type(caught.value) is ERRORS[error]
@@ -140,3 +167,41 @@ def test_a_failure_of_loading_is_told_and_tried_again(
         with pytest.raises(DeviceError, match="lost"):
             interpreter.invoke()
     child.check(interpreter)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["memory", "binding", "load"])
+@pytest.mark.parametrize("error", ["driver", "ctrl-c", "handler"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_preparing_works_after_it_failed(
+    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """At first, and again where it takes the place of a run that failed."""
+    import tflgpu
+
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
+        interpreter = tflgpu.Interpreter(
+            model_content=child.model(), experimental_delegates=[delegate]
+        )
+        target, name = found(LOADING[backend][place])
+
+        def fails(action: Callable[[], object]) -> None:
+            with monkeypatch.context() as patched, ending(error) as fail:
+                once = fail_once(patched, target, name, fail, after=after)
+                with pytest.raises(ERRORS[error]) as caught:
+                    action()
+                assert type(caught.value) is ERRORS[error]
+                assert once.calls == 1
+
+        fails(interpreter.allocate_tensors)
+        interpreter.allocate_tensors()
+        child.check(interpreter)
+        with monkeypatch.context() as patched:
+            fail_once(patched, *found(PLACES[backend][0]), failing("gone"), after=False)
+            with pytest.raises(DeviceError, match="gone"):
+                interpreter.invoke()
+        fails(interpreter.invoke)
+        child.check(interpreter)
+        interpreter.close()

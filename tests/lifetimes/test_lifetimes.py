@@ -61,9 +61,16 @@ def test_forks(ran: Any) -> None:
     assert said["threads"]["ends"] == [3, 3, 3]
 
 
-def test_signals(ran: Any) -> None:
-    """In short runs, while models are prepared, and in a run of seconds."""
+def test_signals_and_closing(ran: Any) -> None:
+    """What is closed or dropped in use; signals in short runs, while models are prepared, and in
+    a run of seconds."""
     said = {line.pop("pattern"): line for line in ran("signals")}
+    for which in ("interpreter", "delegate"):
+        told = said[f"close {which}"]["told"]
+        assert told, which
+        for text in told:  # whoever comes too late is told what was closed, or who uses it
+            assert "closed" in text or "another thread is using" in text, told
+    assert said["drop"]["came"]
     assert said["runs"]["came"] >= said["runs"]["turns"] * 0.7
     assert said["compiling"]["came"] >= said["compiling"]["turns"] * 0.25
     long = said["long"]
