@@ -111,6 +111,6 @@ def _codes_of_handlers() -> set[Any]:
         while isinstance(handler, functools.partial):
             handler = handler.func
         if not hasattr(handler, "__code__"):
-            handler = getattr(type(handler), "__call__", None)
+            handler = getattr(type(handler), "__call__", None)  # noqa: B004 (it is not asked whether)
         codes.add(getattr(handler, "__code__", None))
     return codes

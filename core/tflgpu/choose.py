@@ -219,7 +219,7 @@ def _by_speed(
     for candidate in tier:
         try:
             seconds = _measure(registry, options, candidate.info)
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, there are others)
+        except Exception as error:
             if of_signal(error):
                 raise
             failed.append(candidate)

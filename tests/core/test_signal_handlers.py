@@ -27,7 +27,7 @@ class _Server:
         raise SystemExit(3)
 
     @staticmethod
-    def static(number: int, frame: Any) -> None:
+    def static(number: int, frame: Any) -> None:  # noqa: ARG004
         raise SystemExit(3)
 
 
