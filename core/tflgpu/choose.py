@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from tflgpu.blame import of_signal
 from tflgpu.compat import remembered
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.compat.measure import measure
@@ -218,7 +219,9 @@ def _by_speed(
     for candidate in tier:
         try:
             seconds = _measure(registry, options, candidate.info)
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, there are others)
+        except Exception as error:
+            if of_signal(error):
+                raise
             failed.append(candidate)
             reasons.append(f"{candidate.label}: tried last, it failed the test plan: {error}")
             continue

@@ -5,6 +5,7 @@ Each prints lines of JSON for the test to look at. Everything here must end by i
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -24,8 +25,10 @@ FACTORS = np.array([1, -2, 3], np.float32)
 X = np.array([[0.5, 1, -0.25]], np.float32)
 #: Seconds after which a forked child counts as hanging.
 PATIENCE = 20
-#: Seconds that a long kernel runs.
-_LONG = 4.0
+#: Seconds that a long run takes, and after which a signal comes.
+_LONG, SENT = 2.5, 0.3
+#: How many times each a run and the preparation of a model are interrupted.
+_RUNS, _COMPILES = 14, 12
 
 
 def say(**facts: Any) -> None:
@@ -184,7 +187,7 @@ def forks(backend: str) -> None:
     check(interpreter2)
     interpreter2.close()
     delegate2.close()
-    say(pattern="parent", status=0)
+    say(pattern="parent", device=device.info.name)
 
 
 # Signals
@@ -218,15 +221,95 @@ def interrupted(action: Callable[[], object], after: float) -> BaseException | N
     return None
 
 
+def closing(backend: str) -> None:
+    """What is closed or dropped while it is in use."""
+    close_beside_a_run(backend)
+    drop_in_flight(backend)
+
+
+def close_beside_a_run(backend: str) -> None:
+    """Interpreters and delegates are closed while another thread runs a model: what each of the
+    threads is told. Nothing may crash or wait for ever."""
+    for which in ("interpreter", "delegate"):
+        told: set[str] = set()
+        for _ in range(2):
+            delegate, interpreter = opened(backend, 2)
+            running, stop = threading.Event(), threading.Event()
+
+            def run(
+                interpreter: Any = interpreter, running: Any = running, told: Any = told,
+                stop: Any = stop,
+            ) -> None:  # fmt: skip
+                try:
+                    while not stop.is_set():
+                        interpreter.invoke()
+                        running.set()
+                except Exception as error:  # noqa: BLE001
+                    told.add(f"{type(error).__name__}: {error}")
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            running.wait(PATIENCE)
+            first = interpreter if which == "interpreter" else delegate
+            for _ in range(20):  # an interpreter refuses where the other thread is in it
+                try:
+                    first.close()
+                    break
+                except tflgpu.errors.StateError as error:
+                    told.add(f"close: {error}")
+                    time.sleep(0.001)
+            if which == "interpreter":
+                stop.set()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+            for each in (interpreter, delegate, delegate, interpreter):
+                each.close()
+        say(pattern=f"close {which}", told=sorted(told))
+
+
+def drop_in_flight(backend: str) -> None:
+    """Recordings that were interrupted and are dropped, not closed, while their run goes on."""
+    from tflgpu.plugins import registry
+
+    device = registry().open_device(backend, 0, tflgpu.DelegateOptions())
+    groups, seconds = 4, 0.0
+    while seconds < 0.1 and groups < 4096:
+        groups *= 4
+        recording = device.load(slow_plan(device, groups))
+        seconds = _seconds(recording.run)
+        recording.close()
+    signal.signal(signal.SIGINT, raiser(KeyboardInterrupt))
+    came = 0
+    for _ in range(3):
+        recording = device.load(slow_plan(device, groups, 2))
+        came += interrupted(recording.run, seconds / 4) is not None
+        del recording
+        gc.collect()
+        again = device.load(slow_plan(device, 4))
+        again.run()
+        again.close()
+    device.close()
+    device.close()
+    say(pattern="drop", came=came)
+
+
 def signals(backend: str) -> None:
-    """Twenty signals at random times in invoke, and the right result after each of them."""
-    layers = 6
+    """In runs, while models are prepared, and in a run of seconds."""
+    closing(backend)
+    signal_in_runs(backend)
+    signals_while_compiling(backend)
+    signal_in_a_long_run(backend)
+
+
+def signal_in_runs(backend: str) -> None:
+    """Signals at random times in invoke, and the right result after each of them."""
+    layers = 4
     delegate, interpreter = opened(backend, layers)
     check(interpreter, layers)
     took = min(_seconds(interpreter.invoke) for _ in range(5))
     rng = random.Random(7)
     came = 0
-    for turn in range(20):
+    for turn in range(_RUNS):
         signal.signal(signal.SIGINT, raiser(Stop if turn % 4 == 3 else KeyboardInterrupt))
         end = time.monotonic() + 30
 
@@ -238,14 +321,13 @@ def signals(backend: str) -> None:
         error = interrupted(some_runs, rng.uniform(0, 8 * took))
         came += error is not None
         check(interpreter, layers, turn)
-    say(came=came)
     interpreter.close()
     delegate.close()
-    say(closed=True)
+    say(pattern="runs", came=came, turns=_RUNS)
 
 
-def compiles(backend: str) -> None:
-    """Twenty signals at random times while a model is being prepared, which works right after."""
+def signals_while_compiling(backend: str) -> None:
+    """Signals at random times while a model is being prepared, which works right after."""
     delegate = tflgpu.GpuDelegate(backend=backend, allow_fallback=False)
     start = time.perf_counter()
     first = tflgpu.Interpreter(model_content=model(6), experimental_delegates=[delegate])
@@ -254,7 +336,7 @@ def compiles(backend: str) -> None:
     rng = random.Random(11)
     signal.signal(signal.SIGINT, raiser(KeyboardInterrupt))
     came = 0
-    for turn in range(20):
+    for turn in range(_COMPILES):
         # Other layers are other plans, and most of their kernels are in no cache.
         layers = 1 + turn % 5
         interpreter = tflgpu.Interpreter(
@@ -265,8 +347,9 @@ def compiles(backend: str) -> None:
         check(interpreter, layers)
         interpreter.close()
     check(first, 6)
+    first.close()
     delegate.close()
-    say(came=came)
+    say(pattern="compiling", came=came, turns=_COMPILES)
 
 
 def _seconds(action: Callable[[], object]) -> float:
@@ -275,21 +358,21 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def long_run(backend: str) -> None:
-    """Ctrl-C while a kernel runs for seconds: how soon it surfaces."""
+def signal_in_a_long_run(backend: str) -> None:
+    """Ctrl-C in a run of seconds, sized by measuring: how soon it surfaces."""
     from tflgpu.plugins import registry
 
     device = registry().open_device(backend, 0, tflgpu.DelegateOptions())
-    # Long enough that a wait which cannot be interrupted is told from one that can.
-    groups, seconds = 2, 0.0
-    while seconds < _LONG / 8 and groups < 8192:
-        groups *= 8
+    # Long enough that a wait which cannot be interrupted is told from one that can. More
+    # workgroups first, which a GPU runs at once; then more dispatches, which it does not.
+    groups, seconds = 4, 0.0
+    while seconds < _LONG / 16 and groups < 4096:
+        groups *= 4
         recording = device.load(slow_plan(device, groups))
-        recording.run()
         seconds = _seconds(recording.run)
         recording.close()
-    groups = min(int(groups * _LONG / seconds) + 1, 65535)
-    recording = device.load(slow_plan(device, groups))
+    times = min(int(_LONG / seconds) + 1, 4000)
+    recording = device.load(slow_plan(device, groups, times))
     signal.signal(signal.SIGINT, raiser(KeyboardInterrupt))
     sent: list[float] = []
 
@@ -297,21 +380,26 @@ def long_run(backend: str) -> None:
         sent.append(time.perf_counter())
         os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(0.5, send)
-    timer.start()
+    timer = threading.Timer(SENT, send)
     start = time.perf_counter()
+    said: dict[str, Any] = {}
     try:
+        timer.start()
         recording.run()
-        say(error="none", seconds=time.perf_counter() - start)
+        said["seconds"] = time.perf_counter() - start  # over before the signal came
+        timer.join()
+        time.sleep(0.1)  # where it is handled, at the latest
+        said["error"] = "none"
     except KeyboardInterrupt:
-        say(error="KeyboardInterrupt", late=time.perf_counter() - sent[0])
+        said.update(error="KeyboardInterrupt", late=time.perf_counter() - sent[0])
     recording.close()
     device.close()
-    say(closed=True, seconds=time.perf_counter() - start)
+    whole = time.perf_counter() - start
+    say(pattern="long", **{"seconds": whole, **said}, groups=groups, times=times)
 
 
-def slow_plan(device: Any, groups: int) -> Any:
-    """A long chain of dependent steps for each of ``groups`` workgroups."""
+def slow_plan(device: Any, groups: int, times: int = 1) -> Any:
+    """A long chain of dependent steps for each of ``groups`` workgroups, ``times`` over."""
     import attrs
     from tflgpu.conformance.plans import io, plan
     from tflgpu.kernel.builder import Builder
@@ -326,7 +414,7 @@ def slow_plan(device: Any, groups: int) -> Any:
         k.set(total, k.call("sin", total) + 1.0)
     k.store(dst, k.group_id(0), total)
     slow = PlannedDispatch(k.build(), (groups, 1, 1), (InputRef(0), OutputRef(0)), "slow")
-    made = plan([slow], [io("x", (1,))], [io("y", (groups,))])
+    made = plan([slow] * times, [io("x", (1,))], [io("y", (groups,))])
     return attrs.evolve(made, alignment=device.alignment)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +20,53 @@ sys.path.insert(0, str(Path(__file__).parent))
 import child
 
 BACKENDS = ("opencl", "vulkan", "wgpu")
-ERRORS = {
-    "driver": DeviceError("the driver refused it once"),
-    "signal": KeyboardInterrupt(),
-    "handler": ZeroDivisionError("a handler's"),
+USED = getattr(signal, "SIGUSR1", signal.SIGTERM)
+
+
+def _raise(kind: type[BaseException], number: int, frame: Any) -> None:
+    raise kind("a handler's")
+
+
+#: What ends a run: an error of the driver's, or what a signal's handler raises meanwhile.
+ERRORS: dict[str, type[BaseException]] = {
+    "driver": DeviceError,
+    "ctrl-c": KeyboardInterrupt,
+    "terminate": SystemExit,
+    "handler": ZeroDivisionError,
+    "time limit": ValueError,  # as drivers' packages raise, too
 }
 
 
-class Once:
-    """Raises at the first call, before or after what it stands for."""
+@contextmanager
+def ending(error: str) -> Iterator[Callable[[], None]]:
+    """A function that lets a run end so."""
 
-    def __init__(self, function: Callable[..., Any], error: BaseException, *, after: bool) -> None:
-        self.function, self.error, self.after, self.calls = function, error, after, 0
+    if error == "driver":
+        yield failing("the driver refused it once")
+        return
+    before = signal.signal(USED, functools.partial(_raise, ERRORS[error]))
+    try:
+        yield lambda: signal.raise_signal(USED)
+    finally:
+        signal.signal(USED, before)
+
+
+def failing(text: str) -> Callable[[], None]:
+    """A driver that refuses."""
+
+    def fail() -> None:
+        raise DeviceError(text)
+
+    return fail
+
+
+class Once:
+    """Fails at the first call, before or after what it stands for."""
+
+    def __init__(
+        self, function: Callable[..., Any], fail: Callable[[], None], *, after: bool
+    ) -> None:
+        self.function, self.fail, self.after, self.calls = function, fail, after, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -35,7 +74,8 @@ class Once:
             return self.function(*args, **kwargs)
         if self.after:
             self.function(*args, **kwargs)
-        raise self.error
+        self.fail()
+        raise AssertionError("it did not fail")
 
 
 #: Where a run can fail, by backend: module and name.
@@ -44,6 +84,37 @@ PLACES = {
     "vulkan": [("tflgpu_vulkan.context.Context", "submit"), ("tflgpu_vulkan.context.Context", "_wait")],
     "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "wait")],
 }  # fmt: skip
+
+
+#: What preparing a model does, by backend: allocating, reading back or binding, and loading.
+LOADING = {
+    "opencl": [("tflgpu_opencl.memory.Memory", "_buffer"), ("tflgpu_opencl.device", "finish"),
+               ("tflgpu_opencl.device.OpenCLDevice", "load")],
+    "vulkan": [("tflgpu_vulkan.blocks.Block", "_allocate"), ("tflgpu_vulkan.recording", "record"),
+               ("tflgpu_vulkan.device.VulkanDevice", "load")],
+    "wgpu": [("tflgpu_wgpu.memory.Memory", "buffer"), ("tflgpu_wgpu.recording", "Download"),
+             ("tflgpu_wgpu.device.WgpuDevice", "load")],
+}  # fmt: skip
+
+
+def found(place: tuple[str, str]) -> tuple[Any, str]:
+    """A module or a class, and the name of what is in it."""
+    owner, name = place
+    before, last = owner.rsplit(".", 1)
+    try:
+        return importlib.import_module(owner), name
+    except ModuleNotFoundError:
+        return getattr(importlib.import_module(before), last), name
+
+
+def fail_once(
+    patched: pytest.MonkeyPatch, target: Any, name: str, fail: Callable[[], None], *, after: bool
+) -> Once:
+    """Let something fail the first time."""
+    once = Once(getattr(target, name), fail, after=after)
+    bound = not isinstance(target, type(sys))  # a function is given what it is a method of
+    patched.setattr(target, name, (lambda *a, **k: once(*a, **k)) if bound else once)  # noqa: PLW0108
+    return once
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -58,17 +129,13 @@ def test_the_next_run_works(
     delegate, interpreter = child.opened(backend)
     with delegate, interpreter:
         child.check(interpreter)
-        owner, name = PLACES[backend][place]
-        target: Any = __import__(owner.rsplit(".", 1)[0], fromlist=["x"])
-        last = owner.rsplit(".", 1)[1]
-        target = getattr(target, last, None) or __import__(owner, fromlist=["x"])
-        once = Once(getattr(target, name), ERRORS[error], after=after)
-        replaced: Any = once if target.__class__ is type(sys) else lambda *a, **k: once(*a, **k)  # noqa: PLW0108 (bound to self)
-        with monkeypatch.context() as patched:
-            patched.setattr(target, name, replaced)
-            interpreter.set_tensor(0, child.X)
-            with pytest.raises(type(ERRORS[error])):
+        target, name = found(PLACES[backend][place])
+        interpreter.set_tensor(0, child.X)
+        with monkeypatch.context() as patched, ending(error) as fail:
+            fail_once(patched, target, name, fail, after=after)
+            with pytest.raises(ERRORS[error]) as caught:
                 interpreter.invoke()
+            assert type(caught.value) is ERRORS[error]
             output = interpreter.get_output_details()[0]["index"]
             with pytest.raises(StateError, match="has no results"):
                 interpreter.get_tensor(output)
@@ -92,11 +159,49 @@ def test_a_failure_of_loading_is_told_and_tried_again(
     kind: Any = type(interpreter._main._memory.session.steps[0].recording)
     assert not issubclass(kind, BaseRecording)  # as a third party's
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "run", Once(kind.run, DeviceError("no"), after=False))
+        patched.setattr(kind, "run", Once(kind.run, failing("no"), after=False))
         with pytest.raises(DeviceError, match="no"):
             interpreter.invoke()
     with monkeypatch.context() as patched:
-        patched.setattr(type(delegate.device), "load", Once(None, DeviceError("lost"), after=False))
+        patched.setattr(type(delegate.device), "load", Once(None, failing("lost"), after=False))
         with pytest.raises(DeviceError, match="lost"):
             interpreter.invoke()
     child.check(interpreter)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["memory", "binding", "load"])
+@pytest.mark.parametrize("error", ["driver", "ctrl-c", "handler"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_preparing_works_after_it_failed(
+    backend: str, error: str, place: int, after: bool, require_backend: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """At first, and again where it takes the place of a run that failed."""
+    import tflgpu
+
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
+        interpreter = tflgpu.Interpreter(
+            model_content=child.model(), experimental_delegates=[delegate]
+        )
+        target, name = found(LOADING[backend][place])
+
+        def fails(action: Callable[[], object]) -> None:
+            with monkeypatch.context() as patched, ending(error) as fail:
+                once = fail_once(patched, target, name, fail, after=after)
+                with pytest.raises(ERRORS[error]) as caught:
+                    action()
+                assert type(caught.value) is ERRORS[error]
+                assert once.calls == 1
+
+        fails(interpreter.allocate_tensors)
+        interpreter.allocate_tensors()
+        child.check(interpreter)
+        with monkeypatch.context() as patched:
+            fail_once(patched, *found(PLACES[backend][0]), failing("gone"), after=False)
+            with pytest.raises(DeviceError, match="gone"):
+                interpreter.invoke()
+        fails(interpreter.invoke)
+        child.check(interpreter)
+        interpreter.close()

@@ -15,6 +15,7 @@ from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
 from tflgpu.kernel.subgroup import LARGEST
 from tflgpu.runtime.parallel import aside
 from tflgpu.runtime.protocols import DeviceInfo, Probe
+from tflgpu.runtime.waiting import of_signal
 
 NAME = "wgpu"
 #: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is
@@ -63,7 +64,9 @@ def find_adapters() -> tuple[tuple[Found, ...], str]:
         _leave_out_opengl()
         with _runtime_folder():
             listed = list(wgpu.gpu.enumerate_adapters_sync())
-    except Exception as error:  # noqa: BLE001  (a probe reports whatever went wrong)
+    except Exception as error:
+        if of_signal(error):
+            raise
         return (), f"wgpu cannot list adapters: {error}"
     handles = unique(listed)
     if handles:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import wgpu
 from tflgpu.errors import DeviceError
+from tflgpu.runtime.waiting import of_signal
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def device_errors(what: str) -> Iterator[None]:
             "precision F16"
         ) from error
     except (wgpu.GPUError, RuntimeError, ValueError) as error:
-        if isinstance(error, DeviceError):
+        if isinstance(error, DeviceError) or of_signal(error):
             raise
         raise DeviceError(f"{what}: {error}") from error
 

@@ -240,4 +240,6 @@ class Download:
 
 def wait_idle(device: Any) -> None:
     """Return when a device (wgpu-native's) has done everything that was submitted."""
-    wait_until(lambda: bool(lib.wgpuDevicePoll(device, False, ffi.NULL)))
+    # The header has a number of four bytes, but the function gives a bool of Rust: one byte, and
+    # whatever was in the other three.
+    wait_until(lambda: bool(lib.wgpuDevicePoll(device, False, ffi.NULL) & 0xFF))

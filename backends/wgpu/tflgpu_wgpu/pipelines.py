@@ -11,6 +11,7 @@ import wgpu
 from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.parallel import in_parallel
+from tflgpu.runtime.waiting import of_signal
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
 from tflgpu_wgpu.native import shader_module
@@ -101,6 +102,8 @@ class Compiler:
                 compute={"module": module, "entry_point": ENTRY_POINT},
             )
         except (wgpu.GPUError, RuntimeError) as error:
+            if of_signal(error):
+                raise
             raise CompileError(
                 f"wgpu refused kernel {job.name}\n--- log\n{error}\n--- source\n{job.source}"
             ) from error

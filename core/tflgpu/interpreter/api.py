@@ -38,7 +38,13 @@ class OpResolverType(enum.Enum):
 
 
 class _Busy(Holder):
-    """Lets one thread at a time in and refuses the others; the same thread may nest."""
+    """Lets one thread at a time in and refuses the others; the same thread may nest.
+
+    Python may handle a signal between two steps of these methods. Where its handler raises just
+    then, in the few of them around a call, the thread counts as inside from then on: it goes on
+    as before, and others are refused for good. Only code that is one step for Python could
+    close that gap, and locks, which have it, wait where this refuses.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, Refused, attempt, describe, shown
+from tflgpu.blame import Failed, Refused, attempt, describe, of_signal, shown
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
@@ -31,6 +31,8 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            if of_signal(error):
+                raise
             if name in ("parse", "infer") and isinstance(error, (ModelError, UnsupportedError)):
                 raise
             if name == "generate" and not isinstance(error, (Exception, SystemExit)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tflgpu.blame import of_signal
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
@@ -54,7 +55,9 @@ def _evaluate(node: Node, definition: OpDef) -> list[Array] | None:
     try:
         with np.errstate(all="ignore"):
             results = definition.reference(node.attrs, [_contents(v) for v in node.inputs])
-    except (TflgpuError, ArithmeticError, ValueError, TypeError, LookupError, MemoryError):
+    except (TflgpuError, ArithmeticError, ValueError, TypeError, LookupError, MemoryError) as error:
+        if of_signal(error):
+            raise
         return None  # what is wrong with it is said when it runs
     for value, result in zip(node.outputs, results, strict=True):
         if result.shape != value.shape or DType.from_numpy(result.dtype) is not value.dtype:

@@ -179,6 +179,10 @@ class Recording(Protocol):
     at the same address, until `close`; outputs are overwritten by the next `run`, inputs are
     left alone. Arrays that someone still holds after `close`, of the recording or of its device,
     keep their contents and can be read and written.
+
+    A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an
+    exception goes through as it is. After a `run` that ended so, or in an error, the recording is
+    not run again: it is closed, which waits for what is still on the device, and another is loaded.
     """
 
     @property

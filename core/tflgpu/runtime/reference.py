@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from tflgpu.blame import of_signal
 from tflgpu.errors import DeviceError, PluginError, StateError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
@@ -125,6 +126,8 @@ class ReferenceRecording:
         except TflgpuError:
             raise
         except (ValueError, TypeError, IndexError, MemoryError, FloatingPointError) as error:
+            if of_signal(error):
+                raise
             raise DeviceError(f"{node.label} failed on the CPU: {error}") from error
         problem = wrong_results(call.op, results, call.specs)
         if problem is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tflgpu.blame import of_signal
 from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
@@ -176,6 +177,8 @@ class _Building:
                 )
             raise ModelError(f"{where}: {error}{_operands(node)}") from error
         except _FAILURES as error:
+            if of_signal(error):
+                raise
             raise ModelError(
                 f"{where}: {type(error).__name__}: {error}{_operands(node)}"
             ) from error
@@ -313,6 +316,8 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
     except TflgpuError as error:
         raise ModelError(f"{where}: {error}{_operands(node)}") from error
     except _FAILURES as error:
+        if of_signal(error):
+            raise
         raise ModelError(f"{where}: {type(error).__name__}: {error}{_operands(node)}") from error
     problem = wrong_results(definition, results, [v.spec for v in node.outputs])
     if problem is not None:
