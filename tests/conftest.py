@@ -7,8 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tflgpu.plugins import registry
 from tflgpu.runtime.protocols import Probe
+
+# How long Hypothesis takes for an example says how busy this machine is, not what is right.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def _require_backend(name: str) -> Probe:

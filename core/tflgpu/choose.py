@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tflgpu.blame import of_signal
+from tflgpu.blame import Failed, attempt
 from tflgpu.compat import remembered
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.compat.measure import measure
@@ -217,13 +217,12 @@ def _by_speed(
     fine: list[tuple[Candidate, float]] = []
     failed: list[Candidate] = []
     for candidate in tier:
-        try:
-            seconds = _measure(registry, options, candidate.info)
-        except Exception as error:
-            if of_signal(error):
-                raise
+        # Whatever is wrong with it, there are others.
+        seconds = attempt(_measure, registry, options, candidate.info)
+        if isinstance(seconds, Failed):
             failed.append(candidate)
-            reasons.append(f"{candidate.label}: tried last, it failed the test plan: {error}")
+            why = seconds.error if isinstance(seconds.error, TflgpuError) else seconds
+            reasons.append(f"{candidate.label}: tried last, it failed the test plan: {why}")
             continue
         if seconds is None:
             reasons.append(f"{candidate.label}: runs no kernels; its tier goes by rank")

@@ -96,14 +96,14 @@ POCL = ("pthread-skylake", False)
 class Stopwatch:
     """Stands in for measuring: seconds, or what goes wrong, by "backend index"."""
 
-    seconds: dict[str, float | Exception] = attrs.field(factory=dict)
+    seconds: dict[str, float | BaseException] = attrs.field(factory=dict)
     measured: list[str] = attrs.field(factory=list)
 
     def __call__(self, device: Any) -> float:
         name = f"{device.info.backend} {device.info.index}"
         self.measured.append(name)
         result = self.seconds[name]
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return result
 
@@ -233,8 +233,11 @@ class TestTwoGpus:
             choice.reasons
         )  # fmt: skip
 
-    def test_a_crash_in_a_backend_is_a_failure_like_any(self, pick: Any, watch: Stopwatch) -> None:
-        watch.seconds = {"toy 0": ZeroDivisionError("oops"), "toy 1": 1e-3}
+    @pytest.mark.parametrize("thrown", [ZeroDivisionError("oops"), SystemExit("oops")])
+    def test_a_crash_in_a_backend_is_a_failure_like_any(
+        self, pick: Any, watch: Stopwatch, thrown: BaseException
+    ) -> None:
+        watch.seconds = {"toy 0": thrown, "toy 1": 1e-3}
         choice = pick(Backend("toy", *self.TWO))
         assert of(choice) == "toy 1"
         assert "oops" in said(choice)

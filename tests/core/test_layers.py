@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,15 @@ def test_files_are_short() -> None:
     lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in files}
     long = {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MAX_LINES}
     assert not long, f"more than {MAX_LINES} lines: {long}"
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Tests are no packages: pytest imports each file by its name alone, so the second of a name
+    is not found, or, of two helpers, the wrong one is."""
+    files = [p for p in python_files(ROOT / "tests") if not (p.parent / "__init__.py").exists()]
+    names = Counter(p.name for p in files if p.name not in ("conftest.py", "__main__.py"))
+    assert len(names) > 100
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_the_reader_of_imports_reads_them(tmp_path: Path) -> None:

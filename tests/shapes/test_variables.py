@@ -206,5 +206,5 @@ def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(subgraph, "build_graph", lambda m, i, _, r: build(m, i, ops, r))
     interpreter = Interpreter(model_content=write_model(lstm(variables=(2,))))
     interpreter.allocate_tensors()
-    with pytest.raises(TflgpuError, match=r"gave 3 arrays for 1 results and 3 state tensors"):
+    with pytest.raises(TflgpuError, match=r"gave 3 arrays, not 4: results, and then state"):
         interpreter.invoke()

@@ -85,7 +85,7 @@ def test_small_shared_tables_are_read() -> None:
 def test_shared_tables_cannot_multiply_time_or_memory(tail: bytes) -> None:
     data = _shared(1 << 15, tail)
     limits = ("more tables than a file", "many times the file's")
-    start = time.perf_counter()
+    start = time.process_time()  # whatever else uses this machine's processors
     tracemalloc.start()
     try:
         with pytest.raises(ModelError, match="|".join(limits)) as error:
@@ -95,4 +95,4 @@ def test_shared_tables_cannot_multiply_time_or_memory(tail: bytes) -> None:
         tracemalloc.stop()
     assert len(str(error.value)) < 500
     assert peak < 200 * len(data)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30

@@ -125,7 +125,7 @@ def wrong_results(op: OpDef, results: Sequence[Array], wanted: Sequence[TensorSp
     is as promised. Names the plugin where one brought the op."""
     problem = None
     if len(results) != len(wanted):
-        problem = f"{len(results)} results, not {len(wanted)}"
+        problem = f"{len(results)} arrays, not {len(wanted)}: results, and then state tensors"
     else:
         for i, (array, spec) in enumerate(zip(results, wanted, strict=True)):
             if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
