@@ -137,6 +137,7 @@ class _Building:
         self.ops = ops
         self.resized = resized
         self.stale: list[str] = []
+        self.used: set[int] = set()  # read or written so far
         given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
         self.ready = {v.id for v in graph.inputs} | given
         self.made_by = {i: op.index for op in reversed(info.operators) for i in op.outputs}
@@ -205,6 +206,7 @@ class _Building:
         if index < 0:
             return None
         value = self.graph.values[index]
+        self.used.add(index)
         if index not in self.ready:
             maker = self.made_by.get(index)
             why = (
@@ -217,12 +219,23 @@ class _Building:
 
     def _output(self, index: int, where: str) -> Value:
         value = self.graph.values[index]
-        if index in self.ready:
-            raise ModelError(
-                f"{where} writes {_name(value)}, which is an input, a constant or another "
-                "operator's result"
-            )
+        if value.is_variable and index not in self.used and value not in self.graph.inputs:
+            # Written in every run before anything reads it: it carries nothing from run to run.
+            value.is_variable = False
+        elif index in self.ready:
+            raise ModelError(f"{where} writes {_name(value)}, which is {self._is(value)}")
+        self.used.add(index)
         return value
+
+    def _is(self, value: Value) -> str:
+        """What a tensor that an operator must not write is."""
+        if value in self.graph.inputs:
+            return "an input of the model"
+        if self.info.tensors[value.id].data is not None:
+            return "a constant"
+        if value.is_variable:
+            return "a variable (a state tensor) that an earlier operator reads"
+        return f"the result of operator {self.made_by[value.id]} already"
 
     def _settle(self, value: Value, spec: TensorSpec, where: str, known: bool) -> None:
         """Give a result its inferred shape, and note where the file says otherwise; that says
