@@ -75,6 +75,7 @@ class Child:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
             cwd=_ROOT, bufsize=0, env=environment,
+            start_new_session=True,  # a Ctrl-C is for the parent, which ends what has begun
         )  # fmt: skip
         self.starts += 1
         answer, state = self._receive(300.0)
