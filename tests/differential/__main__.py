@@ -92,7 +92,8 @@ def report(summary: Mapping[str, Any], show: int = 40) -> None:
     total, seconds = summary["mutants"], summary["seconds"]
     stopped = ", ended early" if summary["stopped"] else ""
     print(f"{total} mutants in {seconds:.0f} s, {total / max(seconds, 1e-9):.1f} a second, "
-          f"slowest {summary['slowest']:.1f} s, {summary['unwritten']} not written{stopped}")  # fmt: skip
+          f"slowest {summary['slowest']:.1f} s, {summary['unwritten']} not written, "
+          f"{summary['recycled']} processes renewed for their memory{stopped}")  # fmt: skip
     reasons = {c.name: c.reason for c in CLASSES}
     for name, count in sorted(summary["classes"].items(), key=lambda item: -item[1]):
         print(f"{count:7} {name}: {reasons.get(name, 'somebody has to look')}")

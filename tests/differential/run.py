@@ -93,6 +93,7 @@ class Result:
         seconds: how long it took.
         slowest: seconds of the slowest case.
         stopped: whether it was ended before all numbers were done.
+        recycled: processes of ours that were ended between two cases, since their memory had grown.
     """
 
     classes: collections.Counter[str] = attrs.field(factory=collections.Counter)
@@ -101,6 +102,7 @@ class Result:
     seconds: float = 0.0
     slowest: float = 0.0
     stopped: bool = False
+    recycled: int = 0
 
     def add(self, number: int, recipe: Recipe, verdict: Verdict, seconds: float) -> None:
         """Count a case."""
@@ -117,6 +119,7 @@ class Result:
             "seconds": round(self.seconds, 1),
             "slowest": round(self.slowest, 1),
             "stopped": self.stopped,
+            "recycled": self.recycled,
             "classes": dict(self.classes.most_common()),
             "findings": [
                 {"kind": sign, "numbers": [n for n, _, _ in found], "recipe": str(found[0][1]),
@@ -163,6 +166,7 @@ def run(
     def work() -> None:
         try:
             with Bench(backend, device) as bench:
+                recycled = 0
                 while True:
                     with lock:
                         number = next(queue, None)
@@ -181,6 +185,8 @@ def run(
                     verdict = bench.judge(*made)
                     with lock:
                         result.add(number, recipe, verdict, time.perf_counter() - begin)
+                        result.recycled += bench.ours.recycled - recycled
+                        recycled = bench.ours.recycled
                         result.seconds = time.perf_counter() - start
                         if cases is not None and verdict.name != "equal: both run":
                             with cases.open("a") as lines:

@@ -70,6 +70,7 @@ def merged(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "unwritten": sum(s["unwritten"] for s in found),
         "seconds": max((s["seconds"] for s in found), default=0.0),
         "slowest": max((s["slowest"] for s in found), default=0.0),
+        "recycled": sum(s["recycled"] for s in found),
         "stopped": any(s["stopped"] for s in found),
         "classes": dict(classes.most_common()),
         "findings": list(kinds.values()),

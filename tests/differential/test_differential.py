@@ -195,3 +195,11 @@ def test_a_crash_of_a_child_is_an_outcome() -> None:
         assert crashed.state == "crash"
         assert crashed.error == "SIGKILL"
         assert bench.ours.ask(_relu(), Script()).accepted
+
+
+def test_memory_that_grew_in_other_cases_is_not_a_finding() -> None:
+    with Bench("cpu_ref") as bench:
+        assert bench.ours.ask(_relu(), Script()).accepted
+        bench.ours._base -= 0.75 * bench.ours._megabytes  # as if it had grown by that
+        assert bench.ours.ask(_relu(), Script()).accepted
+        assert (bench.ours.starts, bench.ours.recycled) == (2, 1)
