@@ -60,7 +60,7 @@ def _unsupported(pattern: str) -> Callable[[Fact], bool]:
 
 #: What a refusal has to name: the operator, the tensor, or the place in the file.
 _NAMES = re.compile(
-    r"operator \d+|operators: #\d+|tensor \d+|[Tt]he (in|out)put|subgraph|model of [\d,]+ bytes|#\d+ \w+:"
+    r"operator \d+|operators: #\d+|tensor \d+|[Tt]he (in|out)put|subgraph|model of [\d,]+ bytes|^[A-Z0-9_]{3,}: |#\d+ \w+:"
 )
 
 _FINE = ("ok", "refused", "skipped")
@@ -70,7 +70,7 @@ _TYPES = (
     r"Unknown index output|is_supported_type|(input|bias|filter|weight|data|lookup|output|value|positions)"
     r"(->|_)?(type|data_type)? ?(!=|==) ?|Output shape is \w+, not|type .*(!=|==)|currently only|"
     r"Only .*(type|supported)|(MEAN|SUM|REDUCE_\w+)\) failed to prepare|requires float|"
-    r"permutations array is out of bounds|not currently supported|Unknown input type: \d+, only"
+    r"permutations array is out of bounds|not currently supported|Unknown input type: \d+, only|Unknown shape output data type"
 )
 
 _EQUAL = (
@@ -149,7 +149,7 @@ _MORE = (
           "stays inside; ours without a delegate refuses too", lambda f: f.script.delegate and
           _litert_says(r"index out of bounds|indices_has_only_positive")(f)),
     Class("sizes of another rank", "as many numbers as there have to be, however they lie",
-          _litert_says(r"NumDimensions\((size|op_context->perm)\)")),
+          _litert_says(r"NumDimensions\((size|op_context->perm|op_context.(begin|end))\)")),
     Class("division by zero", "LiteRT's integer kernels end the run; ours gives what the op's "
           "reference defines", _litert_says(r"Division by 0|data\[i\] != (zero_point|0)|only defined for positive")),
     Class("a bias that is said to be absent", "-1 in place of it, as other ops have it; LiteRT's "
@@ -164,6 +164,10 @@ _MORE = (
           "of our outputs is empty", lambda f: (
               _litert_says("Invalid tensor size|Tensor data is null")(f) and f.theirs.stage == "get"
               and any(o.size == 0 for run in f.ours.outputs for o in run))),
+    Class("LiteRT's RESHAPE does not write a variable", "which then has no memory when it is read; ours "
+          "takes a variable that is written first for a plain result", lambda f: (
+              _litert_says(r"Input tensor \d+ lacks data")(f) and "RESHAPE" in f.ops
+              and f.model is not None and any(t.is_variable for t in f.model.main.tensors))),
     Class("TRANSPOSE_CONV to a shape the input does not reach", "the output shape is an operand, and "
           "what no product reaches is the bias; LiteRT asks for one shape",
           _litert_says(r"transpose_conv\.cc:\d+ computed_input_")),
@@ -205,6 +209,13 @@ _DIFFERENT = (
     Class("LiteRT leaves a fused TANH out", "its convolutions know no such activation and say "
           "nothing; rule: our references without it give what LiteRT gives",
           lambda f: _VALUES(f) and (f.litert_does("no tanh") or f.litert_does("no tanh", "saturate"))),
+    Class("LiteRT's STRIDED_SLICE with offset reads outside of the operand", "it does not cut what is "
+          "counted from begin at the end of a dimension; rule: its result is larger than ours",
+          lambda f: _differs("shape")(f) and f.ops == {"STRIDED_SLICE"} and f.model is not None
+          and any(o.fields.get("offset") for o in f.model.main.operators)
+          and f.difference is not None and f.difference.got is not None
+          and f.difference.wanted is not None
+          and f.difference.wanted.size > f.difference.got.size),
     Class("LiteRT's DEPTHWISE_CONV_2D leaves padding out", "an infinite weight times padding is NaN "
           "here and in XNNPACK, and in LiteRT's own CONV_2D; rule: our references, with padding left "
           "out, give what LiteRT gives", lambda f: _VALUES(f) and (
