@@ -1,11 +1,20 @@
-"""``python -m tests.differential --backend opencl --count 20000 --seed 0 --workers 2``"""
+"""``python -m tests.differential --backend opencl --count 20000 --processes 8 --workers 1``
+
+Exit code: 0 where every mutant has a class, 1 with findings, 2 where a process of several failed.
+Ctrl-C, SIGTERM and --seconds end a run early, with its report.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import os
+import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.differential import mutate
 from tests.differential.case import Script
@@ -13,6 +22,7 @@ from tests.differential.classes import CLASSES
 from tests.differential.kept import keep
 from tests.differential.minimise import minimise
 from tests.differential.run import Bench, Result, Verdict, run
+from tests.differential.sharing import merged, share
 
 
 def main() -> int:
@@ -24,7 +34,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--seconds", type=float, help="begin no further mutant after that")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
-    parser.add_argument("--log", type=Path, help="a file for findings, one line of JSON each")
+    parser.add_argument("--processes", type=int, default=1, help="share the numbers among so many "
+                        "processes of --workers each")  # fmt: skip
+    parser.add_argument("--log", type=Path, help="a JSON file for the counts of classes and the "
+                        "findings")  # fmt: skip
+    parser.add_argument("--cases", type=Path, help="a file for all cases that are not equal, one "
+                        "line of JSON each")  # fmt: skip
     parser.add_argument("--keep", type=Path, help="minimise findings, one of each kind, and add "
                         "them to the corpus in this folder")  # fmt: skip
     parser.add_argument("--no-real", action="store_true", help="no pieces of real models")
@@ -32,6 +47,11 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="run the mutant of this number and tell all")
     options = parser.parse_args()
     real = not options.no_real
+    logging.getLogger("tflgpu").setLevel(logging.ERROR)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT may have been inherited as ignored
+        signal.signal(number, signal.default_int_handler)
+    if options.processes > 1:
+        return shared(options)
     if real and not os.environ.get("TFLGPU_MODELS"):
         print("no pieces of real models: TFLGPU_MODELS is not set")
     if options.only is not None:
@@ -43,30 +63,44 @@ def main() -> int:
         device=options.device,
         workers=options.workers,
         real=real,
-        log=options.log,
+        cases=options.cases,
         deadline=options.seconds,
         progress=_progress if sys.stderr.isatty() else None,
     )
-    report(result, options.show)
+    report(result.summary(), options.show)
+    if options.log is not None:
+        options.log.write_text(json.dumps(result.summary(), indent=1))
     if options.keep is not None:
         _keep(result, options, real)
     return 1 if result.findings else 0
 
 
-def report(result: Result, show: int = 40) -> None:
-    """Print what came of a run."""
-    total = sum(result.classes.values())
-    print(f"{total} mutants in {result.seconds:.0f} s, "
-          f"{total / max(result.seconds, 1e-9):.1f} a second, slowest {result.slowest:.1f} s, "
-          f"{result.unwritten} not written")  # fmt: skip
+def shared(options: argparse.Namespace) -> int:
+    """Run the numbers in several processes, and report them as one run."""
+    summaries, failed = share(sys.argv[1:], options.first, options.count, options.processes)
+    total = merged(summaries)
+    report(total, options.show)
+    for text in failed:
+        print(f"a process ended without a report: {text}")
+    if options.log is not None:
+        options.log.write_text(json.dumps(total, indent=1))
+    return 2 if failed else 1 if total["findings"] else 0
+
+
+def report(summary: Mapping[str, Any], show: int = 40) -> None:
+    """Print what came of a run, from `Result.summary`."""
+    total, seconds = summary["mutants"], summary["seconds"]
+    stopped = ", ended early" if summary["stopped"] else ""
+    print(f"{total} mutants in {seconds:.0f} s, {total / max(seconds, 1e-9):.1f} a second, "
+          f"slowest {summary['slowest']:.1f} s, {summary['unwritten']} not written, "
+          f"{summary['recycled']} processes renewed for their memory{stopped}")  # fmt: skip
     reasons = {c.name: c.reason for c in CLASSES}
-    for name, count in result.classes.most_common():
+    for name, count in sorted(summary["classes"].items(), key=lambda item: -item[1]):
         print(f"{count:7} {name}: {reasons.get(name, 'somebody has to look')}")
-    kinds = sorted(result.findings.items(), key=lambda item: -len(item[1]))
-    for sign, found in kinds[:show]:
-        _number, recipe, verdict = found[0]
-        numbers = ", ".join(str(n) for n, _, _ in found[:6])
-        print(f"\n{len(found)} x {sign}\n    {numbers}: {recipe}\n    {verdict.sentence[:400]}")
+    for found in sorted(summary["findings"], key=lambda f: -len(f["numbers"]))[:show]:
+        numbers = ", ".join(map(str, found["numbers"][:6]))
+        print(f"\n{len(found['numbers'])} x {found['kind']}\n    {numbers}: {found['recipe']}\n"
+              f"    {found['sentence'][:400]}")  # fmt: skip
 
 
 def _progress(result: Result) -> None:

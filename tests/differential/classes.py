@@ -47,6 +47,22 @@ def _litert_says(pattern: str) -> Callable[[Fact], bool]:
     )
 
 
+def _unsupported(pattern: str) -> Callable[[Fact], bool]:
+    """Refused as beyond tflgpu, for such a reason, with the name of an operator of the model."""
+    compiled = re.compile(pattern)
+    return lambda f: (
+        f.ours.state == "refused"
+        and f.ours.error in ("UnsupportedError", "DynamicError")
+        and compiled.search(f.ours.message) is not None
+        and any(name in f.ours.message for name in f.ops)
+    )
+
+
+#: What a refusal has to name: the operator, the tensor, or the place in the file.
+_NAMES = re.compile(
+    r"operator \d+|operators: #\d+|tensor \d+|[Tt]he (in|out)put|subgraph|model of [\d,]+ bytes|^[A-Z0-9_]{3,}: |#\d+ \w+:"
+)
+
 _FINE = ("ok", "refused", "skipped")
 
 _TYPES = (
@@ -54,12 +70,13 @@ _TYPES = (
     r"Unknown index output|is_supported_type|(input|bias|filter|weight|data|lookup|output|value|positions)"
     r"(->|_)?(type|data_type)? ?(!=|==) ?|Output shape is \w+, not|type .*(!=|==)|currently only|"
     r"Only .*(type|supported)|(MEAN|SUM|REDUCE_\w+)\) failed to prepare|requires float|"
-    r"permutations array is out of bounds|not currently supported"
+    r"permutations array is out of bounds|not currently supported|Unknown input type: \d+, only|Unknown shape output data type"
 )
 
 _EQUAL = (
     Class("equal: both refuse", "the same answer", lambda f: (
-        f.ours.state == "refused" and f.theirs.state == "refused")),
+        f.ours.state == "refused" and f.theirs.state == "refused"
+        and _NAMES.search(f.ours.message) is not None)),
     Class("equal: both run", "the same answer, as close as rounding lets it be", lambda f: (
         f.ours.accepted and f.theirs.accepted and f.difference is None)),
     Class("too large to be compared", "inputs or outputs of millions of numbers", lambda f: (
@@ -70,12 +87,19 @@ _EQUAL = (
 
 #: LiteRT runs it, ours says no.
 _REFUSED = (
-    Class("unsupported", "well-formed, but not run here; the error says what and why", lambda f: (
-        f.ours.state == "refused" and f.ours.error in ("UnsupportedError", "DynamicError"))),
-    Class("LiteRT takes a wrong shape in the file", "it never compares what the file says of an "
-          "operator's result with what the operator makes; ours says that the file is wrong",
-          _says(r"tensor .* (has shape .*|is \w+) in the file, but the operator makes",
-                error="AllocationError")),
+    Class("unsupported: what is only known while the model runs", "sizes, axes and shapes have to be "
+          "known before: a graph has no shapes at run time", _unsupported(
+              r"must be a constant|only known while the model runs|not known before the model|"
+              r"DynamicError")),
+    Class("unsupported: a variable of another operator", "only an operator with state keeps one",
+          _unsupported(r"is a variable \(a state tensor\)|variable is several")),
+    Class("unsupported: an op, a version, options or a type", "well-formed, but not run here; the error "
+          "names operator and reason", _unsupported(
+              r"is not defined; a plugin|newer than \d+|control flow|is not supported|"
+              r"are not supported|not supported|only|cannot|needs|takes")),
+    Class("LiteRT takes a wrong type in the file", "it computes in the type of one tensor and reads "
+          "another's bytes, or leaves the result as it was; ours says that the file is wrong",
+          _says(r"tensor .* is \w+ in the file, but the operator makes", error="AllocationError")),
     Class("LiteRT takes a tensor that is written twice or before it is made",
           "what it reads there is left to chance; ours says that the graph is no graph",
           _says(r"writes tensor .* which is an input, a constant or another|makes only later")),
@@ -104,7 +128,7 @@ _REFUSED = (
     Class("LiteRT takes options that exclude each other", "what it makes of them is left to chance",
           _says(r"align_corners and half_pixel_centers exclude each other")),
     Class("LiteRT takes a zero point that the type does not have", "no stored number would stand for "
-          "0; ours says that the file is wrong", _says(r"zero point -?\d+ is outside")),
+          "0; ours says that the file is wrong", _says(r"zero point -?\d+ is (outside|not a 32-bit)")),
     Class("LiteRT takes whole numbers without a scale", "conversions then multiply by 0",
           _says(r"QUANTIZE: the [iu]\d+ operand has no scale")),
 )  # fmt: skip
@@ -125,9 +149,12 @@ _MORE = (
           "stays inside; ours without a delegate refuses too", lambda f: f.script.delegate and
           _litert_says(r"index out of bounds|indices_has_only_positive")(f)),
     Class("sizes of another rank", "as many numbers as there have to be, however they lie",
-          _litert_says(r"NumDimensions\(size\)")),
+          _litert_says(r"NumDimensions\((size|op_context->perm|op_context.(begin|end))\)")),
     Class("division by zero", "LiteRT's integer kernels end the run; ours gives what the op's "
           "reference defines", _litert_says(r"Division by 0|data\[i\] != (zero_point|0)|only defined for positive")),
+    Class("a bias that is said to be absent", "-1 in place of it, as other ops have it; LiteRT's "
+          "convolutions ask for a list without it", _litert_says(
+              r"Tensor at index 2 was optional but was expected\n.*CONV_2D\) failed")),
     Class("a bias of another rank", "as many numbers as output channels, however they lie",
           _litert_says(r"NumDimensions\(bias\)")),
     Class("ours has no such limit", "LiteRT's kernel refuses empty operands, dilations beyond 16 bits, "
@@ -137,6 +164,10 @@ _MORE = (
           "of our outputs is empty", lambda f: (
               _litert_says("Invalid tensor size|Tensor data is null")(f) and f.theirs.stage == "get"
               and any(o.size == 0 for run in f.ours.outputs for o in run))),
+    Class("LiteRT's RESHAPE does not write a variable", "which then has no memory when it is read; ours "
+          "takes a variable that is written first for a plain result", lambda f: (
+              _litert_says(r"Input tensor \d+ lacks data")(f) and "RESHAPE" in f.ops
+              and f.model is not None and any(t.is_variable for t in f.model.main.tensors))),
     Class("TRANSPOSE_CONV to a shape the input does not reach", "the output shape is an operand, and "
           "what no product reaches is the bias; LiteRT asks for one shape",
           _litert_says(r"transpose_conv\.cc:\d+ computed_input_")),
@@ -178,6 +209,20 @@ _DIFFERENT = (
     Class("LiteRT leaves a fused TANH out", "its convolutions know no such activation and say "
           "nothing; rule: our references without it give what LiteRT gives",
           lambda f: _VALUES(f) and (f.litert_does("no tanh") or f.litert_does("no tanh", "saturate"))),
+    Class("LiteRT's STRIDED_SLICE with offset reads outside of the operand", "it does not cut what is "
+          "counted from begin at the end of a dimension; rule: its result is larger than ours",
+          lambda f: _differs("shape")(f) and f.ops == {"STRIDED_SLICE"} and f.model is not None
+          and any(o.fields.get("offset") for o in f.model.main.operators)
+          and f.difference is not None and f.difference.got is not None
+          and f.difference.wanted is not None
+          and f.difference.wanted.size > f.difference.got.size),
+    Class("LiteRT's DEPTHWISE_CONV_2D leaves padding out", "an infinite weight times padding is NaN "
+          "here and in XNNPACK, and in LiteRT's own CONV_2D; rule: our references, with padding left "
+          "out, give what LiteRT gives", lambda f: _VALUES(f) and (
+              f.litert_does("pads", "saturate") or f.litert_does("pads"))),
+    Class("LiteRT's LOCAL_RESPONSE_NORMALIZATION carries its sums", "from channel to channel, so that "
+          "an infinity that has left the window leaves NaN; rule: our references, so summed, give "
+          "what LiteRT gives", lambda f: _VALUES(f) and f.litert_does("rolling")),
     Class("LiteRT's sets of kernels disagree, ours is with XNNPACK", "the same model, XNNPACK in "
           "place of the builtin kernels", lambda f: _VALUES(f) and f.agrees_with("xnnpack")),
     Class("LiteRT's sets of kernels disagree, ours is with the reference", "the same model, the "
@@ -188,14 +233,18 @@ _DIFFERENT = (
           lambda f: _VALUES(f) and f.overflows),
     Class("numbers that 8 bits do not have", "LiteRT rounds activations to 8 bits, where NaN and "
           "infinity have no number; ours computes on real numbers and may keep them",
-          lambda f: _VALUES(f) and (f.hybrid or f.quantized) and f.odd),
+          lambda f: _VALUES(f) and (f.hybrid or f.quantized) and f.odd
+          and f.ours_as_defined),
     Class("LiteRT's sums of 32 bits wrap", "a bias of 2^30 or more in a quantized product; ours "
-          "clamps, as real numbers do", lambda f: _VALUES(f) and f.quantized and f.wraps),
+          "clamps, as real numbers do", lambda f: _VALUES(f) and f.quantized and f.wraps
+          and f.ours_as_defined),
     Class("LiteRT reads a filter of another type as floats", "16-bit or whole numbers, multiplied by "
-          "floats: it looks at bytes; ours at numbers", lambda f: _VALUES(f) and f.foreign_filter),
+          "floats: it looks at bytes; ours at numbers", lambda f: _VALUES(f) and f.foreign_filter
+          and f.ours_as_defined),
     Class("LiteRT compares stored numbers of different scales", "MAXIMUM and MINIMUM of its integer "
           "kernels, and what only moves numbers, do not look at scales; ours compares and moves "
-          "what the numbers stand for", lambda f: _VALUES(f) and f.scales_differ(_MOVES)),
+          "what the numbers stand for", lambda f: _VALUES(f) and f.scales_differ(_MOVES)
+          and f.ours_as_defined),
 )  # fmt: skip
 
 CLASSES: tuple[Class, ...] = (*_EQUAL, *_REFUSED, *_MORE, *_DIFFERENT)

@@ -214,6 +214,19 @@ class Fact:
         rtol = _RTOL[self.script.precision]
         return difference(imitated, self.theirs, known, exact=False, rtol=rtol) is None
 
+    @property
+    def ours_as_defined(self) -> bool:
+        """Whether ours is what the references give on the numbers that the file's stand for: then
+        LiteRT is the one that departs from the definition."""
+        found = self._kept.get("defined")
+        if found is None:
+            found = self._kept["defined"] = self.ask("quirks:")
+        if not isinstance(found, list):
+            return False
+        rtol = _RTOL[self.script.precision]
+        defined = Outcome(state="ok", outputs=found)
+        return difference(self.ours, defined, self.moved, exact=False, rtol=rtol) is None
+
     def other(self, kernels: str) -> Outcome:
         """What another set of LiteRT's kernels makes of it."""
         if kernels not in self._kept:

@@ -27,6 +27,7 @@ class Child:
 
     Attributes:
         starts: how often it was started.
+        recycled: how often it was ended between two cases, since its memory had grown.
     """
 
     def __init__(
@@ -37,10 +38,14 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: Any = None
         self._base = self._used = 0.0
-        self.starts = 0
+        self.starts = self.recycled = 0
 
     def ask(self, content: bytes, script: Script, kernels: str = "builtin") -> Any:
         """What the server answers, or the `Outcome` of a process that did not."""
+        if self._process is not None and self._rss() > self._base + self._megabytes / 2:
+            # What drivers keep from a thousand models is not the next one's doing.
+            self.close()
+            self.recycled += 1
         if self._process is None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
@@ -75,6 +80,7 @@ class Child:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
             cwd=_ROOT, bufsize=0, env=environment,
+            start_new_session=True,  # a Ctrl-C is for the parent, which ends what has begun
         )  # fmt: skip
         self.starts += 1
         answer, state = self._receive(300.0)

@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.base import Activation
+from tflgpu.ops.products import finish
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.float_view import float_view
 from tflgpu.tflite.build import build_graph
@@ -37,7 +38,11 @@ def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[
         script: what is done with it.
         names: "saturate" for results that are clamped to the finite numbers; "no tanh" for fused
             TANH and SIGN_BIT left out; "pool" for NaN left out of MAX_POOL_2D; "order" for MAXIMUM
-            and MINIMUM whose second operand is taken where one of the two is NaN.
+            and MINIMUM whose second operand is taken where one of the two is NaN; "pads" for
+            weights of DEPTHWISE_CONV_2D that are left out where they meet padding, which
+            multiplied by infinity would be NaN; "rolling" for sums of
+            LOCAL_RESPONSE_NORMALIZATION that are carried from channel to channel, adding what
+            comes and taking away what goes, so that infinity leaves NaN behind.
     """
     try:
         model = read_model(content)
@@ -76,7 +81,12 @@ def _evaluate(graph: Graph, inputs: Mapping[int, Array], names: frozenset[str]) 
             first = a > b if node.op == "MAXIMUM" else a < b
             env[node.outputs[0].id] = np.where(first, a, b)
             continue
-        results = ops[node.op].reference(_attributes(node, names), operands)
+        if "pads" in names and node.op == "DEPTHWISE_CONV_2D":
+            results = [_skipping_pads(node, operands)]
+        elif "rolling" in names and node.op == "LOCAL_RESPONSE_NORMALIZATION":
+            results = [_rolling(node, operands)]
+        else:
+            results = ops[node.op].reference(_attributes(node, names), operands)
         for value, array in zip(node.outputs, results, strict=False):
             clamped = "saturate" in names and node.op in SATURATES and array.dtype == np.float32
             env[value.id] = np.clip(array, -_LARGEST, _LARGEST) if clamped else array
@@ -88,3 +98,41 @@ def _attributes(node: Node, names: frozenset[str]) -> Any:
     if "no tanh" in names and activation in (Activation.TANH, Activation.SIGN_BIT):
         return attrs.evolve(node.attrs, activation=Activation.NONE)
     return node.attrs
+
+
+def _skipping_pads(node: Node, operands: list[Array | None]) -> Array:
+    """A depthwise convolution one weight after another, each only where it meets the image."""
+    x, weights, bias = (*operands, None)[:3]
+    assert x is not None
+    assert weights is not None
+    reference = builtin_ops()[node.op].reference
+    plain = attrs.evolve(node.attrs, activation=Activation.NONE)
+    total: Array = np.zeros(node.outputs[0].shape, np.float32)
+    for row, column in np.ndindex(*weights.shape[1:3]):
+        one = np.zeros_like(weights, dtype=np.float32)
+        one[:, row, column] = 1
+        met = reference(plain, [np.ones_like(x), one, None])[0]
+        seen = reference(plain, [np.where(np.isfinite(x), x, 0), one, None])[0]
+        if not np.isfinite(x).all():
+            return np.full_like(total, np.nan)  # nothing is claimed for infinite images
+        total += np.where(met > 0, seen * weights[0, row, column], 0).astype(np.float32)
+    return finish(total, bias, node.attrs.activation, x)
+
+
+def _rolling(node: Node, operands: list[Array | None]) -> Array:
+    x = operands[0]
+    assert x is not None
+    a = node.attrs
+    depth = x.shape[-1]
+    wide = [(0, 0)] * (x.ndim - 1) + [(a.radius, a.radius)]
+    squares = np.pad(np.float32(a.alpha) * x * x, wide)
+    sums = np.full_like(x, a.bias)
+    for i in range(2 * a.radius + 1):
+        sums[..., 0] += squares[..., i]
+    for channel in range(1, depth):
+        sums[..., channel] = (
+            sums[..., channel - 1]
+            + squares[..., channel + 2 * a.radius]
+            - squares[..., channel - 1]
+        )
+    return x * sums ** np.float32(-a.beta)

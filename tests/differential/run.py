@@ -28,11 +28,13 @@ class Verdict:
         name: of its class; "FINDING" where it has none.
         sentence: what differs.
         signature: the sentence without its numbers.
+        answers: what both sides said, ours first, where one refused.
     """
 
     name: str
     sentence: str = ""
     signature: str = ""
+    answers: tuple[str, ...] = ()
 
     @property
     def is_finding(self) -> bool:
@@ -61,9 +63,12 @@ class Bench:
 
         fact = Fact(content, script, theirs, ours, ask)
         found = classify(fact)
+        answers = tuple(
+            f"{o.stage}: {o.error}: {o.message[:400]}" if o.error else "ran" for o in (ours, theirs)
+        )
         if found is not None:
-            return Verdict(found.name)
-        return Verdict("FINDING", sentence(fact), signature(fact))
+            return Verdict(found.name, answers=answers)
+        return Verdict("FINDING", sentence(fact), signature(fact), answers)
 
     def close(self) -> None:
         """End both processes."""
@@ -86,6 +91,9 @@ class Result:
         findings: by signature, how often, and the first one: number, recipe, verdict.
         unwritten: mutants that no file could be made of.
         seconds: how long it took.
+        slowest: seconds of the slowest case.
+        stopped: whether it was ended before all numbers were done.
+        recycled: processes of ours that were ended between two cases, since their memory had grown.
     """
 
     classes: collections.Counter[str] = attrs.field(factory=collections.Counter)
@@ -93,6 +101,8 @@ class Result:
     unwritten: int = 0
     seconds: float = 0.0
     slowest: float = 0.0
+    stopped: bool = False
+    recycled: int = 0
 
     def add(self, number: int, recipe: Recipe, verdict: Verdict, seconds: float) -> None:
         """Count a case."""
@@ -100,6 +110,23 @@ class Result:
         self.slowest = max(self.slowest, seconds)
         if verdict.is_finding:
             self.findings.setdefault(verdict.signature, []).append((number, recipe, verdict))
+
+    def summary(self) -> dict[str, Any]:
+        """All that is printed, for a file."""
+        return {
+            "mutants": sum(self.classes.values()),
+            "unwritten": self.unwritten,
+            "seconds": round(self.seconds, 1),
+            "slowest": round(self.slowest, 1),
+            "stopped": self.stopped,
+            "recycled": self.recycled,
+            "classes": dict(self.classes.most_common()),
+            "findings": [
+                {"kind": sign, "numbers": [n for n, _, _ in found], "recipe": str(found[0][1]),
+                 "sentence": found[0][2].sentence}
+                for sign, found in self.findings.items()
+            ],
+        }  # fmt: skip
 
 
 def run(
@@ -110,7 +137,7 @@ def run(
     device: int = 0,
     workers: int = 1,
     real: bool = True,
-    log: Path | None = None,
+    cases: Path | None = None,
     progress: Callable[[Result], None] | None = None,
     deadline: float | None = None,
 ) -> Result:
@@ -123,9 +150,11 @@ def run(
         device: the backend's device.
         workers: pairs of child processes.
         real: whether pieces of real models are among the seeds.
-        log: a file for one line of JSON a finding, as they come.
+        cases: a file for one line of JSON a case that is not equal, as they come.
         progress: called now and then.
         deadline: seconds after which no further case is begun.
+
+    An interrupt (Ctrl-C) or a SIGTERM that the caller turns into one begins no further case either.
     """
     result = Result()
     start = time.perf_counter()
@@ -137,11 +166,15 @@ def run(
     def work() -> None:
         try:
             with Bench(backend, device) as bench:
+                recycled = 0
                 while True:
                     with lock:
                         number = next(queue, None)
                         late = deadline is not None and time.perf_counter() - start > deadline
-                        if number is None or late or errors:
+                        if number is None or errors or result.stopped:
+                            return
+                        if late:
+                            result.stopped = True
                             return
                         recipe = mutate.draw(seed, number, real=real)
                         made = mutate.make(recipe, real=real)
@@ -152,9 +185,11 @@ def run(
                     verdict = bench.judge(*made)
                     with lock:
                         result.add(number, recipe, verdict, time.perf_counter() - begin)
+                        result.recycled += bench.ours.recycled - recycled
+                        recycled = bench.ours.recycled
                         result.seconds = time.perf_counter() - start
-                        if log is not None and verdict.is_finding:
-                            with log.open("a") as lines:
+                        if cases is not None and verdict.name != "equal: both run":
+                            with cases.open("a") as lines:
                                 lines.write(_line(seed, number, recipe, verdict) + "\n")
                         if progress is not None:
                             progress(result)
@@ -165,7 +200,11 @@ def run(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            try:
+                thread.join()
+            except KeyboardInterrupt:
+                result.stopped = True  # what is being judged is judged to its end
     if errors:
         raise errors[0]
     result.seconds = time.perf_counter() - start
@@ -174,5 +213,12 @@ def run(
 
 def _line(seed: int, number: int, recipe: Recipe, verdict: Verdict) -> str:
     return json.dumps(
-        {"seed": seed, "number": number, "recipe": str(recipe), "sentence": verdict.sentence}
+        {
+            "seed": seed,
+            "number": number,
+            "recipe": str(recipe),
+            "class": verdict.name,
+            "sentence": verdict.sentence,
+            "answers": verdict.answers,
+        }
     )

@@ -7,6 +7,7 @@ are pickles, each after its length in eight bytes; nothing else is written to st
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import struct
@@ -216,6 +217,7 @@ def main(arguments: list[str]) -> None:
     requests = sys.stdin.buffer
     with _own_stdout() as answers:
         np.seterr(all="ignore")
+        logging.getLogger("tflgpu").setLevel(logging.ERROR)  # mutants give it much to say
         side: Any = Litert() if arguments[0] == "litert" else Ours(arguments[1], int(arguments[2]))
         send(answers, "ready")
         while head := requests.read(8):

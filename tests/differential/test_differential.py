@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +27,11 @@ from tests.differential.fact import Fact
 from tests.differential.kept import Kept, load
 from tests.differential.minimise import minimise
 from tests.differential.run import Bench, run
+from tests.differential.sharing import parts
 
 pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+ROOT = Path(__file__).resolve().parents[2]
 
 #: Mutants of a backend's short run: fewer where each has kernels to compile.
 SHORT = {"cpu_ref": 150, "opencl": 25, "vulkan": 25, "wgpu": 25}
@@ -134,6 +143,48 @@ def test_minimising_keeps_what_matters() -> None:
     assert script.runs == ("usual",)
 
 
+def test_an_interrupted_run_in_processes_reports(tmp_path: Path) -> None:
+    log, cases = tmp_path / "log.json", tmp_path / "cases"
+    command = [sys.executable, "-m", "tests.differential", "--backend", "cpu_ref", "--no-real",
+               "--count", "100000", "--processes", "2", "--workers", "1",
+               "--log", str(log), "--cases", str(cases)]  # fmt: skip
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        late = time.monotonic() + 120
+        while not cases.exists() and time.monotonic() < late and process.poll() is None:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    summary = json.loads(log.read_text())
+    assert summary["stopped"]
+    assert "ended early" in said
+    assert 0 < summary["mutants"] == sum(summary["classes"].values())
+    assert process.returncode == (1 if summary["findings"] else 0)
+
+
+def test_processes_share_all_numbers() -> None:
+    for count, processes in ((10, 3), (2, 5), (20000, 16)):
+        shares = parts(7, count, processes)
+        assert [n for a, c in shares for n in range(a, a + c)] == list(range(7, 7 + count))
+
+
+def test_a_deadline_ends_a_run() -> None:
+    result = run("cpu_ref", range(100000), real=False, deadline=0.0)
+    assert result.stopped
+    assert result.summary()["mutants"] == 0
+
+
+def test_a_refusal_without_a_name_is_a_finding() -> None:
+    def refused(message: str, error: str = "ModelError") -> Outcome:
+        return Outcome(state="refused", stage="allocate", error=error, message=message)
+
+    theirs = refused("failed to prepare", "RuntimeError")
+    assert classify(_fact(refused("it is wrong"), theirs)) is None
+    assert classify(_fact(refused("operator 0 (RELU): it is wrong"), theirs)) is not None
+    right = _ok(np.zeros(5, np.float32))
+    for reason in ("it cannot", "ABS must be a constant"):  # no reason; an op that is not there
+        assert classify(_fact(refused(reason, "UnsupportedError"), right)) is None
+
+
 def test_a_crash_of_a_child_is_an_outcome() -> None:
     with Bench("cpu_ref") as bench:
         first = bench.ours.ask(_relu(), Script())
@@ -144,3 +195,11 @@ def test_a_crash_of_a_child_is_an_outcome() -> None:
         assert crashed.state == "crash"
         assert crashed.error == "SIGKILL"
         assert bench.ours.ask(_relu(), Script()).accepted
+
+
+def test_memory_that_grew_in_other_cases_is_not_a_finding() -> None:
+    with Bench("cpu_ref") as bench:
+        assert bench.ours.ask(_relu(), Script()).accepted
+        bench.ours._base -= 0.75 * bench.ours._megabytes  # as if it had grown by that
+        assert bench.ours.ask(_relu(), Script()).accepted
+        assert (bench.ours.starts, bench.ours.recycled) == (2, 1)

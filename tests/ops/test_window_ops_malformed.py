@@ -181,6 +181,13 @@ def test_lstm_names_the_operand_that_does_not_fit(changes: Any, message: str) ->
         infer("LSTM", {}, lstm_shapes(**changes))
 
 
+@pytest.mark.parametrize("option", ["cell_clip", "proj_clip"])
+@pytest.mark.parametrize("value", [-0.5, float("nan")])
+def test_a_clip_that_is_no_limit(option: str, value: float) -> None:
+    with pytest.raises(ModelError, match=rf"LSTM: option {option} is .*, must be >= 0"):
+        infer("LSTM", {option: value}, lstm_shapes())
+
+
 def test_basic_lstm() -> None:
     tanh = Activation.TANH.value
     fields = {"kernel_type": 1, "fused_activation_function": tanh}

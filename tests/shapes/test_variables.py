@@ -93,10 +93,12 @@ MALFORMED = {
     "a plain tensor as state": lstm(plain=(OUTPUT_STATE,)),
     "plain tensors as states": lstm(plain=(OUTPUT_STATE, CELL_STATE)),
     "a constant as state": lstm(constants=(CELL_STATE,)),
-    "a written state": ModelSpec(
-        [TensorSpec("x", (2, 3)), state("v")], [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)
+    "a state written after it was read": ModelSpec(
+        [TensorSpec("x", (2, 3)), state("v"), TensorSpec("n", (1,), DType.I32)],
+        [OperatorSpec("SHAPE", {"out_type": 2}, (1,), (2,)), OperatorSpec("RELU", {}, (0,), (1,))],
+        (0,), (1,),
     ),
-}
+}  # fmt: skip
 NO_ARRAYS = {
     f"{dtype.value} {place}": ModelSpec(
         [TensorSpec("x", (2,)), TensorSpec("y", (2,)), TensorSpec("z", (2,), dtype, is_variable=v)],
@@ -143,8 +145,33 @@ def test_a_variable_that_the_operator_does_not_keep(
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_state_that_is_no_variable(name: str, allocate: Callable[[ModelSpec], None]) -> None:
-    with pytest.raises(ModelError, match=r"must be a variable|writes tensor 1"):
+    with pytest.raises(ModelError, match=r"must be a variable|writes tensor 1 .*a variable"):
         allocate(MALFORMED[name])
+
+
+def test_a_variable_that_is_written_before_it_is_read_is_a_plain_result() -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    spec = ModelSpec(
+        [TensorSpec("x", (2, 3)), state("v"), TensorSpec("y", (2, 3))],
+        [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("ADD", {}, (1, 0), (2,))],
+        (0,), (2, 1),
+    )  # fmt: skip
+    content = write_model(spec)
+    x = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+    outputs = []
+    with (
+        GpuDelegate(backend="cpu_ref", allow_fallback=False) as delegate,
+        Interpreter(model_content=content) as plain,
+        Interpreter(model_content=content, experimental_delegates=[delegate]) as delegated,
+    ):
+        for interpreter in (litert.Interpreter(model_content=content), plain, delegated):
+            interpreter.allocate_tensors()
+            for scale in (1, -2):
+                interpreter.set_tensor(0, x * np.float32(scale))
+                interpreter.invoke()
+                outputs.append([interpreter.get_tensor(i).copy() for i in (2, 1)])
+    for got in (outputs[2:4], outputs[4:]):
+        np.testing.assert_array_equal(got, outputs[:2])
 
 
 @pytest.mark.parametrize("name", NO_ARRAYS)

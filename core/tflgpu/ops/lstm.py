@@ -50,6 +50,9 @@ class SequenceLstm:
 
 
 def _cell(fields: Fields) -> Cell:
+    for name in ("cell_clip", "proj_clip"):
+        if not fields.number(name) >= 0:
+            raise ModelError(f"{fields.op}: option {name} is {fields.number(name)}, must be >= 0")
     return Cell(fused_activation(fields), fields.number("cell_clip"), fields.number("proj_clip"))
 
 

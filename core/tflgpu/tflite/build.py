@@ -7,6 +7,7 @@ runtime shapes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,6 +21,8 @@ from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+
+_LOG = logging.getLogger("tflgpu")
 
 # Operators of constants are evaluated while building up to this many elements read and written:
 # enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
@@ -49,8 +52,9 @@ def build_graph(
 
     Raises:
         ModelError: The subgraph is malformed: an operator's operands or options are not what any
-            version of it takes, a tensor is read before it is made or made twice, or a shape in
-            the file is not the one its operator makes.
+            version of it takes, a tensor is read before it is made or made twice, or a type in
+            the file is not the one its operator makes. (A shape in the file that is not the one
+            its operator makes is replaced by that, as in LiteRT; a warning says so.)
         InputError: ``shapes`` names a tensor that is not an input, or a negative size.
     """
     return build_subgraph(model.subgraphs[subgraph], ops, shapes)
@@ -76,6 +80,11 @@ def build_subgraph(
     building = _Building(graph, info, ops, resized)
     for operator in info.operators:
         building.add(operator)
+    if building.stale:
+        _LOG.warning(
+            "tflgpu: %d shapes in the file are not what the operators make and were inferred anew; "
+            "the first: %s", len(building.stale), building.stale[0]
+        )  # fmt: skip
     for output in graph.outputs:
         if output.id not in building.ready:
             raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
@@ -128,6 +137,8 @@ class _Building:
         self.info = info
         self.ops = ops
         self.resized = resized
+        self.stale: list[str] = []
+        self.used: set[int] = set()  # read or written so far
         given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
         self.ready = {v.id for v in graph.inputs} | given
         self.made_by = {i: op.index for op in reversed(info.operators) for i in op.outputs}
@@ -198,6 +209,7 @@ class _Building:
         if index < 0:
             return None
         value = self.graph.values[index]
+        self.used.add(index)
         if index not in self.ready:
             maker = self.made_by.get(index)
             why = (
@@ -210,15 +222,26 @@ class _Building:
 
     def _output(self, index: int, where: str) -> Value:
         value = self.graph.values[index]
-        if index in self.ready:
-            raise ModelError(
-                f"{where} writes {_name(value)}, which is an input, a constant or another "
-                "operator's result"
-            )
+        if value.is_variable and index not in self.used and value not in self.graph.inputs:
+            # Written in every run before anything reads it: it carries nothing from run to run.
+            value.is_variable = False
+        elif index in self.ready:
+            raise ModelError(f"{where} writes {_name(value)}, which is {self._is(value)}")
+        self.used.add(index)
         return value
 
+    def _is(self, value: Value) -> str:
+        """What a tensor that an operator must not write is."""
+        if value in self.graph.inputs:
+            return "an input of the model"
+        if self.info.tensors[value.id].data is not None:
+            return "a constant"
+        if value.is_variable:
+            return "a variable (a state tensor) that an earlier operator reads"
+        return f"the result of operator {self.made_by[value.id]} already"
+
     def _settle(self, value: Value, spec: TensorSpec, where: str, known: bool) -> None:
-        """Give a result its inferred shape, after a look at what the file says of it; that says
+        """Give a result its inferred shape, and note where the file says otherwise; that says
         nothing where the operands' shapes are not ``known``."""
         if spec.dtype is not value.dtype:
             raise ModelError(
@@ -228,7 +251,9 @@ class _Building:
         info = self.info.tensors[value.id]
         fixed = -1 not in info.shape_signature and (bool(info.shape) or info.has_rank)
         if fixed and known and not self.resized and spec.shape != value.shape:
-            raise ModelError(
+            # Tools that give a model new input shapes often leave the others as they were. What
+            # an operator makes follows from its operands alone, and LiteRT does not look here.
+            self.stale.append(
                 f"{where}: {_name(value)} has shape {list(value.shape)} in the file, but the "
                 f"operator makes {list(spec.shape)}"
             )
