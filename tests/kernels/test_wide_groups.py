@@ -55,7 +55,7 @@ def test_wide_groups_are_tiled_products(caps: DeviceCaps, monkeypatch: pytest.Mo
     expected = _run(content, None)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         monkeypatch.setattr(type(delegate), "caps", caps)
-        (plan,) = delegate.plans(build_graph(read_model(content), 0, registry().ops(), {}))
+        (plan,) = delegate.compile(build_graph(read_model(content), 0, registry().ops(), {})).plans
         names = [d.kernel.name for d in plan.dispatches]
         assert len(names) == 2
         assert all("gemm" in name for name in names), names

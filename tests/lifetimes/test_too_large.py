@@ -51,13 +51,14 @@ def test_a_plan_that_is_too_large(
     else:
         monkeypatch.setattr(type(device.inner), "caps", caps)
     interpreter = tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
-    plans = tflgpu.GpuDelegate._planned
+    compile_graph = tflgpu.GpuDelegate.compile
 
-    def planned(self: tflgpu.GpuDelegate, view: Any) -> Any:
-        parts, made = plans(self, view)
-        return parts, [plan and _with_constant(plan) for plan in made]
+    def compiled(self: tflgpu.GpuDelegate, graph: Any) -> Any:
+        found = compile_graph(self, graph)
+        parts = [attrs.evolve(p, plan=p.plan and _with_constant(p.plan)) for p in found.parts]
+        return attrs.evolve(found, parts=tuple(parts))
 
-    monkeypatch.setattr(tflgpu.GpuDelegate, "_planned", planned)
+    monkeypatch.setattr(tflgpu.GpuDelegate, "compile", compiled)
     if asked or not fallback:
         with pytest.raises(DeviceError) as caught:
             interpreter.allocate_tensors()

@@ -3,6 +3,7 @@ conformance suite (`tests/conformance/test_contract_ways.py`)."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
@@ -70,3 +71,30 @@ def test_a_refused_dispatch_is_named(device: Any) -> None:
         recording.run()
     with pytest.raises(DeviceError, match="earlier run"):
         recording.run()
+
+
+def test_short_runs_of_a_gpu_are_waited_for_in_one_call(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tflgpu_opencl import recording as module
+
+    asked: list[bool] = []
+    finish = module.finish
+
+    def noted(queue: Any, what: str, *, is_short: bool = False) -> None:
+        asked.append(is_short)
+        finish(queue, what, is_short=is_short)
+
+    monkeypatch.setattr(module, "finish", noted)
+    recording = device.load(biased(9))
+    recording._is_gpu = True
+    recording._took = math.inf  # nothing is known of the first run
+    for step in range(3):
+        recording.inputs[0][:] = step
+        recording.run()
+        np.testing.assert_array_equal(recording.outputs[0], np.arange(9) + step)
+        recording._took = module.SHORT / 2
+    recording._took = module.SHORT * 2
+    recording.run()
+    assert asked == [False, True, True, False]
+    recording.close()

@@ -13,15 +13,24 @@ from tflgpu_opencl.failure import device_errors, explain
 _COMPLETE = int(cl.command_execution_status.COMPLETE)
 
 
-def finish(queue: Any, what: str) -> None:
+#: Seconds of a run that a signal may wait for: nobody notices, and a marker, which the driver has
+#: to be asked about again and again, takes a noticeable part of a run that is as short.
+SHORT = 0.02
+
+
+def finish(queue: Any, what: str, *, is_short: bool = False) -> None:
     """Return when a queue has done all that it was given.
 
     clFinish is one call, during which Python cannot handle a signal. So it is called when there is
-    nothing left to wait for; it says what went wrong.
+    nothing left to wait for; it says what went wrong. With ``is_short`` it is called at once.
 
     Raises:
         DeviceError: the device failed; ``what`` says what it was doing.
     """
+    if is_short:
+        with device_errors(what):
+            queue.finish()
+        return
     with device_errors(what):
         marker = cl.enqueue_marker(queue)
         queue.flush()

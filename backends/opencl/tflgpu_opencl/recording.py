@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ from tflgpu.runtime.recording import BaseRecording, stray_write
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.finish import finish
+from tflgpu_opencl.finish import SHORT, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
 from tflgpu_opencl.outputs import Outputs, output_sets
@@ -67,6 +69,10 @@ class OpenCLRecording(BaseRecording[Outputs]):
         self._on_close = on_close
         self._inputs = tuple(s.array for s in inputs)
         self._profiling_queue: Any = None
+        # Runs of one plan take about the same time, so the last one tells what to expect. A CPU's
+        # threads and a blocked one wake each other; there, asking is quicker.
+        self._is_gpu = bool(queue.device.type & cl.device_type.GPU)
+        self._took = math.inf
 
         self._before = Commands(queue, native)
         for staging in self._staging:
@@ -100,8 +106,10 @@ class OpenCLRecording(BaseRecording[Outputs]):
         if self._memory.guarded:
             self._run_guarded()
         else:
+            start = time.perf_counter()
             self._outputs.for_run().commands.submit()
-            self._finish()
+            finish(self._queue, "running", is_short=self._is_gpu and self._took < SHORT)
+            self._took = time.perf_counter() - start
 
     def _release(self) -> None:
         self._before = Commands(self._queue, self._native)
