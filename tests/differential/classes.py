@@ -6,10 +6,12 @@ can be seen of the case, as narrowly as the reason allows: a class is a reason, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
 import attrs
+from tflgpu.tflite.model_file import OperatorInfo
 
 from tests.differential.fact import Fact
 
@@ -47,6 +49,33 @@ def _litert_says(pattern: str) -> Callable[[Fact], bool]:
     )
 
 
+def _foreign_options(fact: Fact) -> bool:
+    """Whether the options that ours found are not those with the operator's own name."""
+    said = re.search(
+        r"operator \d+ \((\w+)\): options of type (?:\d+ are not in|(\w+)Options where \w+ belong)",
+        fact.ours.message,
+    )
+    own = "" if said is None else said[1].replace("_", "").lower()
+    return said is not None and (said[2] or "").lower() != own
+
+
+def _spare_bytes(fact: Fact) -> int:
+    """Bytes of a buffer, of which ours complains, beyond those of its tensor."""
+    said = re.search(r"tensor \d+ .*: buffer of ([\d,]+) bytes for ([a-z]+)(\d*) of shape \(([\d, ]*)\)",
+                     fact.ours.message)  # fmt: skip
+    if said is None:
+        return 0
+    shape = [int(n) for n in said[4].split(",") if n.strip()]
+    bytes_of_one = int(said[3]) // 8 if said[3] else 1
+    return int(said[1].replace(",", "")) - math.prod(shape) * bytes_of_one
+
+
+def _entries(fact: Fact, op: OperatorInfo) -> int:
+    """How many dimensions a slice's operands speak of."""
+    assert fact.model is not None
+    return math.prod(fact.model.main.tensors[op.inputs[1]].shape)
+
+
 def _unsupported(pattern: str) -> Callable[[Fact], bool]:
     """Refused as beyond tflgpu, for such a reason, with the name of an operator of the model."""
     compiled = re.compile(pattern)
@@ -69,7 +98,7 @@ _TYPES = (
     r"is unsupported by op|only supports|only currently supports|not supported|unsupported|Unsupported|"
     r"Unknown index output|is_supported_type|(input|bias|filter|weight|data|lookup|output|value|positions)"
     r"(->|_)?(type|data_type)? ?(!=|==) ?|Output shape is \w+, not|type .*(!=|==)|currently only|"
-    r"Only .*(type|supported)|(MEAN|SUM|REDUCE_\w+)\) failed to prepare|requires float|"
+    r"is_optional_bias_float|Only .*(type|supported)|(MEAN|SUM|REDUCE_\w+)\) failed to prepare|requires float|"
     r"permutations array is out of bounds|not currently supported|Unknown input type: \d+, only|Unknown shape output data type"
 )
 
@@ -129,6 +158,47 @@ _REFUSED = (
           _says(r"align_corners and half_pixel_centers exclude each other")),
     Class("LiteRT takes a zero point that the type does not have", "no stored number would stand for "
           "0; ours says that the file is wrong", _says(r"zero point -?\d+ is (outside|not a 32-bit)")),
+    Class("LiteRT takes options of another op", "it reads their bytes as those of the op's own, or "
+          "takes none where it does not know them",
+          lambda f: f.ours.error == "ModelError" and _foreign_options(f)),
+    Class("LiteRT takes a buffer larger than its tensor", "it reads the front of it; rule: so it is, "
+          "by the type and the shape in the error",
+          lambda f: f.ours.error == "ModelError" and _spare_bytes(f) > 0),
+    Class("LiteRT takes an axis of several numbers", "it reads the first",
+          _says(r"SPLIT(_V)?: axis \(operand \d\) has \d+ elements \[", error="AllocationError")),
+    Class("LiteRT takes a slice whose operands do not fit", "it counts the entries of one operand, "
+          "reads as many of the others, and the operand's dimensions past its last",
+          _says(r"STRIDED_SLICE: (begin .* differ in length|\d+ entries for an operand of rank \d+)",
+                error="AllocationError")),
+    Class("LiteRT takes axes that are no permutation", "one axis twice and another never: it looks "
+          "only at whether each is an axis",
+          _says(r"TRANSPOSE: perm \[.*\] is no permutation of", error="AllocationError")),
+    Class("LiteRT takes paddings of 8 and 16 bits", "ours asks for 32 or 64, which is what converters "
+          "write, and says so", _says(r"PADV?2?: paddings \(operand 1\) are i(8|16) ")),
+    Class("LiteRT makes images without elements", "of a size or a window of 0, which stands for no "
+          "image; rule: a result of LiteRT is empty", lambda f: (
+              _says(r"option filter_(height|width) is 0, must|size \(operand 1\) is \[[\d, ]*\b0\b",
+                    error="AllocationError")(f)
+              and any(o.size == 0 for run in f.theirs.outputs for o in run))),
+    Class("LiteRT does not count the scales of a resized input", "it reads as many as there are "
+          "elements left along the axis; rule: the input with scales was resized",
+          lambda f: bool(f.script.resize)
+          and _says(r"\d+ scales along axis \d+ of shape", error="AllocationError")(f)),
+    Class("LiteRT looks up nothing in a table without rows", "and leaves the result as the memory "
+          "was, whatever the index", _says(r"EMBEDDING_LOOKUP: index -?\d+ is outside \[0, 0\)",
+                                           error="InputError")),
+    Class("LiteRT leaves a fused SIGN_BIT out", "its kernels know no such activation and say nothing",
+          _unsupported(r"fused activation SIGN_BIT is defined by no kernel")),
+    Class("LiteRT leaves the clips of a basic LSTM out", "the file asks for them, its kernel has none "
+          "and says nothing", _says(r"LSTM: the basic kernel clips nothing", error="AllocationError")),
+    Class("LiteRT reduces a single truth value", "there is nothing to add in a scalar, so that it "
+          "hands it on; of more elements it says no too",
+          _says(r"takes .*, not bool \(operands: %\d+:bool\[\],", error="AllocationError")),
+    Class("LiteRT passes over a new shape that is no whole number", "and takes the one in the "
+          "options; rule: RESHAPE has one there", lambda f: (
+              _says(r"RESHAPE: new shape \(operand 1\) is \w+, not a whole number")(f)
+              and f.model is not None
+              and any(o.name == "RESHAPE" and o.fields.get("new_shape") for o in f.model.main.operators))),
     Class("LiteRT takes whole numbers without a scale", "conversions then multiply by 0",
           _says(r"QUANTIZE: the [iu]\d+ operand has no scale")),
 )  # fmt: skip
@@ -144,7 +214,7 @@ _MORE = (
     Class("ours computes with scales that LiteRT's integer kernels cannot",
           "ours computes quantized models on real numbers, for which any scale will do",
           _litert_says(r"scale_diff / output_scale|params\.(scale|zero_point) (!=|==)|zero_point|"
-                       r"multiplier|_scale|scale was not|invalid quantization parameters")),
+                       r"multiplier|_scale|scale was not|affine_quantization->scale->size ==|invalid quantization parameters")),
     Class("an index outside of the operand, on a device", "LiteRT ends the run; a kernel cannot, and "
           "stays inside; ours without a delegate refuses too", lambda f: f.script.delegate and
           _litert_says(r"index out of bounds|indices_has_only_positive")(f)),
@@ -171,6 +241,20 @@ _MORE = (
     Class("TRANSPOSE_CONV to a shape the input does not reach", "the output shape is an operand, and "
           "what no product reaches is the bias; LiteRT asks for one shape",
           _litert_says(r"transpose_conv\.cc:\d+ computed_input_")),
+    Class("an operator whose results nothing needs", "ours does not run it, LiteRT does and fails; "
+          "rule: no output of the model depends on the operator that LiteRT names",
+          lambda f: f.ours.accepted and f.theirs.state == "refused" and f.unread),
+    Class("SELECT by a condition that broadcasts", "LiteRT asks for a scalar, a number per row, or "
+          "the shape of the operands; ours reads any other as SELECT_V2 does",
+          _litert_says(r"select\.cc:\d+ data->has_low_rank_input_condition")),
+    Class("LiteRT does not hand out a damaged name", "details of an input or output with a name that "
+          "is no UTF-8; ours replaces what is not", lambda f: (
+              f.ours.accepted and f.theirs.error == "UnicodeDecodeError")),
+    Class("LiteRT's verifier refuses a damaged name", "ours reads what is there, and computes without "
+          "names; rule: a name has control characters", lambda f: (
+              _litert_says(r"The model is not a valid Flatbuffer")(f) and f.theirs.stage == "read"
+              and f.model is not None
+              and any(not t.name.isprintable() for t in f.model.main.tensors))),
     Class("LiteRT's SLICE does not follow a resize after a run", "its result keeps the shape of the "
           "run before, and prepare fails", _litert_says(r"slice\.cc:\d+ output_shape_vector")),
 )  # fmt: skip
@@ -200,8 +284,8 @@ _DIFFERENT = (
           "none is asked for, so that infinities become 3.4e38; rule: our references, so clamped, "
           "give what LiteRT gives", lambda f: _VALUES(f) and f.litert_does("saturate")),
     Class("LiteRT's MAXIMUM and MINIMUM of NaN depend on the order", "it compares, and takes the "
-          "second operand where the comparison fails; ours gives NaN whichever it is; rule: our "
-          "references, so compared, give what LiteRT gives",
+          "second operand where the comparison fails, in reductions too; ours gives NaN whichever "
+          "it is; rule: our references, so compared, give what LiteRT gives",
           lambda f: _VALUES(f) and f.litert_does("order", "saturate")),
     Class("LiteRT's MAX_POOL_2D leaves NaN out", "a window of NaN alone becomes -3.4e38; ours hands "
           "NaN on, as its MAXIMUM and REDUCE_MAX do; rule: our references, with NaN left out there, "
@@ -216,6 +300,17 @@ _DIFFERENT = (
           and f.difference is not None and f.difference.got is not None
           and f.difference.wanted is not None
           and f.difference.wanted.size > f.difference.got.size),
+    Class("LiteRT adds new axes that no entry of STRIDED_SLICE has", "bits of the mask beyond the "
+          "entries; rule: there are such bits",
+          lambda f: _differs("shape")(f) and f.ops == {"STRIDED_SLICE"} and f.model is not None
+          and any(o.fields.get("new_axis_mask", 0) >> _entries(f, o) for o in f.model.main.operators)),
+    Class("LiteRT leaves the zero point of weights out", "floats by weights of 8 bits: its kernels "
+          "take them for symmetric; rule: our references, so computed, give what LiteRT gives",
+          lambda f: _VALUES(f) and f.hybrid and f.ours_as_defined and f.litert_does("no zero point")),
+    Class("LiteRT adds up what it has saturated", "sums of 3.4e38 in place of infinities are large, "
+          "infinite or NaN by the order of adding; rule: our references, so clamped, give what "
+          "LiteRT gives wherever neither is large, and ours is as defined",
+          lambda f: _VALUES(f) and f.odd and f.sums_of_saturated),
     Class("LiteRT's DEPTHWISE_CONV_2D leaves padding out", "an infinite weight times padding is NaN "
           "here and in XNNPACK, and in LiteRT's own CONV_2D; rule: our references, with padding left "
           "out, give what LiteRT gives", lambda f: _VALUES(f) and (

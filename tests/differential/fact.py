@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -227,9 +228,54 @@ class Fact:
         defined = Outcome(state="ok", outputs=found)
         return difference(self.ours, defined, self.moved, exact=False, rtol=rtol) is None
 
+    @property
+    def sums_of_saturated(self) -> bool:
+        """Whether LiteRT's outputs, which hold clamped infinities, are those of our references so
+        clamped wherever neither has a number that large, or infinite, or NaN."""
+        found = self.difference
+        made = self.ask("quirks:saturate") if found is not None else None
+        if found is None or not isinstance(made, list) or not self.ours_as_defined:
+            return False
+        largest = np.finfo(np.float32).max
+        theirs = self.theirs.outputs
+        if not any(np.any(np.abs(b) == largest) for b in theirs[found.run] if b.dtype.kind == "f"):
+            return False
+        pairs = [
+            [_small(a, b, float(largest) / 64) for a, b in zip(*run, strict=True)]
+            for run in zip(made, theirs, strict=True)
+        ]
+        left, right = ([[p[i] for p in run] for run in pairs] for i in (0, 1))
+        a, b = Outcome(state="ok", outputs=left), Outcome(state="ok", outputs=right)
+        return difference(a, b, self.moved, exact=False, rtol=_RTOL[self.script.precision]) is None
+
+    @property
+    def unread(self) -> bool:
+        """Whether the operator at which LiteRT stopped is one whose results no output needs: ours
+        does not run it."""
+        said = re.search(r"Node number (\d+) \((\w+)\) failed", self.theirs.message)
+        if self.model is None or said is None:
+            return False
+        graph = self.model.main
+        at = int(said[1])
+        if at >= len(graph.operators) or graph.operators[at].name != said[2]:
+            return False
+        needed = set(graph.outputs)
+        for op in reversed(graph.operators):
+            if needed.intersection(op.outputs):
+                needed.update(op.inputs)
+        return not needed.intersection(graph.operators[at].outputs)
+
     def other(self, kernels: str) -> Outcome:
         """What another set of LiteRT's kernels makes of it."""
         if kernels not in self._kept:
             self._kept[kernels] = self.ask(kernels)
         found: Outcome = self._kept[kernels]
         return found
+
+
+def _small(a: Array, b: Array, limit: float) -> tuple[Array, Array]:
+    """Two arrays without what is large, infinite or NaN in either of them."""
+    if a.shape != b.shape or a.dtype.kind != "f" or b.dtype.kind != "f":
+        return a, b
+    keep = (np.abs(a) < limit) & (np.abs(b) < limit)
+    return np.where(keep, a, 0).astype(a.dtype), np.where(keep, b, 0).astype(b.dtype)

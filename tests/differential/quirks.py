@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.base import Activation
 from tflgpu.ops.products import finish
@@ -29,6 +29,9 @@ SATURATES = frozenset(
 )  # fmt: skip
 _LARGEST = np.finfo(np.float32).max
 
+#: Take weights of 8 bits with floats.
+HYBRID = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL"})
+
 
 def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[Array]] | str:
     """Outputs of each run with LiteRT's habits; or why they cannot be said.
@@ -36,13 +39,16 @@ def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[
     Args:
         content: the file.
         script: what is done with it.
-        names: "saturate" for results that are clamped to the finite numbers; "no tanh" for fused
+        names: "saturate" for results that are clamped to the finite numbers (those of ADD_N after
+            each operand); "no tanh" for fused
             TANH and SIGN_BIT left out; "pool" for NaN left out of MAX_POOL_2D; "order" for MAXIMUM
-            and MINIMUM whose second operand is taken where one of the two is NaN; "pads" for
+            and MINIMUM whose second operand is taken where one of the two is NaN, and REDUCE_MAX
+            and REDUCE_MIN that so compare one element after another; "pads" for
             weights of DEPTHWISE_CONV_2D that are left out where they meet padding, which
             multiplied by infinity would be NaN; "rolling" for sums of
             LOCAL_RESPONSE_NORMALIZATION that are carried from channel to channel, adding what
-            comes and taking away what goes, so that infinity leaves NaN behind.
+            comes and taking away what goes, so that infinity leaves NaN behind; "no zero point"
+            for weights of 8 bits that meet floats and are taken without their zero point.
     """
     try:
         model = read_model(content)
@@ -54,6 +60,8 @@ def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[
             graph = build_graph(model, 0, builtin_ops(), shapes)
             if any(v.is_variable for v in graph.values.values()):
                 return "it has state"
+            if "no zero point" in names:
+                _drop_zero_points(graph)
             given = {
                 v.id: draw(script, run, i, v.id, v.shape, v.dtype.numpy)
                 for i, v in enumerate(graph.inputs)
@@ -81,6 +89,15 @@ def _evaluate(graph: Graph, inputs: Mapping[int, Array], names: frozenset[str]) 
             first = a > b if node.op == "MAXIMUM" else a < b
             env[node.outputs[0].id] = np.where(first, a, b)
             continue
+        if "order" in names and node.op in ("REDUCE_MAX", "REDUCE_MIN"):
+            env[node.outputs[0].id] = _one_by_one(node, operands)
+            continue
+        if "saturate" in names and node.op == "ADD_N":
+            total = operands[0]
+            for operand in operands[1:]:
+                total = np.clip(total + operand, -_LARGEST, _LARGEST)
+            env[node.outputs[0].id] = total
+            continue
         if "pads" in names and node.op == "DEPTHWISE_CONV_2D":
             results = [_skipping_pads(node, operands)]
         elif "rolling" in names and node.op == "LOCAL_RESPONSE_NORMALIZATION":
@@ -98,6 +115,29 @@ def _attributes(node: Node, names: frozenset[str]) -> Any:
     if "no tanh" in names and activation in (Activation.TANH, Activation.SIGN_BIT):
         return attrs.evolve(node.attrs, activation=Activation.NONE)
     return node.attrs
+
+
+def _drop_zero_points(graph: Graph) -> None:
+    for node in graph:
+        x, weights = (*node.inputs, None, None)[:2]
+        if node.op in HYBRID and x is not None and x.dtype is DType.F32 and weights is not None:
+            quant = weights.quant
+            if quant is not None and weights.dtype in (DType.I8, DType.U8):
+                weights.quant = attrs.evolve(quant, zero_point=(0,) * len(quant.zero_point))
+
+
+def _one_by_one(node: Node, operands: list[Array | None]) -> Array:
+    """A reduction that keeps what it has only where that is larger (or smaller) than what comes."""
+    x, axes = operands
+    assert x is not None
+    assert axes is not None
+    reduced = sorted({int(a) % x.ndim for a in axes.reshape(-1)}) if x.ndim else []
+    kept = [a for a in range(x.ndim) if a not in reduced]
+    rows = x.transpose(*reduced, *kept).reshape(-1, *(x.shape[a] for a in kept))
+    most: Array = rows[0]
+    for row in rows[1:]:
+        most = np.where(most > row if node.op == "REDUCE_MAX" else most < row, most, row)
+    return most.reshape(node.outputs[0].shape)
 
 
 def _skipping_pads(node: Node, operands: list[Array | None]) -> Array:

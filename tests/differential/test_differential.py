@@ -185,6 +185,59 @@ def test_a_refusal_without_a_name_is_a_finding() -> None:
         assert classify(_fact(refused(reason, "UnsupportedError"), right)) is None
 
 
+_READ = "model of 900 bytes in memory: "
+
+
+@pytest.mark.parametrize(
+    ("message", "excused"),
+    [
+        (_READ + "operator 0 (RELU): options of type AddOptions where ReluOptions belong", True),
+        (_READ + "operator 0 (ADD): options of type AddOptions where MulOptions belong", False),
+        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 40 bytes for f32 of shape (5,), which", True),
+        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 20 bytes for f32 of shape (5,), which", False),
+        (_READ + "subgraph 0, tensor 1 ('y'): buffer of 12 bytes for f32 of shape (5,), which", False),
+    ],
+)  # fmt: skip
+def test_a_refused_file_is_excused_only_where_it_is_wrong(message: str, excused: bool) -> None:
+    ours = Outcome(state="refused", stage="read", error="ModelError", message=message)
+    found = classify(_fact(ours, _ok(np.zeros(5, np.float32))))
+    assert (found is not None) is excused
+
+
+def test_an_empty_window_is_excused_only_for_empty_results() -> None:
+    message = "operator 0 (RELU): RELU: option filter_height is 0, must be >= 1"
+    ours = Outcome(state="refused", stage="allocate", error="AllocationError", message=message)
+    assert classify(_fact(ours, _ok(np.zeros(5, np.float32)))) is None
+    assert classify(_fact(ours, _ok(np.zeros((0, 5), np.float32)))) is not None
+
+
+def test_an_operator_is_excused_only_where_nothing_needs_it() -> None:
+    tensors = [TensorSpec(n, (5,)) for n in "xyz"]
+    operators = [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("ABS", {}, (0,), (2,))]
+    content = write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    ours = _ok(np.zeros(5, np.float32))
+    for name, number, excused in (("RELU", 0, True), ("ABS", 1, False), ("ABS", 0, False)):
+        said = f"it is wrong.Node number {number} ({name}) failed to invoke."
+        theirs = Outcome(state="refused", stage="invoke", error="RuntimeError", message=said)
+        fact = Fact(content, Script(), theirs, ours, lambda kernels: None)
+        assert (classify(fact) is not None) is excused
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_saturated_sums_are_excused_only_where_the_rest_is_right(wrong: bool) -> None:
+    top = np.finfo(np.float32).max
+    theirs = _ok(np.array([top, 1e38, 3, 4, 5], np.float32))
+    clamped = _ok(np.array([top, -np.inf, 3, 4, 5 + wrong], np.float32))
+    ours = _ok(np.array([np.inf, np.nan, 3, 4, 5 + wrong], np.float32))
+
+    def ask(kernels: str) -> Any:
+        made = {"quirks:": ours.outputs, "quirks:saturate": clamped.outputs}
+        return made.get(kernels, "not known") if "quirks" in kernels else theirs
+
+    fact = Fact(_relu(), Script(runs=("inf",)), theirs, ours, ask)
+    assert fact.sums_of_saturated is not wrong
+
+
 def test_a_crash_of_a_child_is_an_outcome() -> None:
     with Bench("cpu_ref") as bench:
         first = bench.ours.ask(_relu(), Script())

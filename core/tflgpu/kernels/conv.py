@@ -123,7 +123,7 @@ def conv_problem(low: Lowering, group: int = 0) -> Problem:
         channels,
         window.kernel_h * window.kernel_w * -(-shape[3] // 4),
         pack_weights(weights),
-        pack_bias(None if bias is None else bias.reshape(-1)[mine], channels),
+        pack_bias(None if bias is None else bias.reshape(-1)[mine], channels),  # of any rank
         gather_window(shape, window, group * shape[3] // 4),
         finish_with(low.attrs.activation),
         group * channels // 4,
