@@ -346,7 +346,8 @@ INFER: dict[str, Any] = {
 @pytest.mark.parametrize("fault", INFER)
 def test_shapes_that_are_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, _op(infer=lambda attributes, operands: INFER[fault]))
-    with pytest.raises((PluginError, ModelError), match=WHO):
+    # Another shape than the file's is believed until the reference gives something else.
+    with pytest.raises((PluginError, ModelError, DeviceError), match=WHO):
         _run_twice(backend="cpu_ref")
 
 
