@@ -65,11 +65,15 @@ def _hard_swish(k: Builder, x: Expr) -> Expr:
 
 def _gelu(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     x = k.let(operands[0], "x")
-    if not attributes.approximate:
-        return x * 0.5 * (k.call("erf", x * math.sqrt(0.5)) + 1.0)
-    near = k.let(k.clamp(x, -8.0, 8.0), "near")  # its cube is finite in f16, and tanh saturates
-    inner = (near + near * near * near * 0.044715) * _SQRT_2_OVER_PI
-    return x * 0.5 * (tanh(k, inner) + 1.0)
+    if attributes.approximate:
+        near = k.let(k.clamp(x, -8.0, 8.0), "near")  # its cube is finite in f16
+        inner = (near + near * near * near * 0.044715) * _SQRT_2_OVER_PI
+        bend = tanh(k, inner)
+    else:
+        bend = k.call("erf", x * math.sqrt(0.5))
+    # From there on it is -1, but PoCL's tanh stops a unit before: times 3e38 that is no zero.
+    bend = k.select(x <= -8.0, -1.0, bend)
+    return x * 0.5 * (bend + 1.0)
 
 
 def _logical_not(k: Builder, x: Expr) -> Expr:
