@@ -15,7 +15,8 @@ from tflgpu.runtime.parallel import in_parallel
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and
 #: comes back, and a binary that is made in between lacks it: every process that loads that one is
-#: ended by PoCL. Its own cache is as fast, and without binaries to make, compiling is faster.
+#: ended by PoCL. With its own cache alone a warm start takes a little longer, and a cold one less,
+#: since no binaries are made.
 _HAVE_THEIR_OWN = frozenset({"pocl"})
 #: What the threads are called that make programs.
 THREADS = "tflgpu-opencl-compile"

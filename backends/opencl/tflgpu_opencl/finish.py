@@ -13,8 +13,8 @@ from tflgpu_opencl.failure import device_errors, explain
 _COMPLETE = int(cl.command_execution_status.COMPLETE)
 
 
-#: Seconds of a run that a signal may wait for: nobody notices, and a marker, which the driver has
-#: to be asked about again and again, takes a noticeable part of a run that is as short.
+#: Seconds of a run that a signal may wait for. In runs as short as this a marker, and asking the
+#: driver about it again and again, would count.
 SHORT = 0.02
 
 
