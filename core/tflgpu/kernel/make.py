@@ -30,6 +30,7 @@ from tflgpu.kernel.tree import (
     Select,
     Splat,
     Unary,
+    combine_operands_with,
 )
 from tflgpu.kernel.types import BOOL, Scalar, Type
 
@@ -226,3 +227,6 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
     if cond.type.width not in (1, width):
         raise KernelError(f"select: condition {cond.type} for {left.type}")
     return Select(left.type, cond, left, right)
+
+
+combine_operands_with(binary)

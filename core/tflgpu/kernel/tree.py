@@ -13,6 +13,7 @@ NaN and infinities are values like any others; `tflgpu.kernel.evaluate` says wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Union
 
 import attrs
@@ -39,11 +40,20 @@ NUMBER_FUNCTIONS = {"abs": 1, "sign": 1}
 PREDICATES = {"isnan": 1}
 
 
-def _binary(op: str, a: Operand, b: Operand) -> Expr:
-    # The rules of combination build on these classes, so they can only be reached late.
-    from tflgpu.kernel.make import binary
+#: What Python's operators build. Which operands may meet, and as what, is decided one file above,
+#: which builds on the classes here and so puts itself in when it is imported; the package's
+#: `__init__` imports it, so it is always there.
+_combine: Callable[[str, Operand, Operand], Expr]
 
-    return binary(op, a, b)
+
+def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None:
+    """Let ``rule(op, a, b)`` make the expression of every Python operator."""
+    global _combine
+    _combine = rule
+
+
+def _binary(op: str, a: Operand, b: Operand) -> Expr:
+    return _combine(op, a, b)
 
 
 class Expr:
