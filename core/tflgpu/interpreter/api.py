@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.details import operator_details
 from tflgpu.interpreter.signatures import SignatureRunner
@@ -300,7 +301,7 @@ class Interpreter:
                     )
                 (signature_key,) = known
             if signature_key not in known:
-                raise InputError(f"no signature {signature_key!r}; the model has {listed}")
+                raise InputError(f"no signature {shown(signature_key)}; the model has {listed}")
             signature = known[signature_key]
             return SignatureRunner(signature, self._subgraph(signature.subgraph), self._busy)
 
@@ -344,7 +345,7 @@ class Interpreter:
             return found
         count = len(self._model.subgraphs)
         if not isinstance(index, int) or not 0 <= index < count:
-            raise InputError(f"there is no subgraph {index!r}; the model has {count}, from 0")
+            raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
         made = Subgraph(
             self._model, index, self._ops, self._open_session, preserve_all=self._preserve_all
         )
@@ -410,9 +411,11 @@ def _one_delegate(delegates: Any) -> GpuDelegate | None:
 
 def _check_threads(count: Any) -> None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-        raise OptionError(f"num_threads is a whole number, not {type(count).__name__} {count!r}")
+        raise OptionError(
+            f"num_threads is a whole number, not {type(count).__name__} {shown(count)}"
+        )
     if count is not None and count < 1:
-        raise OptionError(f"num_threads is {count}; the least is 1")
+        raise OptionError(f"num_threads is {shown(count)}; the least is 1")
 
 
 def _check_resolver(kind: Any) -> None:
@@ -420,4 +423,4 @@ def _check_resolver(kind: Any) -> None:
     name = getattr(kind, "name", None)
     if kind is not None and name not in OpResolverType.__members__:
         names = ", ".join(OpResolverType.__members__)
-        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {kind!r}")
+        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {shown(kind)}")

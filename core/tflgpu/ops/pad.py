@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import elements, present, take_operands
@@ -68,7 +69,7 @@ def _borders(
         )
     found = borders(paddings.const(op, "paddings (operand 1)"))
     if any(n < 0 for pair in found for n in pair):
-        raise ModelError(f"{op}: paddings {[list(p) for p in found]} must not be negative")
+        raise ModelError(f"{op}: paddings {listed(map(list, found))} must not be negative")
     return found
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tflgpu.blame import of_signal
 from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
+from tflgpu.ir.brief import clipped, few, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
@@ -93,13 +94,13 @@ def build_subgraph(
 
 
 def _name(value: Value) -> str:
-    return f"tensor {value.id} ({value.name!r})"
+    return f"tensor {value.id} ({quoted(value.name)})"
 
 
 def _add_tensor(graph: Graph, info: TensorInfo) -> None:
     data, dtype = info.data, info.dtype
     if data is not None and info.sparsity is not None:
-        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({info.name!r})")
+        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({quoted(info.name)})")
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
     if data is not None and dtype is DType.I4:
@@ -145,7 +146,7 @@ class _Building:
 
     def add(self, operator: OperatorInfo) -> None:
         """Make the operator's node, or evaluate it."""
-        where = f"operator {operator.index} ({operator.name})"
+        where = f"operator {operator.index} ({clipped(operator.name)})"
         inputs = [self._input(i, where) for i in operator.inputs]
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
@@ -273,7 +274,7 @@ def _tensor_fields(node: Node) -> dict[str, object]:
 
 
 def _operands(node: Node) -> str:
-    return f" (operands: {', '.join('-' if v is None else str(v) for v in node.inputs)})"
+    return f" (operands: {few('-' if v is None else v for v in node.inputs)})"
 
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
@@ -283,7 +284,7 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
         return "control flow (an operator that runs other subgraphs) is not supported"
     if definition is None:
         kind = "custom op" if operator.is_custom else "op"
-        return f"{kind} {operator.name} is not defined; a plugin can define it"
+        return f"{kind} {clipped(operator.name)} is not defined; a plugin can define it"
     if operator.version > definition.max_version:
         return (
             f"version {operator.version} of {operator.name} is newer than "
