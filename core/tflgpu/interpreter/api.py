@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
@@ -17,7 +17,6 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.options import truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, open_cpu_session
 from tflgpu.tflite.model_file import ModelFile
@@ -36,37 +35,6 @@ class OpResolverType(enum.Enum):
     BUILTIN = 1
     BUILTIN_REF = 2
     BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
-
-
-class _Busy(Holder):
-    """Lets one thread at a time in and refuses the others; the same thread may nest.
-
-    Python may handle a signal between two steps of these methods. Where its handler raises just
-    then, in the few of them around a call, the thread counts as inside from then on: it goes on
-    as before, and others are refused for good. Only code that is one step for Python could
-    close that gap, and locks, which have it, wait where this refuses.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.closed = False
-        self.belongs_to_process()
-
-    def after_fork(self) -> None:
-        """In a child no other thread is using the interpreter, even if one was when it forked."""
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise StateError(
-                "another thread is using this interpreter; make one interpreter for each thread"
-            )
-        if self.closed:
-            self._lock.release()
-            raise StateError("this interpreter is closed; make a new one")
-
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
 
 
 class Interpreter:
@@ -131,7 +99,7 @@ class Interpreter:
         ):
             truth(name, value)
         _check_resolver(experimental_op_resolver_type)
-        self._busy = _Busy()
+        self._busy = Busy()
         self._preserve_all = truth(
             "experimental_preserve_all_tensors", experimental_preserve_all_tensors
         )
@@ -328,7 +296,7 @@ class Interpreter:
             # In this order, so that a call that was interrupted can be made again.
             for subgraph in self._subgraphs.values():
                 subgraph.release()
-            self._busy.closed = True
+            self._busy.close()
 
     def __enter__(self) -> Self:
         with self._busy:
