@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -31,6 +32,8 @@ from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
+
+_LOG = logging.getLogger("tflgpu")
 
 #: Bytes from which on results are taken over rather than copied.
 _LENT = 256 << 10
@@ -70,6 +73,7 @@ class Subgraph:
         self._shapes: dict[int, Shape] = {}
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
+        self._warned: set[str] = set()
 
     # State
 
@@ -132,7 +136,7 @@ class Subgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            graph = build_graph(self._model, self.index, self._ops, self._resized)
+            graph = build_graph(self._model, self.index, self._ops, self._resized, self._warn)
             session = self._open_session(graph)
             memory = SessionMemory(session)
         except ModelError as error:
@@ -150,6 +154,12 @@ class Subgraph:
             session.arrays.keys()
         )
         return memory
+
+    def _warn(self, text: str) -> None:
+        """Say what is wrong with the file, but not again at each preparation."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _LOG.warning("%s", text)
 
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""

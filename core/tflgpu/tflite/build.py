@@ -8,7 +8,7 @@ runtime shapes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,6 +38,7 @@ def build_graph(
     subgraph: int,
     ops: Mapping[str, OpDef],
     shapes: Mapping[int, tuple[int, ...]] | None = None,
+    warn: Callable[[str], object] = _LOG.warning,
 ) -> Graph:
     """The graph of one subgraph of a model.
 
@@ -47,6 +48,7 @@ def build_graph(
         ops: Op definitions by name.
         shapes: New shapes of inputs, by tensor index; the shapes of everything that depends on
             them are inferred.
+        warn: Takes what is wrong with the file but does no harm; by default the log.
 
     Returns:
         A graph whose value ids are tensor indices and whose constants view the file.
@@ -58,13 +60,14 @@ def build_graph(
             its operator makes is replaced by that, as in LiteRT; a warning says so.)
         InputError: ``shapes`` names a tensor that is not an input, or a negative size.
     """
-    return build_subgraph(model.subgraphs[subgraph], ops, shapes)
+    return build_subgraph(model.subgraphs[subgraph], ops, shapes, warn)
 
 
 def build_subgraph(
     info: SubgraphInfo,
     ops: Mapping[str, OpDef],
     shapes: Mapping[int, tuple[int, ...]] | None = None,
+    warn: Callable[[str], object] = _LOG.warning,
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file."""
     graph = Graph(info.name or "main")
@@ -82,10 +85,10 @@ def build_subgraph(
     for operator in info.operators:
         building.add(operator)
     if building.stale:
-        _LOG.warning(
-            "tflgpu: %d shapes in the file are not what the operators make and were inferred anew; "
-            "the first: %s", len(building.stale), building.stale[0]
-        )  # fmt: skip
+        warn(
+            f"tflgpu: {len(building.stale)} shapes in the file are not what the operators make and "
+            f"were inferred anew; the first: {building.stale[0]}"
+        )
     for output in graph.outputs:
         if output.id not in building.ready:
             raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
