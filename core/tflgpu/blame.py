@@ -48,6 +48,8 @@ def shown(value: object) -> str:
     text = attempt(repr, value)
     if isinstance(text, Failed):
         return f"a {type(value).__name__}"
+    if "\n" in text:  # an array's
+        text = " ".join(text.split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

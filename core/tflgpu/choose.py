@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tflgpu.blame import Failed, attempt
+from tflgpu.blame import Failed, attempt, shown
 from tflgpu.compat import remembered
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.compat.measure import measure
@@ -129,11 +129,11 @@ def find_candidates(
             found += [_candidate(registry, d, asked=wanted is not None) for d in devices]
     if wanted is not None and not found:
         raise DeviceError(
-            f"no backend has a device {wanted!r}; `tflgpu devices` lists what there is. "
+            f"no backend has a device {shown(wanted)}; `tflgpu devices` lists what there is. "
             + "; ".join(reasons)
         )
     if wanted is not None:
-        reasons.append(f"device {wanted!r} was {why}")
+        reasons.append(f"device {shown(wanted)} was {why}")
     reasons += [f"{c.label}: left out: {_known(c)}" for c in found if not c.allowed]
     found = sorted((c for c in found if c.allowed), key=lambda c: c.order)
     return Candidates(tuple(found), tuple(reasons), explicit=wanted is not None)
@@ -301,7 +301,7 @@ def _pick(backend: str, probe: Probe, wanted: int | str | None) -> list[DeviceIn
     matching = _matching(probe, wanted)
     if not matching:
         listed = ", ".join(f"{d.index}: {d.name}" for d in probe.devices)
-        raise DeviceError(f"backend {backend} has no device {wanted!r}; it has {listed}")
+        raise DeviceError(f"backend {backend} has no device {shown(wanted)}; it has {listed}")
     return matching
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import numpy as np
 
+from tflgpu.blame import shown
 from tflgpu.errors import OptionError
 from tflgpu.kernel.lowering import Precision
 
@@ -68,7 +69,7 @@ def _member(option: str, kind: type[_E], value: object, prefix: str = "") -> _E:
             return member
     codes = isinstance(next(iter(kind)).value, int)
     names = ", ".join(f"{m.name} ({m.value})" if codes else m.name for m in kind)
-    raise OptionError(f"{option} is one of {names}, not {value!r}")
+    raise OptionError(f"{option} is one of {names}, not {shown(value)}")
 
 
 def _whole(value: object) -> int | None:
@@ -96,7 +97,7 @@ def truth(option: str, value: object) -> bool:
         known = None if whole is None else {0: False, 1: True}.get(whole)
     if known is None:
         raise OptionError(
-            f"{option} is True or False (also 1, 0, 'yes', 'no', 'on', 'off'), not {value!r}"
+            f"{option} is True or False (also 1, 0, 'yes', 'no', 'on', 'off'), not {shown(value)}"
         )
     return bool(known)
 
@@ -104,15 +105,15 @@ def truth(option: str, value: object) -> bool:
 def _count(option: str, value: object) -> int:
     count = _whole(value)
     if count is None:
-        raise OptionError(f"{option} is a whole number, not {value!r}")
+        raise OptionError(f"{option} is a whole number, not {shown(value)}")
     if count < 1:
-        raise OptionError(f"{option} is {count}; the least is 1")
+        raise OptionError(f"{option} is {shown(count)}; the least is 1")
     return count
 
 
 def _name(option: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise OptionError(f"{option} is a name, not {value!r}")
+        raise OptionError(f"{option} is a name, not {shown(value)}")
     return value
 
 
@@ -121,7 +122,7 @@ def _device(option: str, value: object) -> int | str:
         return value
     index = _whole(value)
     if index is None or index < 0:
-        raise OptionError(f"{option} is an index from 0 or part of a name, not {value!r}")
+        raise OptionError(f"{option} is an index from 0 or part of a name, not {shown(value)}")
     return index
 
 
@@ -145,7 +146,7 @@ def _loss(option: str, value: object) -> bool | None:
         return truth(option, value)
     except OptionError:
         raise OptionError(
-            f"{option} is True (1), False (0), or None (-1) to follow the priorities, not {value!r}"
+            f"{option} is True (1), False (0), or None (-1) to follow the priorities, not {shown(value)}"
         ) from None
 
 

@@ -262,7 +262,7 @@ class Registry(Holder):
         info = self.backends.get(backend)
         if info is not None:
             return info
-        text = f"there is no backend {backend!r}; known: {', '.join(self.backends) or 'none'}"
+        text = f"there is no backend {shown(backend)}; known: {', '.join(self.backends) or 'none'}"
         if self._failures:
             text += "; not usable: " + "; ".join(str(f) for f in self._failures)
         raise DeviceError(text)

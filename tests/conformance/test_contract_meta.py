@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -187,6 +188,51 @@ class OneThread(Wrapped):
         self.inner.run()
 
 
+class Swallowing(Wrapped):
+    """Ends a run that is interrupted as if it had been done."""
+
+    def run(self) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            super().run()
+
+
+class Translating(Wrapped):
+    """Makes of Ctrl-C an error of its own."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:
+            raise OSError(-5, "the wait was interrupted") from error
+
+
+class Resuming(Wrapped):
+    """Goes on where it was interrupted, whatever its inputs are by now."""
+
+    done = 0
+
+    def run(self) -> None:
+        if not self.done:
+            self.inner._start()
+        while self.done < len(self.inner._bound):
+            self.inner._interpret(self.inner._bound[self.done])
+            self.done += 1
+        self.done = 0
+
+
+class Stuck(Wrapped):
+    """Fails after it was interrupted, by an error that nobody takes for a device's."""
+
+    begun = False
+
+    def run(self) -> None:
+        if self.begun:
+            raise RuntimeError("a run is in flight")
+        self.begun = True
+        super().run()
+        self.begun = False
+
+
 _SHARED: dict[tuple[Any, ...], Wrapped] = {}
 
 
@@ -215,6 +261,12 @@ SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], s
     "leaking": (Leaking, ["loads_take_no_memory"], "every 40 loads took"),
     "arrays freed": (Freed, ["arrays_outlive_their_device"], "an output after close: element"),
     "one thread": (OneThread, ["threads"], "thread 0 of 4: RuntimeError: another thread"),
+    "swallows signals": (Swallowing, ["interrupted_runs"], "interrupted .* to no effect"),
+    "translates signals": (
+        Translating, ["interrupted_runs"], "raised OSError.* not what the signal's handler raised",
+    ),
+    "resumes": (Resuming, ["interrupted_runs"], "the output of a run after .* interrupted"),
+    "stuck": (Stuck, ["interrupted_runs"], "RuntimeError.*in flight.* which is no DeviceError"),
     "one for all": (one_for_all, ["recordings_apart", "another_device"], "share memory"),
 }  # fmt: skip
 
@@ -250,6 +302,33 @@ def test_a_node_device_that_does_not_close_is_noticed() -> None:
     for name in ("recording_closes", "device_closes"):
         (check,) = (c for c in device_checks() if c.id == f"0/nodes/{name}")
         with pytest.raises(AssertionError, match=r"closed .* raised nothing; StateError was due"):
+            check.run(target)
+    target.close()
+
+
+class Hasty(ReferenceDevice):
+    """A node device that takes a run which was interrupted for done."""
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        recording = super().load_nodes(run)
+        whole = recording.run
+
+        def hasty() -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                whole()
+
+        recording.run = hasty  # type: ignore[method-assign]
+        return recording
+
+
+@pytest.mark.parametrize("kind", [ReferenceDevice, Hasty])
+def test_a_node_device_that_swallows_signals_is_noticed(kind: type[ReferenceDevice]) -> None:
+    target = Target(registry(), "cpu_ref", 0, kind(), opener=kind)
+    (check,) = (c for c in device_checks() if c.id == "0/nodes/interrupted_runs")
+    if kind is ReferenceDevice:
+        assert check.run(target) is None
+    else:
+        with pytest.raises(AssertionError, match=r"interrupted .* to no effect"):
             check.run(target)
     target.close()
 

@@ -21,6 +21,8 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import NoAttrs, OpDef, Operand, no_attrs
 from tflgpu.plugins import Registry
 from tflgpu.runtime.session import Session
+from tflgpu.tflite import spec
+from tflgpu.tflite.write import write_model
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 Y = (X + models.C) * models.C
@@ -320,3 +322,24 @@ def test_a_failing_run_leaves_the_interpreter_usable(monkeypatch: pytest.MonkeyP
     interpreter.resize_tensor_input(0, [2, 3])
     interpreter.allocate_tensors()
     interpreter.invoke()
+
+
+def test_a_stale_shape_in_the_file_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not at each preparation of one interpreter; another one says it again."""
+    tensors = [spec.TensorSpec("x", (1, 3)), spec.TensorSpec("y", (1, 5))]
+    content = write_model(
+        spec.ModelSpec(tensors, [spec.OperatorSpec("RELU", {}, [0], [1])], [0], [1])
+    )
+
+    def told() -> int:
+        return sum("inferred anew" in r.getMessage() for r in caplog.records)
+
+    interpreter = tflgpu.Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    assert told() == 1
+    for size in ([2, 3], [1, 3], [4, 3], [1, 3]):
+        interpreter.resize_tensor_input(0, size)
+        interpreter.allocate_tensors()
+    assert told() == 1
+    tflgpu.Interpreter(model_content=content).allocate_tensors()
+    assert told() == 2

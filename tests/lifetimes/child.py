@@ -27,8 +27,10 @@ X = np.array([[0.5, 1, -0.25]], np.float32)
 PATIENCE = 20
 #: Seconds that a long run takes, and after which a signal comes.
 _LONG, SENT = 2.5, 0.3
-#: How many times each a run and the preparation of a model are interrupted.
+#: How many signals are sent in runs and while models are prepared, some of them too late. With
+#: TFLGPU_SIGNALS=20 they are sent until 20 came in time in each, or ten times as many were sent.
 _RUNS, _COMPILES = 14, 12
+WANTED = int(os.environ.get("TFLGPU_SIGNALS", "0"))
 
 
 def say(**facts: Any) -> None:
@@ -221,6 +223,11 @@ def interrupted(action: Callable[[], object], after: float) -> BaseException | N
     return None
 
 
+def go_on(turn: int, came: int, turns: int) -> bool:
+    """Whether to send another signal, where ``turns`` were to be sent."""
+    return (came < WANTED and turn < 10 * WANTED) if WANTED else turn < turns
+
+
 def closing(backend: str) -> None:
     """What is closed or dropped while it is in use."""
     close_beside_a_run(backend)
@@ -308,8 +315,8 @@ def signal_in_runs(backend: str) -> None:
     check(interpreter, layers)
     took = min(_seconds(interpreter.invoke) for _ in range(5))
     rng = random.Random(7)
-    came = 0
-    for turn in range(_RUNS):
+    came, turn = 0, 0
+    while go_on(turn, came, _RUNS):
         signal.signal(signal.SIGINT, raiser(Stop if turn % 4 == 3 else KeyboardInterrupt))
         end = time.monotonic() + 30
 
@@ -321,9 +328,10 @@ def signal_in_runs(backend: str) -> None:
         error = interrupted(some_runs, rng.uniform(0, 8 * took))
         came += error is not None
         check(interpreter, layers, turn)
+        turn += 1
     interpreter.close()
     delegate.close()
-    say(pattern="runs", came=came, turns=_RUNS)
+    say(pattern="runs", came=came, turns=turn)
 
 
 def signals_while_compiling(backend: str) -> None:
@@ -335,8 +343,8 @@ def signals_while_compiling(backend: str) -> None:
     took = time.perf_counter() - start
     rng = random.Random(11)
     signal.signal(signal.SIGINT, raiser(KeyboardInterrupt))
-    came = 0
-    for turn in range(_COMPILES):
+    came, turn = 0, 0
+    while go_on(turn, came, _COMPILES):
         # Other layers are other plans, and most of their kernels are in no cache.
         layers = 1 + turn % 5
         interpreter = tflgpu.Interpreter(
@@ -346,10 +354,11 @@ def signals_while_compiling(backend: str) -> None:
         interpreter.allocate_tensors()
         check(interpreter, layers)
         interpreter.close()
+        turn += 1
     check(first, 6)
     first.close()
     delegate.close()
-    say(pattern="compiling", came=came, turns=_COMPILES)
+    say(pattern="compiling", came=came, turns=turn)
 
 
 def _seconds(action: Callable[[], object]) -> float:

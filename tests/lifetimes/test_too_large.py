@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import ConstRef, Plan, PlannedDispatch
+from tflgpu.runtime.protocols import ArenaRef, ConstRef, Plan, PlannedDispatch, Ref
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 import child
@@ -20,21 +22,49 @@ import child
 MOST = 1 << 20
 
 
-def _with_constant(plan: Plan) -> Plan:
-    """The same with a first dispatch that reads a constant of four times the largest buffer."""
+def _reading_first(plan: Plan, ref: Ref) -> tuple[PlannedDispatch, ...]:
+    """Its dispatches, the first of which reads ``ref``."""
     first = plan.dispatches[0]
     at = next(i for i, b in enumerate(first.kernel.buffers) if b.access == "read")
-    refs = (*first.refs[:at], ConstRef(len(plan.constants)), *first.refs[at + 1 :])
-    changed: PlannedDispatch = attrs.evolve(first, refs=refs)
+    changed = attrs.evolve(first, refs=(*first.refs[:at], ref, *first.refs[at + 1 :]))
+    return (changed, *plan.dispatches[1:])
+
+
+def _with_constant(plan: Plan) -> Plan:
+    """The same with a first dispatch that reads a constant of four times the largest buffer."""
+    dispatches = _reading_first(plan, ConstRef(len(plan.constants)))
     constants = (*plan.constants, np.zeros(MOST, np.float32))
-    return attrs.evolve(plan, constants=constants, dispatches=(changed, *plan.dispatches[1:]))
+    return attrs.evolve(plan, constants=constants, dispatches=dispatches)
 
 
+def _with_arena(plan: Plan) -> Plan:
+    """The same with one that reads an intermediate tensor of that size."""
+    dispatches = _reading_first(plan, ArenaRef(0, 4 * MOST))
+    return attrs.evolve(plan, arena_bytes=4 * MOST, dispatches=dispatches)
+
+
+TOO_LARGE = {"constant": _with_constant, "arena": _with_arena}
+
+
+def _limit(delegate: tflgpu.GpuDelegate, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Let the delegate's device say that its buffers have at most ``most`` bytes."""
+    device: Any = delegate.device
+    caps = attrs.evolve(device.caps, max_buffer_bytes=most)
+    device.caps = caps
+    if "caps" in vars(device.inner):
+        device.inner.caps = caps
+    else:
+        monkeypatch.setattr(type(device.inner), "caps", caps)
+    if hasattr(device.inner, "_caps"):
+        device.inner._caps = caps
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
 @pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu", "cpu_ref"])
 @pytest.mark.parametrize("fallback", [False, True], ids=["alone", "fallback"])
 @pytest.mark.parametrize("asked", [False, True], ids=["any", "asked for"])
 def test_a_plan_that_is_too_large(
-    backend: str, fallback: bool, asked: bool, require_backend: Callable[[str], Any],
+    what: str, backend: str, fallback: bool, asked: bool, require_backend: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """An error that says what would help; where the device was the delegate's own choice, the CPU,
@@ -43,19 +73,13 @@ def test_a_plan_that_is_too_large(
     index = 1 if backend == "cpu_ref" else 0
     delegate = tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=fallback)
     delegate.choice = attrs.evolve(delegate.choice, explicit=asked)
-    device: Any = delegate.device
-    caps = attrs.evolve(device.caps, max_buffer_bytes=MOST)
-    device.caps = caps
-    if "caps" in vars(device.inner):
-        device.inner.caps = caps
-    else:
-        monkeypatch.setattr(type(device.inner), "caps", caps)
+    _limit(delegate, monkeypatch, MOST)
     interpreter = tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
     compile_graph = tflgpu.GpuDelegate.compile
 
     def compiled(self: tflgpu.GpuDelegate, graph: Any) -> Any:
         found = compile_graph(self, graph)
-        parts = [attrs.evolve(p, plan=p.plan and _with_constant(p.plan)) for p in found.parts]
+        parts = [attrs.evolve(p, plan=p.plan and TOO_LARGE[what](p.plan)) for p in found.parts]
         return attrs.evolve(found, parts=tuple(parts))
 
     monkeypatch.setattr(tflgpu.GpuDelegate, "compile", compiled)
@@ -71,3 +95,55 @@ def test_a_plan_that_is_too_large(
         assert part in said, said
     interpreter.close()
     delegate.close()
+
+
+def _several_at_a_time() -> bytes:
+    """Results of kernels of their own, of which more than one is alive."""
+    tensors = [TensorSpec(f"t{i}", (1, 1024)) for i in range(6)]
+    operators = [OperatorSpec("SOFTMAX", {"beta": 1.0 + i}, [0], [1 + i]) for i in range(3)]
+    operators += [OperatorSpec("ADD", {}, [1, 2], [4]), OperatorSpec("ADD", {}, [4, 3], [5])]
+    return write_model(ModelSpec(tensors, operators, [0], [5]))
+
+
+@pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu", "cpu_ref"])
+def test_an_arena_of_tensors_that_fit(
+    backend: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tensor fits into a buffer, and all that are alive at a time do not: a device that has one
+    buffer for them says what would help, one that has several gives the right result."""
+    require_backend(backend)
+    model, x = _several_at_a_time(), np.random.default_rng(0).random((1, 1024), np.float32)
+
+    def run(delegates: list[tflgpu.GpuDelegate]) -> Any:
+        with tflgpu.Interpreter(model_content=model, experimental_delegates=delegates) as made:
+            made.allocate_tensors()
+            made.set_tensor(0, x)
+            made.invoke()
+            return made.get_tensor(5)
+
+    plans: list[Plan] = []
+    compile_graph = tflgpu.GpuDelegate.compile
+
+    def kept(self: tflgpu.GpuDelegate, graph: Any) -> Any:
+        found = compile_graph(self, graph)
+        plans.extend(p.plan for p in found.parts if p.plan is not None)
+        return found
+
+    monkeypatch.setattr(tflgpu.GpuDelegate, "compile", kept)
+    index = 1 if backend == "cpu_ref" else 0
+    with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
+        wanted = run([])
+        np.testing.assert_allclose(run([delegate]), wanted, rtol=1e-5)
+        (plan,) = plans
+        regions = [r.nbytes for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)]
+        most = max(regions + [io.nbytes for io in (*plan.inputs, *plan.outputs)])
+        assert plan.arena_bytes > most
+        _limit(delegate, monkeypatch, most)
+        try:
+            found = run([delegate])
+        except DeviceError as error:
+            said = str(error)
+            for part in ("the arena", str(plan.arena_bytes), str(most), "smaller inputs", "f16"):
+                assert part in said, said
+        else:
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -6,23 +6,26 @@ cheap.
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
 import struct
-import time
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
-from tflgpu import GpuDelegate, Interpreter
-from tflgpu.errors import InputError, TflgpuError
+from tflgpu import Interpreter
+from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.sizes import MAX_BYTES
 from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sizes_child import Measured, beginnings, die, measured, prepare, run, server_state, waste
 
 I32 = DType.I32
 HUGE = 2**31 - 1
@@ -229,53 +232,35 @@ REFUSED["MaxPoolingWithArgmax2D"] = lambda: argmax_pool(2**15)
 CHEAP["MaxPoolingWithArgmax2D"] = lambda: argmax_pool(2**12)
 
 
-def run(content: bytes, backend: str | None, resized: Sequence[int] | None = None) -> Any:
-    """The outputs for inputs of ones."""
-    delegate = None if backend is None else GpuDelegate(backend=backend)
-    try:
-        delegates = None if delegate is None else [delegate]
-        with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-            if resized is not None:
-                interpreter.resize_tensor_input(0, resized)
-                interpreter.get_input_details()
-            interpreter.allocate_tensors()
-            for details in interpreter.get_input_details():
-                ones = np.ones(details["shape"], details["dtype"])
-                interpreter.set_tensor(details["index"], ones)
-            interpreter.invoke()
-            interpreter.get_output_details()
-            return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
-    finally:
-        if delegate is not None:
-            delegate.close()
-
-
-def _child(queue: Any, content: bytes, backend: str | None, resized: Any) -> None:
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    try:
-        said = [y.ravel()[:8].tolist() for y in run(content, backend, resized)]
-    except TflgpuError as error:
-        said = f"{type(error).__name__}: {error}"
-    except Exception as error:  # noqa: BLE001 - what is raw is what the test looks for
-        said = f"raw {type(error).__name__}: {error}"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    queue.put((said, peak * 1024, time.process_time() - began))
+def check(found: Measured) -> Any:
+    """What a child said, which has to be cheap."""
+    assert found.extra < EXTRA_BYTES, f"{found.extra:,} bytes: {found.said}"
+    assert found.seconds < SECONDS, f"{found.seconds} s: {found.said}"
+    return found.said
 
 
 def apart(content: bytes, backend: str | None = None, resized: Any = None) -> Any:
     """What `run` gives or says, having seen in a process of its own that it is cheap."""
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_child, args=(queue, content, backend, resized))
-    child.start()
-    try:
-        said, extra, seconds = queue.get(timeout=4 * SECONDS)
-    finally:
-        child.kill()
-        child.join()
-    assert extra < EXTRA_BYTES, f"{extra:,} bytes: {said}"
-    assert seconds < SECONDS, f"{seconds} s: {said}"
-    return said
+    return check(measured(beginnings, content, backend, resized, patience=4 * SECONDS))
+
+
+def test_what_takes_much_memory_or_time_or_dies_is_noticed() -> None:
+    assert check(measured(waste, 1 << 20, 0.0, patience=SECONDS)) == f"{1 << 20} bytes"
+    with pytest.raises(AssertionError, match=r"4\d\d,\d+,\d+ bytes: 419430400 bytes"):
+        check(measured(waste, 400 << 20, 0.0, patience=SECONDS))
+    long = measured(waste, 1, 1.5, patience=SECONDS)
+    assert 1 < long.seconds < 3
+    with pytest.raises(AssertionError, match=r"10\d\.\d+ s: "):
+        check(attrs.evolve(long, seconds=long.seconds + 99))
+    with pytest.raises(TimeoutError):
+        measured(waste, 1, 60.0, patience=0.5)
+    with pytest.raises(ChildProcessError, match="-9"):
+        measured(die, patience=SECONDS)
+
+
+def test_the_server_of_the_children_has_no_threads_and_no_drivers() -> None:
+    said = check(measured(server_state, patience=SECONDS))
+    assert said == {"threads": 1, "drivers": [], "numpy": True}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -378,29 +363,10 @@ def test_a_resize_to_nothing_is_what_litert_makes_of_it() -> None:
     assert y.shape == (0, 3)
 
 
-def _prepare(queue: Any, channels: int) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
-        delegate = GpuDelegate(backend="opencl")
-        with Interpreter(model_content=scaled(), experimental_delegates=[delegate]) as interpreter:
-            interpreter.resize_tensor_input(0, [1, channels])
-            interpreter.allocate_tensors()
-            said = str(interpreter.get_input_details()[0]["shape"].tolist())
-    except Exception as error:  # noqa: BLE001 - what is raw is what the test looks for
-        said = f"{type(error).__name__}: {error}"
-    queue.put((said, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024))
-
-
 def test_no_pass_makes_arrays_of_as_many_channels_as_an_input_is_given(
     require_backend: Callable[[str], object],
 ) -> None:
     """Up to the limit; running it takes what its tensors take, which the caller has asked for."""
     require_backend("opencl")
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    child = context.Process(target=_prepare, args=(queue, 2**28))
-    child.start()
-    said, extra = queue.get(timeout=120)
-    child.join()
+    said = check(measured(prepare, scaled(), [1, 2**28], patience=120))
     assert said == f"[1, {2**28}]"
-    assert extra < EXTRA_BYTES, f"{extra:,}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
@@ -16,7 +17,6 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.options import truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, open_cpu_session
 from tflgpu.tflite.model_file import ModelFile
@@ -35,37 +35,6 @@ class OpResolverType(enum.Enum):
     BUILTIN = 1
     BUILTIN_REF = 2
     BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
-
-
-class _Busy(Holder):
-    """Lets one thread at a time in and refuses the others; the same thread may nest.
-
-    Python may handle a signal between two steps of these methods. Where its handler raises just
-    then, in the few of them around a call, the thread counts as inside from then on: it goes on
-    as before, and others are refused for good. Only code that is one step for Python could
-    close that gap, and locks, which have it, wait where this refuses.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.closed = False
-        self.belongs_to_process()
-
-    def after_fork(self) -> None:
-        """In a child no other thread is using the interpreter, even if one was when it forked."""
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise StateError(
-                "another thread is using this interpreter; make one interpreter for each thread"
-            )
-        if self.closed:
-            self._lock.release()
-            raise StateError("this interpreter is closed; make a new one")
-
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
 
 
 class Interpreter:
@@ -130,7 +99,7 @@ class Interpreter:
         ):
             truth(name, value)
         _check_resolver(experimental_op_resolver_type)
-        self._busy = _Busy()
+        self._busy = Busy()
         self._preserve_all = truth(
             "experimental_preserve_all_tensors", experimental_preserve_all_tensors
         )
@@ -300,7 +269,7 @@ class Interpreter:
                     )
                 (signature_key,) = known
             if signature_key not in known:
-                raise InputError(f"no signature {signature_key!r}; the model has {listed}")
+                raise InputError(f"no signature {shown(signature_key)}; the model has {listed}")
             signature = known[signature_key]
             return SignatureRunner(signature, self._subgraph(signature.subgraph), self._busy)
 
@@ -327,7 +296,7 @@ class Interpreter:
             # In this order, so that a call that was interrupted can be made again.
             for subgraph in self._subgraphs.values():
                 subgraph.release()
-            self._busy.closed = True
+            self._busy.close()
 
     def __enter__(self) -> Self:
         with self._busy:
@@ -344,7 +313,7 @@ class Interpreter:
             return found
         count = len(self._model.subgraphs)
         if not isinstance(index, int) or not 0 <= index < count:
-            raise InputError(f"there is no subgraph {index!r}; the model has {count}, from 0")
+            raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
         made = Subgraph(
             self._model, index, self._ops, self._open_session, preserve_all=self._preserve_all
         )
@@ -410,9 +379,11 @@ def _one_delegate(delegates: Any) -> GpuDelegate | None:
 
 def _check_threads(count: Any) -> None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-        raise OptionError(f"num_threads is a whole number, not {type(count).__name__} {count!r}")
+        raise OptionError(
+            f"num_threads is a whole number, not {type(count).__name__} {shown(count)}"
+        )
     if count is not None and count < 1:
-        raise OptionError(f"num_threads is {count}; the least is 1")
+        raise OptionError(f"num_threads is {shown(count)}; the least is 1")
 
 
 def _check_resolver(kind: Any) -> None:
@@ -420,4 +391,4 @@ def _check_resolver(kind: Any) -> None:
     name = getattr(kind, "name", None)
     if kind is not None and name not in OpResolverType.__members__:
         names = ", ".join(OpResolverType.__members__)
-        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {kind!r}")
+        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {shown(kind)}")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import InputError
+from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
 from tflgpu.tflite.sparsity import Sparsity
@@ -33,7 +34,7 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
         return _STAND_INS[info.dtype]
     except KeyError:
         raise InputError(
-            f"tensor {info.index} ({info.name!r}) is {info.dtype.value}, for which NumPy has no type"
+            f"tensor {info.index} ({quoted(info.name)}) is {info.dtype.value}, for which NumPy has no type"
         ) from None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tflgpu.errors import InputError
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.ir.brief import quoted
 from tflgpu.tflite.model_file import SignatureInfo
 
 
@@ -40,7 +41,7 @@ class SignatureRunner:
             subgraph = self._subgraph
             if inputs.keys() != self._inputs.keys():
                 raise InputError(
-                    f"signature {self._key!r} takes {_names(self._inputs)}, not {_names(inputs)}"
+                    f"signature {quoted(self._key)} takes {_names(self._inputs)}, not {_names(inputs)}"
                 )
             arrays = {
                 index: subgraph.checked(subgraph.tensor(index), inputs[name])

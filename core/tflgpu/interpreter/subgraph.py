@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
+from tflgpu.blame import shown
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
@@ -20,6 +22,7 @@ from tflgpu.errors import (
 from tflgpu.interpreter.details import numpy_type, tensor_details
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.views import SessionMemory
+from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
@@ -29,6 +32,8 @@ from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
+
+_LOG = logging.getLogger("tflgpu")
 
 #: Bytes from which on results are taken over rather than copied.
 _LENT = 256 << 10
@@ -68,6 +73,7 @@ class Subgraph:
         self._shapes: dict[int, Shape] = {}
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
+        self._warned: set[str] = set()
 
     # State
 
@@ -130,7 +136,7 @@ class Subgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            graph = build_graph(self._model, self.index, self._ops, self._resized)
+            graph = build_graph(self._model, self.index, self._ops, self._resized, self._warn)
             session = self._open_session(graph)
             memory = SessionMemory(session)
         except ModelError as error:
@@ -148,6 +154,12 @@ class Subgraph:
             session.arrays.keys()
         )
         return memory
+
+    def _warn(self, text: str) -> None:
+        """Say what is wrong with the file, but not again at each preparation."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _LOG.warning("%s", text)
 
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""
@@ -179,7 +191,9 @@ class Subgraph:
             )
         info = self.info.tensors[index]
         if any(d < 0 for d in shape):
-            raise ResizeError(f"{_name(info)} cannot be resized to {list(shape)}: a negative size")
+            raise ResizeError(
+                f"{_name(info)} cannot be resized to {listed(shape)}: a negative size"
+            )
         try:
             check_size(shape, info.dtype, _name(info))
         except ModelError as error:
@@ -190,7 +204,7 @@ class Subgraph:
             or any(d not in (-1, n) for d, n in zip(fixed, shape, strict=True))
         ):
             raise ResizeError(
-                f"{_name(info)} cannot be resized to {list(shape)}: with strict=True only sizes "
+                f"{_name(info)} cannot be resized to {listed(shape)}: with strict=True only sizes "
                 f"that are -1 in its shape signature {list(fixed)} can change"
             )
         if shape != self.shape(index):
@@ -345,7 +359,7 @@ class Subgraph:
         """What was resized, as the end of a message."""
         if not self._resized:
             return ""
-        pairs = (f"{_name(self.info.tensors[i])} to {list(s)}" for i, s in self._resized.items())
+        pairs = (f"{_name(self.info.tensors[i])} to {listed(s)}" for i, s in self._resized.items())
         return f"; inputs were resized: {', '.join(pairs)}"
 
     def _listed(self, indices: Collection[int]) -> str:
@@ -363,12 +377,12 @@ def as_index(value: Any) -> int:
     except TypeError:
         raise ArgumentError(
             f"a tensor index is a whole number, as get_input_details()[0]['index'] is, "
-            f"not {type(value).__name__} {value!r}"
+            f"not {type(value).__name__} {shown(value)}"
         ) from None
 
 
 def _name(info: TensorInfo) -> str:
-    return f"tensor {info.index} ({info.name!r})"
+    return f"tensor {info.index} ({quoted(info.name)})"
 
 
 def _shape(size: Any) -> Shape:
@@ -379,5 +393,5 @@ def _shape(size: Any) -> Shape:
     except (ValueError, OverflowError):  # lists of unequal lengths, for one
         sizes = np.zeros((0, 0))
     if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-        raise InputError(f"tensor_size is a list of whole numbers, not {size!r}")
+        raise InputError(f"tensor_size is a list of whole numbers, not {shown(size)}")
     return tuple(int(d) for d in sizes)

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from tflgpu.errors import GraphError
+from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 
@@ -104,7 +105,7 @@ class Node:
     def label(self) -> str:
         """How messages name the node: operator index in the file, then op name."""
         where = "+".join(map(str, self.origins)) if self.origins else "new"
-        return f"#{where} {self.op}"
+        return f"#{where} {clipped(self.op)}"
 
     def input(self, index: int) -> Value:
         """The input at ``index``.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.base import Operand
 
@@ -61,7 +62,7 @@ def const_integers(
         raise ModelError(f"{op}: {what} is {operand.dtype.value}, not a whole number")
     values = integers(operand.const(op, what))
     if count is not None and len(values) != count:
-        raise ModelError(f"{op}: {what} has {len(values)} elements {list(values)}, needs {count}")
+        raise ModelError(f"{op}: {what} has {len(values)} elements {listed(values)}, needs {count}")
     return values
 
 

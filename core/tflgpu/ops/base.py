@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 import numpy as np
 
+from tflgpu.blame import shown
 from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
@@ -65,7 +66,7 @@ class Fields:
         try:
             number = int(value)
         except (TypeError, ValueError):
-            raise ModelError(f"{self.op}: option {name} is {value!r}, not a number") from None
+            raise ModelError(f"{self.op}: option {name} is {shown(value)}, not a number") from None
         if minimum is not None and number < minimum:
             raise ModelError(f"{self.op}: option {name} is {number}, must be >= {minimum}")
         return number
@@ -76,7 +77,7 @@ class Fields:
         try:
             return float(value)
         except (TypeError, ValueError):
-            raise ModelError(f"{self.op}: option {name} is {value!r}, not a number") from None
+            raise ModelError(f"{self.op}: option {name} is {shown(value)}, not a number") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A flag."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from tflgpu.blame import shown
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
@@ -66,7 +67,7 @@ def _quantization(fields: Fields, name: str) -> Quantization | None:
     given = fields.get(name)
     if given is None or isinstance(given, Quantization):
         return given
-    raise ModelError(f"{fields.op}: {name} is {given!r}, not a quantization")
+    raise ModelError(f"{fields.op}: {name} is {shown(given)}, not a quantization")
 
 
 def _parse_cast(fields: Fields) -> Cast:

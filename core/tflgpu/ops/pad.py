@@ -13,12 +13,18 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.axes import INDEX_TYPES, elements, present, take_operands
+from tflgpu.ops.axes import elements, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 
 Borders = tuple[tuple[int, int], ...]
+
+# What TFLite's kernels take for paddings. An i8 or i16 tensor holds them as they are too, even where
+# the file gives it a scale.
+_PAD_TYPES = (DType.I8, DType.I16, DType.I32, DType.I64)
+_MIRROR_TYPES = (DType.I32, DType.I64)
 
 
 class MirrorMode(enum.Enum):
@@ -48,9 +54,14 @@ def borders(paddings: Array) -> Borders:
     return tuple((int(before), int(after)) for before, after in paddings)
 
 
-def _borders(op: str, x: Operand, paddings: Operand) -> Borders:
-    if paddings.dtype not in INDEX_TYPES:
-        raise ModelError(f"{op}: paddings (operand 1) are {paddings.dtype.value}")
+def _borders(
+    op: str, x: Operand, paddings: Operand, types: Sequence[DType] = _PAD_TYPES
+) -> Borders:
+    if paddings.dtype not in types:
+        taken = ", ".join(t.value for t in types)
+        raise ModelError(
+            f"{op}: paddings (operand 1) are {paddings.dtype.value}; they may be {taken}"
+        )
     if paddings.shape != (x.rank, 2):
         raise ModelError(
             f"{op}: paddings (operand 1) have shape {list(paddings.shape)} for an operand of "
@@ -58,7 +69,7 @@ def _borders(op: str, x: Operand, paddings: Operand) -> Borders:
         )
     found = borders(paddings.const(op, "paddings (operand 1)"))
     if any(n < 0 for pair in found for n in pair):
-        raise ModelError(f"{op}: paddings {[list(p) for p in found]} must not be negative")
+        raise ModelError(f"{op}: paddings {listed(map(list, found))} must not be negative")
     return found
 
 
@@ -94,7 +105,7 @@ def _infer_mirror(
     attributes: MirrorPadAttrs, operands: Sequence[Operand | None]
 ) -> list[TensorSpec]:
     x, paddings = take_operands("MIRROR_PAD", operands, 2)
-    border = _borders("MIRROR_PAD", x, paddings)
+    border = _borders("MIRROR_PAD", x, paddings, _MIRROR_TYPES)
     spare = 1 if attributes.mode is MirrorMode.REFLECT else 0
     for axis, (dim, pair) in enumerate(zip(x.shape, border, strict=True)):
         if max(pair) > max(dim - spare, 0):
@@ -130,7 +141,10 @@ def _pad_samples() -> Sequence[Sample]:
         Sample("none", {}, _args((3, 5), [[0, 0], [0, 0]])),
         Sample("rank5", {}, _args((1, 2, 3, 2, 3), [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2]])),
         Sample("i32", {}, _args((3, 5), [[1, 1], [0, 3]], DType.I32)),
-        Sample("wide", {}, (Arg((3, 5)), Arg.of([[1, 0], [0, 2]], DType.I64))),
+        *(
+            Sample(id, {}, (Arg((3, 5)), Arg.of([[1, 0], [0, 2]], dtype)))
+            for id, dtype in (("wide", DType.I64), ("short", DType.I16), ("byte", DType.I8))
+        ),
     ]
 
 
@@ -148,6 +162,8 @@ def _pad_v2_samples() -> Sequence[Sample]:
         sample("vector", _args((7,), [[3, 2]]), 1),
         sample("i32", _args((3, 5), [[1, 1], [0, 3]], DType.I32), 7),
         sample("rank5", _args((1, 2, 3, 2, 3), [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2]]), 3),
+        sample("short", (Arg((3, 5)), Arg.of([[1, 0], [0, 2]], DType.I16)), 2.5),
+        sample("byte", (Arg((3, 5)), Arg.of([[1, 0], [0, 2]], DType.I8)), 2.5),
     ]
 
 

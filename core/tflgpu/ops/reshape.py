@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import (
@@ -39,16 +40,16 @@ def _parse_reshape(fields: Fields) -> ReshapeAttrs:
 def _resolve(wanted: Sequence[int], old: tuple[int, ...]) -> tuple[int, ...]:
     """``wanted`` with its -1 replaced by what the number of elements leaves for it."""
     if any(d < -1 for d in wanted):
-        raise ModelError(f"RESHAPE: new shape {list(wanted)} has a size below -1")
+        raise ModelError(f"RESHAPE: new shape {listed(wanted)} has a size below -1")
     if list(wanted).count(-1) > 1:
-        raise ModelError(f"RESHAPE: new shape {list(wanted)} has more than one -1")
+        raise ModelError(f"RESHAPE: new shape {listed(wanted)} has more than one -1")
     count = elements(old)
     known = elements([d for d in wanted if d != -1])
     fits = count == known if -1 not in wanted else known > 0 and count % known == 0
     if not fits:
         raise ModelError(
             f"RESHAPE: operand of shape {list(old)} has {count} elements, which do not fit "
-            f"new shape {list(wanted)}"
+            f"new shape {listed(wanted)}"
         )
     return tuple(count // known if d == -1 else d for d in wanted)
 

@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
@@ -57,7 +58,7 @@ def _infer_fill(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list
     dims, value = take_operands("FILL", operands, 2)
     shape = const_integers("FILL", dims, "dims (operand 0)")
     if any(d < 0 for d in shape):
-        raise ModelError(f"FILL: dims {list(shape)} must not be negative")
+        raise ModelError(f"FILL: dims {listed(shape)} must not be negative")
     need_rank("FILL", value, "value (operand 1)", 0)
     return [TensorSpec(shape, value.dtype)]
 

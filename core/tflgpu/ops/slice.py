@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
@@ -205,7 +206,7 @@ def _infer_strided(
     )
     if not len(begin) == len(end) == len(strides):
         raise ModelError(
-            f"STRIDED_SLICE: begin {list(begin)}, end {list(end)} and strides {list(strides)} "
+            f"STRIDED_SLICE: begin {listed(begin)}, end {listed(end)} and strides {listed(strides)} "
             "differ in length"
         )
     return [TensorSpec(strided_box(attributes, x.shape, begin, end, strides).shape, x.dtype)]

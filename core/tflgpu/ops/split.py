@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.sizes import MAX_RESULTS
@@ -68,7 +69,7 @@ def split_sizes(sizes: Sequence[int], length: int) -> tuple[int, ...]:
     known = sum(s for s in sizes if s != -1)
     fits = known == length if -1 not in sizes else known <= length and list(sizes).count(-1) == 1
     if not fits or any(s < -1 for s in sizes):
-        raise ModelError(f"SPLIT_V: sizes {list(sizes)} do not add up to a dimension of {length}")
+        raise ModelError(f"SPLIT_V: sizes {listed(sizes)} do not add up to a dimension of {length}")
     return tuple(length - known if s == -1 else s for s in sizes)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
@@ -20,7 +21,7 @@ def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list
     x, multiples = take_operands("TILE", operands, 2)
     times = const_integers("TILE", multiples, "multiples (operand 1)", x.rank)
     if any(t < 0 for t in times):
-        raise ModelError(f"TILE: multiples {list(times)} must not be negative")
+        raise ModelError(f"TILE: multiples {listed(times)} must not be negative")
     return [TensorSpec(tuple(d * t for d, t in zip(x.shape, times, strict=True)), x.dtype)]
 
 
@@ -36,7 +37,7 @@ def _infer_broadcast(attributes: NoAttrs, operands: Sequence[Operand | None]) ->
         d in (1, w) for d, w in zip(x.shape, shape[max(extra, 0) :], strict=True)
     )
     if not fits or any(d < 0 for d in shape):
-        raise ModelError(f"BROADCAST_TO: {list(x.shape)} does not broadcast to {list(shape)}")
+        raise ModelError(f"BROADCAST_TO: {list(x.shape)} does not broadcast to {listed(shape)}")
     return [TensorSpec(shape, x.dtype)]
 
 
@@ -52,7 +53,7 @@ def reverse_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """
     found = tuple(normal_axis("REVERSE_V2", a, rank) for a in axes)
     if len(set(found)) != len(found):
-        raise ModelError(f"REVERSE_V2: axes {list(axes)} name one axis twice")
+        raise ModelError(f"REVERSE_V2: axes {listed(axes)} name one axis twice")
     return found
 
 

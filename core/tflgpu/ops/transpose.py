@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
@@ -19,7 +20,7 @@ def permutation(perm: Sequence[int], rank: int) -> tuple[int, ...]:
     """
     found = tuple(normal_axis("TRANSPOSE", a, rank, "perm entry") for a in perm)
     if sorted(found) != list(range(rank)):
-        raise ModelError(f"TRANSPOSE: perm {list(perm)} is no permutation of {rank} axes")
+        raise ModelError(f"TRANSPOSE: perm {listed(perm)} is no permutation of {rank} axes")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from tflgpu.errors import UnsupportedError
+from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Graph
 
 _ADVICE = (
@@ -53,6 +54,6 @@ def refuse_unknown(graph: Graph, where: str) -> None:
     for value in (*graph.inputs, *graph.outputs, *states):
         if not value.dtype.has_numpy:
             raise UnsupportedError(
-                f"{where} the model: tensor {value.id} ({value.name!r}) is {value.dtype.value}, "
+                f"{where} the model: tensor {value.id} ({quoted(value.name)}) is {value.dtype.value}, "
                 "which no input, output or state tensor can be"
             )

@@ -44,6 +44,9 @@ _BIAS = {
     "TRANSPOSE_CONV": (3, 2, 1),
 }
 
+#: Operands that are counts of elements: whole numbers, whatever scale the file gives them.
+_COUNTS = {"PAD": (1,), "PADV2": (1,)}
+
 #: Ops whose results are among their operands' elements (or 0): between tensors of one
 #: quantization there is nothing to round.
 _MOVES = frozenset(
@@ -169,7 +172,11 @@ class _Viewing:
         ]
         if specs != wanted:
             return False
-        operands = [v for v in node.inputs if v is not None and is_quantized(v)]
+        counts = _COUNTS.get(node.op, ())
+        operands = [
+            v for i, v in enumerate(node.inputs)
+            if v is not None and is_quantized(v) and i not in counts
+        ]  # fmt: skip
         results, rounded = [], []
         for out in node.outputs:
             if not is_quantized(out):
@@ -187,8 +194,9 @@ class _Viewing:
         return True
 
     def _real_operands(self, node: Node) -> list[Value | None] | None:
-        """A node's operands, quantized ones in floats; None where one cannot be."""
-        bias = _BIAS.get(node.op, (None,))[0]
+        """A node's operands, quantized ones in floats, but counts without their scale; None where
+        one cannot be."""
+        bias, counts = _BIAS.get(node.op, (None,))[0], _COUNTS.get(node.op, ())
         found: list[Value | None] = []
         for index, value in enumerate(node.inputs):
             if value is not None and index == bias and value.dtype in _WIDE:
@@ -197,6 +205,9 @@ class _Viewing:
                     return None
                 found.append(real)
             elif value is not None and is_quantized(value):
+                if index in counts and value.data is not None:
+                    found.append(self.graph.add_const(value.data, name=value.name))
+                    continue
                 if value.is_variable:
                     return None
                 found.append(self._make_real(value))

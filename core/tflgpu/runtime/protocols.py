@@ -183,6 +183,7 @@ class Recording(Protocol):
     A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an
     exception goes through as it is. After a `run` that ended so, or in an error, the recording is
     not run again: it is closed, which waits for what is still on the device, and another is loaded.
+    Whoever runs it all the same gets the right outputs, or a DeviceError.
     """
 
     @property

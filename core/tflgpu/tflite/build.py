@@ -8,12 +8,13 @@ runtime shapes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tflgpu.blame import of_signal
 from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
+from tflgpu.ir.brief import clipped, few, quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
@@ -37,6 +38,7 @@ def build_graph(
     subgraph: int,
     ops: Mapping[str, OpDef],
     shapes: Mapping[int, tuple[int, ...]] | None = None,
+    warn: Callable[[str], object] = _LOG.warning,
 ) -> Graph:
     """The graph of one subgraph of a model.
 
@@ -46,6 +48,7 @@ def build_graph(
         ops: Op definitions by name.
         shapes: New shapes of inputs, by tensor index; the shapes of everything that depends on
             them are inferred.
+        warn: Takes what is wrong with the file but does no harm; by default the log.
 
     Returns:
         A graph whose value ids are tensor indices and whose constants view the file.
@@ -57,13 +60,14 @@ def build_graph(
             its operator makes is replaced by that, as in LiteRT; a warning says so.)
         InputError: ``shapes`` names a tensor that is not an input, or a negative size.
     """
-    return build_subgraph(model.subgraphs[subgraph], ops, shapes)
+    return build_subgraph(model.subgraphs[subgraph], ops, shapes, warn)
 
 
 def build_subgraph(
     info: SubgraphInfo,
     ops: Mapping[str, OpDef],
     shapes: Mapping[int, tuple[int, ...]] | None = None,
+    warn: Callable[[str], object] = _LOG.warning,
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file."""
     graph = Graph(info.name or "main")
@@ -81,10 +85,10 @@ def build_subgraph(
     for operator in info.operators:
         building.add(operator)
     if building.stale:
-        _LOG.warning(
-            "tflgpu: %d shapes in the file are not what the operators make and were inferred anew; "
-            "the first: %s", len(building.stale), building.stale[0]
-        )  # fmt: skip
+        warn(
+            f"tflgpu: {len(building.stale)} shapes in the file are not what the operators make and "
+            f"were inferred anew; the first: {building.stale[0]}"
+        )
     for output in graph.outputs:
         if output.id not in building.ready:
             raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
@@ -93,13 +97,13 @@ def build_subgraph(
 
 
 def _name(value: Value) -> str:
-    return f"tensor {value.id} ({value.name!r})"
+    return f"tensor {value.id} ({quoted(value.name)})"
 
 
 def _add_tensor(graph: Graph, info: TensorInfo) -> None:
     data, dtype = info.data, info.dtype
     if data is not None and info.sparsity is not None:
-        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({info.name!r})")
+        check_size(info.shape, dtype, f"the sparse tensor {info.index} ({quoted(info.name)})")
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
     if data is not None and dtype is DType.I4:
@@ -145,7 +149,7 @@ class _Building:
 
     def add(self, operator: OperatorInfo) -> None:
         """Make the operator's node, or evaluate it."""
-        where = f"operator {operator.index} ({operator.name})"
+        where = f"operator {operator.index} ({clipped(operator.name)})"
         inputs = [self._input(i, where) for i in operator.inputs]
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
@@ -273,7 +277,7 @@ def _tensor_fields(node: Node) -> dict[str, object]:
 
 
 def _operands(node: Node) -> str:
-    return f" (operands: {', '.join('-' if v is None else str(v) for v in node.inputs)})"
+    return f" (operands: {few('-' if v is None else v for v in node.inputs)})"
 
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
@@ -283,7 +287,7 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
         return "control flow (an operator that runs other subgraphs) is not supported"
     if definition is None:
         kind = "custom op" if operator.is_custom else "op"
-        return f"{kind} {operator.name} is not defined; a plugin can define it"
+        return f"{kind} {clipped(operator.name)} is not defined; a plugin can define it"
     if operator.version > definition.max_version:
         return (
             f"version {operator.version} of {operator.name} is newer than "

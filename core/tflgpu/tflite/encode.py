@@ -11,6 +11,7 @@ import numpy as np
 from attrs import frozen
 from flatbuffers import number_types
 
+from tflgpu.blame import shown
 from tflgpu.errors import ModelError
 from tflgpu.tflite.schema import Field, Kind, layout
 
@@ -86,7 +87,7 @@ def encode(builder: Any, record: Record, where: str) -> int:
 
 def _unfit(value: Any, field: Field, where: str) -> ModelError:
     number = "" if field.number is None else f" of {field.number.name}"
-    return ModelError(f"{where}: {value!r} is no {field.kind.value}{number}")
+    return ModelError(f"{where}: {shown(value)} is no {field.kind.value}{number}")
 
 
 def _prepare(builder: Any, field: Field, value: Any, where: str) -> Any:

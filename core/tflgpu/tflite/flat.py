@@ -39,13 +39,6 @@ _COPIES_FLOOR = 1 << 16
 
 DAMAGED = "the file is damaged or was not written by a TFLite converter; fetch or convert it again"
 
-_LONGEST = 80
-
-
-def quoted(name: str) -> str:
-    """A name as messages show it: quoted, and cut where a hostile file would fill the screen."""
-    return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
-
 
 class FlatFile:
     """The bytes of a flatbuffer, and what may still be spent on reading them."""

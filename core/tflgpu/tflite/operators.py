@@ -8,7 +8,8 @@ from typing import Any
 from attrs import frozen
 
 from tflgpu.errors import ModelError
-from tflgpu.tflite.flat import DAMAGED, FlatFile, Table, quoted
+from tflgpu.ir.brief import quoted
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import FieldValue, OperatorCode, OperatorInfo
 from tflgpu.tflite.schema import (
     BUILTINS,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.errors import ModelError
-from tflgpu.tflite.flat import DAMAGED, FlatFile, Table, quoted
+from tflgpu.ir.brief import quoted
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import ModelFile, OperatorCode, SignatureInfo, SubgraphInfo
 from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
 from tflgpu.tflite.source import Source, name_of, open_source

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from attrs import field, frozen
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.model_file import (
@@ -171,7 +172,7 @@ def _subgraph(info: SubgraphInfo) -> SubgraphSpec:
 def _tensor(info: TensorInfo) -> TensorSpec:
     if info.blockwise is not None:
         raise ModelError(
-            f"tensor {info.index} ({info.name!r}): blockwise quantization is read but not written"
+            f"tensor {info.index} ({quoted(info.name)}): blockwise quantization is read but not written"
         )
     return TensorSpec(
         info.name,

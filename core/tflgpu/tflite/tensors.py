@@ -9,10 +9,11 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.constants import check_shape, constant, typed
-from tflgpu.tflite.flat import DAMAGED, FlatFile, Table, quoted
+from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import Blockwise, TensorInfo
 from tflgpu.tflite.schema import UNIONS
 from tflgpu.tflite.sparsity import Level, Sparsity

@@ -8,13 +8,14 @@ from functools import partial
 import numpy as np
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
-from tflgpu.conformance.contract.tools import refused, same
+from tflgpu.conformance.contract.interrupts import interrupt_runs
+from tflgpu.conformance.contract.tools import fill, refused, same
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.target import Target
 from tflgpu.errors import StateError
 from tflgpu.runtime.protocols import NodeDevice, NodeRun
 
-_Question = Callable[[NodeDevice, NodeRun, Case], None]
+_Question = Callable[[NodeDevice, NodeRun, Case], Outcome]
 
 
 def node_device_checks() -> list[Check]:
@@ -23,6 +24,7 @@ def node_device_checks() -> list[Check]:
         Check("0/nodes/arrays_stay", partial(_ask, _arrays_stay)),
         Check("0/nodes/recordings_apart", partial(_ask, _recordings_apart)),
         Check("0/nodes/recording_closes", partial(_ask, _recording_closes)),
+        Check("0/nodes/interrupted_runs", partial(_ask, _interrupted_runs)),
         Check("0/nodes/device_closes", partial(_ask_another, _device_closes)),
     ]
 
@@ -38,8 +40,7 @@ def _ask(question: _Question, target: Target) -> Outcome:
             if graph.inputs and device.supports(case.node, target.ops) is None:
                 nodes, inputs, outputs = graph.nodes, graph.inputs, graph.outputs
                 run = NodeRun(tuple(nodes), tuple(inputs), tuple(outputs), target.ops, {})
-                question(device, run, case)
-                return None
+                return question(device, run, case)
     return NotApplicable("the device takes no sample of any op")
 
 
@@ -53,7 +54,7 @@ def _ask_another(question: _Question, target: Target) -> Outcome:
         other.close()
 
 
-def _arrays_stay(device: NodeDevice, run: NodeRun, case: Case) -> None:
+def _arrays_stay(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     recording = device.load_nodes(run)
     arrays = [*recording.inputs, *recording.outputs]
     for value, array in zip((*run.inputs, *run.outputs), arrays, strict=True):
@@ -74,9 +75,10 @@ def _arrays_stay(device: NodeDevice, run: NodeRun, case: Case) -> None:
     for first, second in zip(*found, strict=True):
         same(second, first, "an output of a second run on the same inputs")
     recording.close()
+    return None
 
 
-def _recordings_apart(device: NodeDevice, run: NodeRun, case: Case) -> None:
+def _recordings_apart(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     """Nodes loaded twice."""
     first, second = device.load_nodes(run), device.load_nodes(run)
     for value, mine, other in zip(run.inputs, first.inputs, second.inputs, strict=True):
@@ -92,9 +94,10 @@ def _recordings_apart(device: NodeDevice, run: NodeRun, case: Case) -> None:
     for array, want in zip(first.outputs, wanted, strict=True):
         same(np.array(array), want, "an output after another recording was closed")
     first.close()
+    return None
 
 
-def _recording_closes(device: NodeDevice, run: NodeRun, case: Case) -> None:
+def _recording_closes(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     recording = device.load_nodes(run)
     recording.run()
     kept = [np.array(a) for a in recording.outputs]
@@ -105,10 +108,25 @@ def _recording_closes(device: NodeDevice, run: NodeRun, case: Case) -> None:
     refused(recording.profile, "profiling a closed recording", StateError)
     for array, want in zip(held, kept, strict=True):
         same(np.array(array), want, "an output after close")
+    return None
 
 
-def _device_closes(device: NodeDevice, run: NodeRun, case: Case) -> None:
+def _interrupted_runs(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
+    given = [case.arrays[v.id] for v in run.inputs]
+    other = [np.zeros_like(a) for a in given]
+    expected = []
+    for arrays in (given, other):
+        recording = device.load_nodes(run)
+        fill(recording, *arrays)
+        recording.run()
+        expected.append([np.array(a) for a in recording.outputs])
+        recording.close()
+    return interrupt_runs(lambda: device.load_nodes(run), given, expected[0], other, expected[1])
+
+
+def _device_closes(device: NodeDevice, run: NodeRun, case: Case) -> Outcome:
     device.load_nodes(run).close()
     device.close()
     device.close()
     refused(lambda: device.load_nodes(run), "loading on a closed device", StateError)
+    return None
