@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,29 @@ def _check(item: Any) -> None:
             fail("verdict", "a Verdict or None")
     if isinstance(item, KernelRule) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
+    if isinstance(item, Pass) and not _takes(item.run, 2):
+        raise Refused(
+            f"{what}: run does not take two arguments; a pass is called with the graph and a "
+            "`PassContext` (tflgpu.passes.context), which has the ops and the device's capabilities"
+        )
     if isinstance(item, OpDef):
         if not isinstance(item.accuracy, Accuracy):
             fail("accuracy", "an Accuracy")
         if item.generate is not None and not callable(item.generate):
             fail("generate", "a function or None")
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as it says."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True  # written in C, say; what a call raises has the plugin's name too
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def wrong_probe(probe: object, backend: str) -> str | None:

@@ -17,7 +17,7 @@ from tflgpu.passes import (
     merge_padding,
 )
 
-from tests.passes.harness import RELU, Maker, check, names, only
+from tests.passes.harness import CONTEXT, RELU, Maker, check, names, only
 
 Filter = Callable[[Maker, Value], Value]
 
@@ -120,7 +120,7 @@ def test_not_after_a_filter(name: str) -> None:
     g = Maker()
     graph = g.done(NOT_AFTER[name](g, g.input(1, 5, 7, 4)))
     after = graph.copy()
-    assert fuse_after_filter.run(after) == 0
+    assert fuse_after_filter.run(after, CONTEXT) == 0
     assert names(after) == names(graph)
 
 

@@ -120,6 +120,6 @@ OPS = (
     ),
     OpDef(
         "TOPK_V2", no_attrs, _infer_topk, _reference_topk, _topk_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True,
     ),
 )  # fmt: skip
