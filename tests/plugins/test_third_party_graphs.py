@@ -103,13 +103,13 @@ def _stray_origin(graph: Graph, context: PassContext) -> int:
     return 1
 
 
-PASSES: dict[str, tuple[Callable[[Graph], Any], str]] = {
-    "None": (lambda g: None, "returned None"),
-    "bool": (lambda g: True, "returned True"),
-    "float": (lambda g: 0.5, "returned 0.5"),
-    "text": (lambda g: "many", "returned 'many'"),
-    "negative": (lambda g: -1, "returned -1"),
-    "restless": (lambda g: 1, "do not settle"),
+PASSES: dict[str, tuple[Callable[[Graph, PassContext], Any], str]] = {
+    "None": (lambda g, c: None, "returned None"),
+    "bool": (lambda g, c: True, "returned True"),
+    "float": (lambda g, c: 0.5, "returned 0.5"),
+    "text": (lambda g, c: "many", "returned 'many'"),
+    "negative": (lambda g, c: -1, "returned -1"),
+    "restless": (lambda g, c: 1, "do not settle"),
     "edits, and says 0": (_edit_in_silence, "edited the graph and returned 0"),
     "another output": (_swap_outputs, "outputs are not those"),
     "an output lost": (_lose_output, "outputs are not those"),
