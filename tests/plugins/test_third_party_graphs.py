@@ -127,7 +127,7 @@ PASSES: dict[str, tuple[Callable[[Graph, PassContext], Any], str]] = {
 }
 
 
-def _pass(run: Callable[[Graph], Any], name: str = "toy_pass") -> Any:
+def _pass(run: Callable[[Graph, PassContext], Any], name: str = "toy_pass") -> Any:
     return plugin_of(register_passes=lambda: [Pass(name, run)])
 
 

@@ -7,6 +7,7 @@ else lists ops: the registry finds the modules by itself.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -282,6 +283,7 @@ class OpDef:
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
+        largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
@@ -313,6 +315,7 @@ class OpDef:
     keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
+    largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
     owner: str = attrs.field(default="", eq=False)
 

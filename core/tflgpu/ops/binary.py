@@ -16,6 +16,7 @@ import numpy as np
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.affine import Arithmetic, affine_with, copies_where_neutral
 from tflgpu.ops.axes import take_operands
@@ -23,6 +24,7 @@ from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Draw,
     Fields,
     NoAttrs,
     OpDef,
@@ -41,6 +43,7 @@ from tflgpu.ops.elementwise import (
 from tflgpu.ops.facets import copies_only
 
 _ALL = FLOATS | WHOLE | QUANTIZED
+_PAIRS = draws.ranged(-4, 4, -4, 4)
 
 
 @attrs.frozen
@@ -237,10 +240,12 @@ def _op(
     version: int = 1,
     parse: Callable[[Fields], Any] = no_attrs,
     keeps_values: bool = False,
+    generate: Callable[[Draw], Sample] | None = None,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
+        generate=generate,
     )  # fmt: skip
 
 
@@ -251,8 +256,11 @@ def _fused_op(
     version: int,
     arithmetic: Arithmetic,
     copies: Callable[[Node], int | None],
+    generate: Callable[[Draw], Sample] = _PAIRS,
 ) -> OpDef:
-    op = _op(name, _with_activation(fn), samples, version=version, parse=_parse_fused)
+    op = _op(
+        name, _with_activation(fn), samples, version=version, parse=_parse_fused, generate=generate
+    )
     return attrs.evolve(
         op, activation_field="activation", affine=affine_with(arithmetic), copies=copies
     )
@@ -283,15 +291,16 @@ OPS = (
     _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1)),
     _fused_op("MUL", lambda a, b: a * b, _basic, 7, _scaled, copies_where_neutral(1.0, 0, 1)),
     _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
-              copies_where_neutral(1.0, 1)),
+              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4)),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
-        accuracy=Accuracy.EXACT, version=4, keeps_values=True),
+        accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS),
     _op("MINIMUM", lambda a, x, y: np.minimum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
-        accuracy=Accuracy.EXACT, version=4, keeps_values=True),
+        accuracy=Accuracy.EXACT, version=4, keeps_values=True,
+        generate=_PAIRS),
     _op("SQUARED_DIFFERENCE", _difference, lambda: _broadcasts() + _ints(_WHOLE_QUOTIENT),
-        version=2),
+        version=2, generate=_PAIRS),
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(

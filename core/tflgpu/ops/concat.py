@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
@@ -147,7 +148,7 @@ def _pack_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
+        generate=draws.concat,        accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
         keeps_values=True, copies=copies_only,
     ),
     OpDef(

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.facets import Filter, Spread
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
@@ -171,7 +172,7 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=8, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, activation_field="activation",
         filter=Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads"),
     ),
 )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.facets import Filter, Spread
@@ -136,7 +137,7 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 OPS = (
     OpDef(
         "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=7, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, activation_field="activation",
         filter=Filter(out=3, spread=_spread, zeros=conv_zeros, pads="pads"),
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.axes import INDEX_TYPES, elements, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import copies_first
@@ -175,7 +176,7 @@ def _mirror_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, copies=copies_first,
+        generate=draws.pad, accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, copies=copies_first,
     ),
     OpDef(
         "PADV2", no_attrs, _infer_pad_v2, _reference_pad_v2, _pad_v2_samples,

@@ -12,6 +12,7 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.facets import Work
 from tflgpu.ops.products import finish, floats, needed, take
@@ -155,7 +156,7 @@ def _op(
     return OpDef(
         name, _parse, _infer_for(name), _reference_for(name, compute), _samples,
         accuracy=accuracy, max_version=version, activation_field="activation",
-        keeps_values=keeps_values, work=_work,
+        keeps_values=keeps_values, work=_work, generate=draws.pool,
     )  # fmt: skip
 
 

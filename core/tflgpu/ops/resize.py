@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
 
@@ -183,7 +184,7 @@ def _copies(node: Node) -> int | None:
 OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
+        generate=draws.resize,        accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,

@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import Reordered
@@ -321,7 +322,7 @@ def _slice_reordered(node: Node, order: tuple[int, ...]) -> Reordered | None:
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
-        accuracy=Accuracy.EXACT, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
+        generate=draws.slice_,        accuracy=Accuracy.EXACT, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
