@@ -181,5 +181,5 @@ OPS = (
     OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
           accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True),
     OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
-          accuracy=Accuracy.EXACT, elementwise=True),
+          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True),
 )  # fmt: skip

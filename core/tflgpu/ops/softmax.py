@@ -118,5 +118,6 @@ OPS = (
           accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
     OpDef("L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
           reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
+          activation_field="activation",
           accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
 )  # fmt: skip
