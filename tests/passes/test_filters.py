@@ -270,6 +270,10 @@ MAKERS: dict[str, Callable[[Maker, Value], Value]] = {
     "pool": lambda g, x: g.op(
         "MAX_POOL_2D", x, stride_h=1, stride_w=1, padding=0, filter_height=2, filter_width=2
     ),
+    "l2_pool": lambda g, x: g.op(
+        "L2_POOL_2D", x, stride_h=1, stride_w=1, padding=0, filter_height=2, filter_width=2
+    ),
+    "l2_normalization": lambda g, x: g.op("L2_NORMALIZATION", x),
 }
 ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1", "TANH")
 

@@ -279,6 +279,40 @@ def test_constants_fold() -> None:
     np.testing.assert_array_equal(graph.outputs[0].data, np.abs(table.transpose(0, 3, 1, 2)))
 
 
+# Attributes
+
+
+@attrs.frozen
+class Clip:
+    """Attributes whose names mean something elsewhere: in `UnknownOp`, and where an op is fused."""
+
+    reason: str = "because"
+    activation: Activation = Activation.RELU
+    filter_height: int = 3
+
+
+def test_attributes_of_any_name_are_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a field is called does not make an op unknown, linear or a window."""
+    clip = OpDef(
+        "ToyClip", lambda fields: Clip(), lambda a, x: [x[0].spec],
+        lambda a, x: [np.maximum(x[0], -0.5)], list, is_custom=True,
+    )  # fmt: skip
+    content = model((2, 3), [step("ToyClip"), step("RELU")])
+    assert names(compiled(content, None, clip).graph) == ["ToyClip", "RELU"]
+    install(monkeypatch, outside(clip))
+    for options in ({}, {"backend": "cpu_ref", "device": 1}):
+        delegates = [tflgpu.GpuDelegate(**options)] if options else []
+        with tflgpu.Interpreter(
+            model_content=content, experimental_delegates=delegates
+        ) as interpreter:
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(0, np.full((2, 3), 2, np.float32))
+            interpreter.invoke()
+            assert (interpreter.get_tensor(2) == 2).all()
+        for delegate in delegates:
+            delegate.close()
+
+
 # Facets that break their contract
 
 
