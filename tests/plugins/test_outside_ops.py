@@ -26,6 +26,8 @@ from tflgpu.kernel.types import Scalar
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter, Pads, Reordered, Work, no_zeros
 from tflgpu.ops.moves import Moves
+from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.float_view import float_view
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph
@@ -277,6 +279,27 @@ def test_constants_fold() -> None:
     graph = compiled(content).graph
     assert names(graph) == []
     np.testing.assert_array_equal(graph.outputs[0].data, np.abs(table.transpose(0, 3, 1, 2)))
+
+
+# Passes of a plugin
+
+
+def test_a_pass_sees_all_ops_and_the_target() -> None:
+    seen = []
+
+    def look(graph: Graph, context: PassContext) -> int:
+        seen.append(context)
+        return 0
+
+    site = Site(DeviceCaps(f16_storage=True), Precision.F32_F16)
+    found = registry_of(outside(register_passes=lambda: [Pass("look", look)]))
+    graph = build_graph(read_model(model((2, 3, 6), [MIXED])), 0, found.ops())
+    passes = tuple(default_passes(found.passes()))
+    compile_graph(graph, Target(found.ops(), passes, site, 64, ()))
+    assert seen[0].site == site
+    assert {"ToyMix", "CONV_2D"} <= set(seen[0].ops)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        seen[0].site = None
 
 
 # Attributes

@@ -33,7 +33,7 @@ def run(graph: Graph, context: PassContext) -> int:
 def _copied_operand(node: Node, context: PassContext) -> int | None:
     """The operand whose elements are the result's, in row-major order; None where there is none."""
     op = context.op(node)
-    if op is None or len(node.outputs) != 1 or not context.is_linear(node):
+    if op is None or op.stateful or len(node.outputs) != 1 or not context.is_linear(node):
         return None
     moves = op.moves(node) if op.moves is not None else None
     if moves is not None and moves.is_identity(node.input(moves.operand).shape):
@@ -71,9 +71,9 @@ def _simplify(rewriter: Rewriter, context: PassContext, node: Node, index: int) 
 def _name_transpose(rewriter: Rewriter, context: PassContext, node: Node) -> None:
     """An op that does what a TRANSPOSE does becomes one, so that it meets others and cancels."""
     op = context.op(node)
-    if op is None or op.moves is None or node.op == "TRANSPOSE" or len(node.outputs) != 1:
+    if op is None or op.moves is None or op.stateful or len(node.outputs) != 1:
         return
-    moves = op.moves(node) if context.is_linear(node) else None
+    moves = op.moves(node) if node.op != "TRANSPOSE" and context.is_linear(node) else None
     if moves is None:
         return
     source, result = node.input(moves.operand), node.outputs[0]
