@@ -66,7 +66,8 @@ def tflgpu_register_kernels(backend: str) -> list[Rule]:
 
 @hookspec
 def tflgpu_register_passes() -> list[Pass]:
-    """Add graph transformations."""
+    """Add graph transformations; each is called with the graph and a `PassContext`, which has the
+    ops (plugins' too) and the device's capabilities."""
     raise AssertionError("a specification is never called")
 
 

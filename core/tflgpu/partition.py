@@ -15,7 +15,9 @@ import attrs
 
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.kernel.rule import Unsupported
-from tflgpu.work import Work, estimate
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.facets import Work
+from tflgpu.work import estimate
 
 #: None where a device can run a node, else the reason why not.
 Supported = Callable[[Node], Unsupported | None]
@@ -97,6 +99,7 @@ class Partitioning:
 def partition(
     graph: Graph,
     supported: Supported,
+    ops: Mapping[str, OpDef],
     *,
     max_partitions: int | None = None,
     min_nodes: int = 1,
@@ -107,6 +110,7 @@ def partition(
         graph: The graph, in topological order.
         supported: None where the device can run a node, else the reason why not. Asked once a
             node.
+        ops: Op definitions by name, for estimates.
         max_partitions: Most parts that go to the device, those with the largest gain; None = any
             number.
         min_nodes: A part of fewer nodes stays on the CPU.
@@ -124,7 +128,7 @@ def partition(
         return id(node) not in reasons
 
     runs = _fewest_runs(graph, on_device)
-    kept = [p for p in _parts(graph, runs, on_device) if p.delegated]
+    kept = [p for p in _parts(graph, runs, on_device, ops) if p.delegated]
     for part in kept:
         if len(part.nodes) < min_nodes:
             reason = f"its part of the graph has {len(part.nodes)} nodes, fewer than {min_nodes}"
@@ -140,7 +144,7 @@ def partition(
             )
             reasons.update((id(n), reason) for n in part.nodes)
     order = [node for run in runs for node in run]
-    parts = _parts(graph, _split(order, on_device), on_device)
+    parts = _parts(graph, _split(order, on_device), on_device, ops)
     refusals = [
         Refusal(n.label, n.op, n.origins, reasons[id(n)]) for n in graph.nodes if id(n) in reasons
     ]
@@ -213,14 +217,17 @@ def _split(order: Sequence[Node], on_device: Callable[[Node], bool]) -> list[lis
 
 
 def _parts(
-    graph: Graph, runs: Sequence[Sequence[Node]], on_device: Callable[[Node], bool]
+    graph: Graph,
+    runs: Sequence[Sequence[Node]],
+    on_device: Callable[[Node], bool],
+    ops: Mapping[str, OpDef],
 ) -> tuple[Part, ...]:
     where = {id(v): i for i, run in enumerate(runs) for n in run for v in n.outputs}
     leaving = {id(v) for v in graph.outputs}
     for i, run in enumerate(runs):
         leaving.update(id(v) for v in _reads(run) if where.get(id(v), i) != i)
     return tuple(
-        _part(tuple(run), on_device(run[0]), i, where, leaving) for i, run in enumerate(runs)
+        _part(tuple(run), on_device(run[0]), i, where, leaving, ops) for i, run in enumerate(runs)
     )
 
 
@@ -230,10 +237,11 @@ def _part(
     number: int,
     where: Mapping[int, int],
     leaving: Collection[int],
+    ops: Mapping[str, OpDef],
 ) -> Part:
     inputs = tuple(v for v in _reads(nodes) if where.get(id(v)) != number)
     outputs = tuple(v for n in nodes for v in n.outputs if id(v) in leaving)
-    gain = _gain(nodes, (*inputs, *outputs)) if delegated else 0.0
+    gain = _gain(nodes, (*inputs, *outputs), ops) if delegated else 0.0
     return Part(nodes, delegated, inputs, outputs, gain)
 
 
@@ -248,9 +256,9 @@ def _reads(nodes: Sequence[Node]) -> list[Value]:
     return list(read.values())
 
 
-def _gain(nodes: Sequence[Node], edge: Sequence[Value]) -> float:
+def _gain(nodes: Sequence[Node], edge: Sequence[Value], ops: Mapping[str, OpDef]) -> float:
     saved = 0.0
     for node in nodes:
-        work = estimate(node)
+        work = estimate(node, ops.get(node.op))
         saved += _HOST.seconds(work) - _DEVICE.seconds(work)
     return saved - sum(v.nbytes for v in edge) / _LINK_BANDWIDTH - _LINK_LATENCY

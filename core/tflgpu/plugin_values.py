@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pluggy
 from tflgpu.blame import Refused, shown
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule
-from tflgpu.ops.base import Accuracy, OpDef
+from tflgpu.ops.base import Accuracy, Activation, OpDef
+from tflgpu.ops.facets import Filter
 from tflgpu.passes.base import Pass
 from tflgpu.runtime.checked import wrong_info
 from tflgpu.runtime.profile import Profile
@@ -42,6 +44,9 @@ _FUNCTIONS: Mapping[type, tuple[str, ...]] = {
     ElementwiseRule: ("expr", "accepts"),
     CompatEntry: (),
 }
+
+_FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keeps_values",
+          "takes_stored")  # fmt: skip
 
 
 def ask(
@@ -108,11 +113,52 @@ def _check(item: Any) -> None:
             fail("verdict", "a Verdict or None")
     if isinstance(item, KernelRule) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
+    if isinstance(item, Pass) and not _takes(item.run, 2):
+        raise Refused(
+            f"{what}: run does not take two arguments; a pass is called with the graph and a "
+            "`PassContext` (tflgpu.passes.context), which has the ops and the device's capabilities"
+        )
     if isinstance(item, OpDef):
         if not isinstance(item.accuracy, Accuracy):
             fail("accuracy", "an Accuracy")
-        if item.generate is not None and not callable(item.generate):
-            fail("generate", "a function or None")
+        for field in ("generate", "affine", "moves", "copies", "reorder", "work", "states"):
+            if getattr(item, field) is not None and not callable(getattr(item, field)):
+                fail(field, "a function or None")
+        for field in _FLAGS:
+            if not isinstance(getattr(item, field), bool):
+                fail(field, "True or False")
+        if not isinstance(item.activation_field, str):
+            fail("activation_field", "the name of an attribute")
+        if not isinstance(item.computes, Activation):
+            fail("computes", "an Activation")
+        _check_filter(item, fail)
+
+
+def _check_filter(op: OpDef, fail: Callable[[str, str], None]) -> None:
+    kind = op.filter
+    if kind is None:
+        return
+    if not isinstance(kind, Filter) or not isinstance(kind.pads, str):
+        fail("filter", "a Filter or None")
+        return
+    positions = (kind.source, kind.weights, kind.bias, kind.out)
+    if any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in positions):
+        fail("filter", "a Filter of positions")
+    if any(f is not None and not callable(f) for f in (kind.spread, kind.zeros)):
+        fail("filter", "a Filter whose spread and zeros are functions or None")
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as it says."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True  # written in C, say; what a call raises has the plugin's name too
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def wrong_probe(probe: object, backend: str) -> str | None:

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.kernel.rule import Unsupported
-from tflgpu.ops.base import NoAttrs
+from tflgpu.ops.base import Fields, NoAttrs
+from tflgpu.ops.facets import Work
+from tflgpu.ops.registry import builtin_ops
 from tflgpu.partition import Partitioning, partition
-from tflgpu.work import Work, estimate
+from tflgpu.work import estimate
 
 
 def supported(node: Node) -> Unsupported | None:
@@ -43,7 +45,7 @@ def sides(result: Partitioning) -> list[tuple[str, list[int]]]:
 
 def test_all_supported_is_one_part() -> None:
     graph = build([("G", [0]), ("G", [1]), ("G", [1, 2])])
-    result = partition(graph, supported)
+    result = partition(graph, supported, {})
     assert sides(result) == [("device", [0, 1, 2])]
     assert result.refusals == ()
     (part,) = result.parts
@@ -52,7 +54,7 @@ def test_all_supported_is_one_part() -> None:
 
 
 def test_nothing_supported() -> None:
-    result = partition(build([("C", [0]), ("C", [1])]), supported)
+    result = partition(build([("C", [0]), ("C", [1])]), supported, {})
     assert sides(result) == [("cpu", [0, 1])]
     assert [r.reason for r in result.refusals] == ["C is for the CPU"] * 2
     assert result.delegated == ()
@@ -61,18 +63,18 @@ def test_nothing_supported() -> None:
 def test_independent_nodes_do_not_cut_the_device_part() -> None:
     # In the file's order the sides would change four times.
     graph = build([("G", [0]), ("C", [0]), ("G", [1]), ("C", [2]), ("G", [3])])
-    assert sides(partition(graph, supported)) == [("device", [0, 2, 4]), ("cpu", [1, 3])]
+    assert sides(partition(graph, supported, {})) == [("device", [0, 2, 4]), ("cpu", [1, 3])]
 
 
 def test_the_better_side_to_begin_with_is_chosen() -> None:
     # Beginning with the device would run node 1 first, and node 2 in a part of its own.
     graph = build([("C", [0]), ("G", [0]), ("G", [1])])
-    assert sides(partition(graph, supported)) == [("cpu", [0]), ("device", [1, 2])]
+    assert sides(partition(graph, supported, {})) == [("cpu", [0]), ("device", [1, 2])]
 
 
 def test_parts_name_what_crosses() -> None:
     graph = build([("G", [0]), ("C", [1]), ("G", [1, 2])])
-    first, middle, last = partition(graph, supported).parts
+    first, middle, last = partition(graph, supported, {}).parts
     one, two, three = graph.values[1], graph.values[2], graph.values[3]
     assert (first.inputs, first.outputs) == ((graph.inputs[0],), (one,))
     assert (middle.inputs, middle.outputs) == ((one,), (two,))
@@ -85,7 +87,7 @@ def test_constants_and_variables_do_not_cross() -> None:
     state = graph.add_value((4,), DType.F32)
     state.is_variable = True
     graph.nodes[0].inputs += [weights, None, state]
-    assert partition(graph, supported).parts[0].inputs == (graph.inputs[0],)
+    assert partition(graph, supported, {}).parts[0].inputs == (graph.inputs[0],)
 
 
 def test_users_of_a_variable_keep_their_order() -> None:
@@ -94,12 +96,12 @@ def test_users_of_a_variable_keep_their_order() -> None:
     state.is_variable = True
     for node in graph.nodes:
         node.inputs.append(state)
-    assert sides(partition(graph, supported)) == [("cpu", [0]), ("device", [1]), ("cpu", [2])]
+    assert sides(partition(graph, supported, {})) == [("cpu", [0]), ("device", [1]), ("cpu", [2])]
 
 
 def test_small_parts_stay_on_the_cpu() -> None:
     graph = build([("G", [0]), ("C", [1]), ("G", [2]), ("G", [3])])
-    result = partition(graph, supported, min_nodes=2)
+    result = partition(graph, supported, {}, min_nodes=2)
     assert sides(result) == [("cpu", [0, 1]), ("device", [2, 3])]
     assert [(r.label, r.op, r.origins) for r in result.refusals] == [
         ("#0 G", "G", (0,)),
@@ -115,7 +117,7 @@ def test_the_part_with_the_largest_gain_is_kept_not_the_one_with_most_nodes() ->
     weights = graph.add_const(np.ones((4, 1 << 18), np.float32))
     heavy.op = "GEMM"
     heavy.inputs.append(weights)
-    result = partition(graph, supported, max_partitions=1)
+    result = partition(graph, supported, {}, max_partitions=1)
     assert sides(result) == [("cpu", [0, 1, 2, 3]), ("device", [4]), ("cpu", [5])]
     assert "number 2 by estimated gain, and at most 1 parts" in result.refusals[0].reason
 
@@ -128,7 +130,7 @@ def test_each_node_is_asked_once() -> None:
         return supported(node)
 
     graph = build([("G", [0]), ("C", [1]), ("G", [2])])
-    partition(graph, ask, max_partitions=1)
+    partition(graph, ask, {}, max_partitions=1)
     assert asked == graph.nodes
 
 
@@ -162,7 +164,7 @@ def check_parts(graph: Graph, result: Partitioning) -> None:
 @given(graphs(), st.integers(1, 4), st.none() | st.integers(1, 3))
 @settings(max_examples=300, deadline=None)
 def test_random_graphs(graph: Graph, min_nodes: int, max_partitions: int | None) -> None:
-    result = partition(graph, supported, min_nodes=min_nodes, max_partitions=max_partitions)
+    result = partition(graph, supported, {}, min_nodes=min_nodes, max_partitions=max_partitions)
     check_parts(graph, result)
     assert len(result.delegated) <= (max_partitions or len(graph.nodes))
     refused = {r.origins for r in result.refusals}
@@ -209,7 +211,7 @@ def small_graphs(draw: st.DrawFn) -> Graph:
 @given(small_graphs())
 @settings(max_examples=150, deadline=None)
 def test_no_order_has_fewer_delegated_parts(graph: Graph) -> None:
-    assert len(partition(graph, supported).delegated) == least_changes(graph)
+    assert len(partition(graph, supported, {}).delegated) == least_changes(graph)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +232,8 @@ def test_estimates(
     graph = Graph()
     inputs = [None if s is None else graph.add_value(s, DType.F32) for s in shapes]
     result = graph.add_value(out, DType.F32)
-    node = graph.add_node(op, NoAttrs(), inputs, [result])
+    definition = builtin_ops()[op]
+    attributes = definition.parse(Fields(op, {"stride_h": 1, "stride_w": 1}))
+    node = graph.add_node(op, attributes, inputs, [result])
     nbytes = 4 * sum(v.elements for v in (*inputs, result) if v is not None)
-    assert estimate(node) == Work(flops, nbytes)
+    assert estimate(node, definition) == Work(flops, nbytes)

@@ -186,7 +186,11 @@ class TestLoading:
         assert registry.failures[0].name == "b"
 
     def test_the_order_of_discovery_does_not_matter(self) -> None:
-        passes = [Pass("b", lambda g: 0, 1), Pass("a", lambda g: 0, 1), Pass("z", lambda g: 0, 0)]
+        passes = [
+            Pass("b", lambda g, c: 0, 1),
+            Pass("a", lambda g, c: 0, 1),
+            Pass("z", lambda g, c: 0, 0),
+        ]
         found = [Plugin(p.name, "d", Hooks(register_passes=lambda p=p: [p])) for p in passes]
         for order in (found, found[::-1]):
             assert [p.name for p in Registry(order).passes()] == ["z", "a", "b"]

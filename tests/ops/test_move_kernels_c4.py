@@ -52,7 +52,7 @@ def _packed(array: Array, layout: Layout) -> Array:
 def _run(case: Case, caps: DeviceCaps) -> list[Array] | str:
     """The outputs as they lie in their buffers, padding included."""
     site = Site(caps, Precision.F32)
-    refused = tensor_limits(case.node, site)
+    refused = tensor_limits(case.node, case.op, site)
     rule = KernelRegistry().select(case.node, site)
     if refused is not None or isinstance(rule, Unsupported):
         return (refused or rule).reason  # type: ignore[union-attr]

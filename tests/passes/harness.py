@@ -12,7 +12,9 @@ from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Activation, Fields, Operand
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass, run_passes
+from tflgpu.passes.context import PassContext
 
+CONTEXT = PassContext(builtin_ops())
 RELU = {"fused_activation_function": Activation.RELU.value}
 
 
@@ -107,7 +109,7 @@ def check(graph: Graph, passes: Pass | Sequence[Pass], rtol: float = 2e-6) -> Gr
     """
     after = graph.copy()
     before_io = [v.id for v in (*graph.inputs, *graph.outputs)]
-    edits = run_passes(after, [passes] if isinstance(passes, Pass) else list(passes))
+    edits = run_passes(after, [passes] if isinstance(passes, Pass) else list(passes), CONTEXT)
     assert [v.id for v in (*after.inputs, *after.outputs)] == before_io
     inferred(after)
     inputs = draw(graph)

@@ -17,7 +17,7 @@ from tflgpu.passes import (
     merge_padding,
 )
 
-from tests.passes.harness import RELU, Maker, check, names, only
+from tests.passes.harness import CONTEXT, RELU, Maker, check, names, only
 
 Filter = Callable[[Maker, Value], Value]
 
@@ -120,7 +120,7 @@ def test_not_after_a_filter(name: str) -> None:
     g = Maker()
     graph = g.done(NOT_AFTER[name](g, g.input(1, 5, 7, 4)))
     after = graph.copy()
-    assert fuse_after_filter.run(after) == 0
+    assert fuse_after_filter.run(after, CONTEXT) == 0
     assert names(after) == names(graph)
 
 
@@ -270,6 +270,10 @@ MAKERS: dict[str, Callable[[Maker, Value], Value]] = {
     "pool": lambda g, x: g.op(
         "MAX_POOL_2D", x, stride_h=1, stride_w=1, padding=0, filter_height=2, filter_width=2
     ),
+    "l2_pool": lambda g, x: g.op(
+        "L2_POOL_2D", x, stride_h=1, stride_w=1, padding=0, filter_height=2, filter_width=2
+    ),
+    "l2_normalization": lambda g, x: g.op("L2_NORMALIZATION", x),
 }
 ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1", "TANH")
 

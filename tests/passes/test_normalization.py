@@ -16,7 +16,7 @@ from tflgpu.passes.base import run_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
-from tests.passes.harness import RELU, Maker, check, names, only
+from tests.passes.harness import CONTEXT, RELU, Maker, check, names, only
 
 PASSES = [remove_noops.PASS, keep_dims.PASS, fuse_normalization.PASS]
 # Mean and variance come in f32 from the chain and in f64 from the fused op.
@@ -196,6 +196,6 @@ def test_every_layer_of_real_models_is_found(
     from tflgpu.passes.registry import default_passes
 
     graph = build_graph(read_model(model_path(model)), 0, builtin_ops())
-    run_passes(graph, default_passes())
+    run_passes(graph, default_passes(), CONTEXT)
     assert names(graph).count(NAME) == layers
     assert not set(gone) & set(names(graph))

@@ -15,11 +15,12 @@ from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass, run_passes
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.registry import builtin_passes, default_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
-from tests.passes.harness import Maker, draw, evaluate, inferred, names
+from tests.passes.harness import CONTEXT, Maker, draw, evaluate, inferred, names
 
 
 def test_every_module_with_a_pass_is_found_and_says_what_it_does() -> None:
@@ -35,7 +36,9 @@ def test_every_module_with_a_pass_is_found_and_says_what_it_does() -> None:
 
 
 def test_plugins_passes_take_their_place_by_phase() -> None:
-    early, late = (Pass(name, lambda graph: 0, phase) for name, phase in (("z", -1), ("a", 99)))
+    early, late = (
+        Pass(name, lambda graph, context: 0, phase) for name, phase in (("z", -1), ("a", 99))
+    )
     order = default_passes([late, early])
     assert (order[0], order[-1]) == (early, late)
     assert [p.phase for p in order] == sorted(p.phase for p in order)
@@ -44,30 +47,30 @@ def test_plugins_passes_take_their_place_by_phase() -> None:
 
 def test_two_passes_of_one_name_clash() -> None:
     with pytest.raises(PluginError, match="2 passes named 'square'"):
-        default_passes([Pass("square", lambda graph: 0)])
+        default_passes([Pass("square", lambda graph, context: 0)])
 
 
 def test_passes_that_do_not_settle_are_named() -> None:
     g = Maker()
     graph = g.done(g.op("ABS", g.input(2)))
     with pytest.raises(GraphError, match="restless do not settle"):
-        run_passes(graph, [Pass("restless", lambda graph: 1)])
+        run_passes(graph, [Pass("restless", lambda graph, context: 1)], CONTEXT)
 
 
 def test_a_pass_that_breaks_the_graph_is_named() -> None:
-    def wreck(graph: Graph) -> int:
+    def wreck(graph: Graph, context: PassContext) -> int:
         graph.nodes[0].inputs[0] = graph.nodes[0].outputs[0]
         return 1
 
     g = Maker()
     graph = g.done(g.op("ABS", g.input(2)))
     with pytest.raises(GraphError, match=r"after wreck: #0 ABS: input 0"):
-        run_passes(graph, [Pass("wreck", wreck)])
+        run_passes(graph, [Pass("wreck", wreck)], CONTEXT)
 
 
 def test_an_empty_graph_passes() -> None:
     graph = Graph()
-    assert set(run_passes(graph, default_passes()).values()) == {0}
+    assert set(run_passes(graph, default_passes(), CONTEXT).values()) == {0}
 
 
 # Small enough to be computed by the references in a few seconds.
@@ -84,7 +87,7 @@ MODELS = [
 def optimized(path: Path) -> tuple[Graph, Graph]:
     graph = build_graph(read_model(path), 0, builtin_ops())
     after = graph.copy()
-    run_passes(after, default_passes())
+    run_passes(after, default_passes(), CONTEXT)
     return graph, after
 
 

@@ -21,7 +21,7 @@ from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
-from tests.passes.harness import RELU, Maker, check, names
+from tests.passes.harness import CONTEXT, RELU, Maker, check, names
 
 PASSES = [remove_noops.PASS, merge_transposes.PASS, sink_transposes.PASS]
 
@@ -133,7 +133,7 @@ def test_reshapes_that_stay() -> None:
 def test_a_conformer_loses_most_of_its_transposes(model_path: Callable[[str], Path]) -> None:
     graph = build_graph(read_model(model_path("litert_torchaudio_conformer")), 0, builtin_ops())
     before = names(graph)
-    run_passes(graph, default_passes())
+    run_passes(graph, default_passes(), CONTEXT)
     assert before.count("TRANSPOSE") == 14
     assert names(graph).count("TRANSPOSE") == 8
     # Biases behind reshapes are in the filters now.

@@ -24,6 +24,7 @@ from tflgpu.kernel.rule import Site
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import run_passes
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import Plan
@@ -133,7 +134,7 @@ def test_hook_register_kernels() -> None:
 
 def test_hook_register_passes() -> None:
     passes = default_passes(toy("tflgpu_register_passes").passes())
-    assert run_passes(twice(), passes)["drop_nothing"] == 0
+    assert run_passes(twice(), passes, PassContext({}))["drop_nothing"] == 0
 
 
 def test_hook_compat_entries() -> None:

@@ -21,6 +21,7 @@ from tflgpu.kernel.lowering import Constant, Dispatch
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule
 from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 from third_party_toys import ERRORS, PlanToy, X, install, plugin_of, registry_of, run
 
 WHO = r"plugin toy-plugin \(from toy-package\)"
@@ -30,85 +31,85 @@ WANTED = np.tanh(np.maximum(X, 0))
 # Passes
 
 
-def _swap_outputs(graph: Graph) -> int:
+def _swap_outputs(graph: Graph, context: PassContext) -> int:
     graph.outputs[0] = graph.nodes[0].outputs[0]
     return 1
 
 
-def _lose_output(graph: Graph) -> int:
+def _lose_output(graph: Graph, context: PassContext) -> int:
     graph.outputs.clear()
     return 1
 
 
-def _reshape_output(graph: Graph) -> int:
+def _reshape_output(graph: Graph, context: PassContext) -> int:
     graph.outputs[0].shape = (3, 2)
     return 1
 
 
-def _retype_output(graph: Graph) -> int:
+def _retype_output(graph: Graph, context: PassContext) -> int:
     graph.outputs[0].dtype = DType.I32
     return 1
 
 
-def _forget_maker(graph: Graph) -> int:
+def _forget_maker(graph: Graph, context: PassContext) -> int:
     graph.nodes.pop()
     return 1
 
 
-def _reverse(graph: Graph) -> int:
+def _reverse(graph: Graph, context: PassContext) -> int:
     graph.nodes.reverse()
     return 1
 
 
-def _edit_in_silence(graph: Graph) -> int:
+def _edit_in_silence(graph: Graph, context: PassContext) -> int:
     if graph.nodes[0].op == "ABS":
         return 0
     graph.nodes[0].op = "ABS"
     return 0
 
 
-def _unknown_op(graph: Graph) -> int:
+def _unknown_op(graph: Graph, context: PassContext) -> int:
     graph.nodes[0].op = "NO_SUCH_OP"
     return 1
 
 
-def _no_attributes(graph: Graph) -> int:
+def _no_attributes(graph: Graph, context: PassContext) -> int:
     graph.nodes[0].op, graph.nodes[0].attrs = "CONV_2D", None
     return 1
 
 
-def _wrong_inner_shape(graph: Graph) -> int:
+def _wrong_inner_shape(graph: Graph, context: PassContext) -> int:
     graph.nodes[0].outputs[0].shape = (7,)
     return 1
 
 
-def _list_for_shape(graph: Graph) -> int:
+def _list_for_shape(graph: Graph, context: PassContext) -> int:
     graph.nodes[0].outputs[0].shape = [2, 3]  # type: ignore[assignment]
     return 1
 
 
-def _a_string_for_a_node(graph: Graph) -> int:
+def _a_string_for_a_node(graph: Graph, context: PassContext) -> int:
     graph.nodes.append("RELU")  # type: ignore[arg-type]
     return 1
 
 
-def _no_nodes(graph: Graph) -> int:
+def _no_nodes(graph: Graph, context: PassContext) -> int:
     graph.nodes = None  # type: ignore[assignment]
     return 1
 
 
-def _stray_origin(graph: Graph) -> int:
+def _stray_origin(graph: Graph, context: PassContext) -> int:
     graph.nodes[0].origins = (99,)
     return 1
 
 
-PASSES: dict[str, tuple[Callable[[Graph], Any], str]] = {
-    "None": (lambda g: None, "returned None"),
-    "bool": (lambda g: True, "returned True"),
-    "float": (lambda g: 0.5, "returned 0.5"),
-    "text": (lambda g: "many", "returned 'many'"),
-    "negative": (lambda g: -1, "returned -1"),
-    "restless": (lambda g: 1, "do not settle"),
+PASSES: dict[str, tuple[Callable[[Graph, PassContext], Any], str]] = {
+    "None": (lambda g, c: None, "returned None"),
+    "bool": (lambda g, c: True, "returned True"),
+    "float": (lambda g, c: 0.5, "returned 0.5"),
+    "text": (lambda g, c: "many", "returned 'many'"),
+    "negative": (lambda g, c: -1, "returned -1"),
+    "restless": (lambda g, c: 1, "do not settle"),
     "edits, and says 0": (_edit_in_silence, "edited the graph and returned 0"),
     "another output": (_swap_outputs, "outputs are not those"),
     "an output lost": (_lose_output, "outputs are not those"),
@@ -126,7 +127,7 @@ PASSES: dict[str, tuple[Callable[[Graph], Any], str]] = {
 }
 
 
-def _pass(run: Callable[[Graph], Any], name: str = "toy_pass") -> Any:
+def _pass(run: Callable[[Graph, PassContext], Any], name: str = "toy_pass") -> Any:
     return plugin_of(register_passes=lambda: [Pass(name, run)])
 
 
@@ -146,7 +147,7 @@ def test_a_pass_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_pass_that_does_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rename(graph: Graph) -> int:
+    def rename(graph: Graph, context: PassContext) -> int:
         if graph.nodes[0].op != "RELU":
             return 0
         graph.nodes[0].op = "ABS"

@@ -93,11 +93,13 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "an op without reference": (_hook("register_ops", [_op(reference=1)]), "reference is 1"),
     "an op of no accuracy": (_hook("register_ops", [_op(accuracy="exact")]), "accuracy"),
     "a pass that is none": (_hook("register_passes", [Pass("toy", None)]), "run is None"),
+    "a pass for an earlier tflgpu": (
+        _hook("register_passes", [Pass("toy", lambda g: 0)]), r"'toy': run does not take two"),
     "a pass of no phase": (
-        _hook("register_passes", [Pass("toy", lambda g: 0, phase="early")]), "phase"),
+        _hook("register_passes", [Pass("toy", lambda g, c: 0, phase="early")]), "phase"),
     "a pass that tflgpu has": (
-        _hook("register_passes", [Pass("fold_constants", lambda g: 0)]), "pass fold_constants"),
-    "a pass of no name": (_hook("register_passes", [Pass(4, lambda g: 0)]), "name is 4"),
+        _hook("register_passes", [Pass("fold_constants", lambda g, c: 0)]), "pass fold_constants"),
+    "a pass of no name": (_hook("register_passes", [Pass(4, lambda g, c: 0)]), "name is 4"),
     "a rule without build": (
         plugin_of(register_kernels=lambda backend: [_rule(build=None)]), "build is None"),
     "a rule of no rank": (

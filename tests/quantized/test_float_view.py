@@ -102,6 +102,14 @@ def test_moves_round_only_where_the_quantization_changes(out: Quantization, roun
     assert (SIM in names(view.graph)) is rounds
 
 
+def test_rows_that_are_looked_up_are_not_rounded() -> None:
+    ids = TensorSpec("", (2,), DType.I32, np.array([1, 0], np.int32))
+    lookup = OperatorSpec("EMBEDDING_LOOKUP", {}, [1, 0], [2])
+    assert names(view_of(model([tensor(3, 5), ids, tensor(2, 5)], [lookup])).graph) == [
+        "DEQUANTIZE", "EMBEDDING_LOOKUP", "QUANTIZE",
+    ]  # fmt: skip
+
+
 def test_a_fused_activation_is_rounded_though_the_op_moves() -> None:
     fields = {"padding": 0, "stride_h": 1, "stride_w": 1, "filter_height": 2, "filter_width": 2}
     for activation, rounds in ((0, False), (3, True)):

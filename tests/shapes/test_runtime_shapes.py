@@ -15,6 +15,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass, run_passes
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.registry import builtin_passes
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -269,6 +270,8 @@ def test_operands_computed_from_shapes_follow_a_resize(
 WANTED = TensorSpec("n", (2,), I32)
 Y = TensorSpec("y", (2, 3))
 QUANT = Quantization((0.5,), (3,))
+CONTEXT = PassContext(builtin_ops())
+
 DYNAMIC: dict[str, tuple[list[TensorSpec], list[tuple[Any, ...]], str]] = {
     "output": ([Y], [("RESHAPE", "x n", "y")], "y"),
     "open output": ([free("y", (2, 3))], [("RESHAPE", "x n", "y")], "y"),
@@ -385,7 +388,7 @@ def graph_of(content: bytes) -> Graph:
 
 
 def test_no_pass_not_even_a_careless_one_sees_a_placeholder() -> None:
-    def believe(graph: Graph) -> int:
+    def believe(graph: Graph, context: PassContext) -> int:
         """Takes every node out whose result is shaped like its operand."""
         edits = 0
         for node in list(graph):
@@ -397,7 +400,7 @@ def test_no_pass_not_even_a_careless_one_sees_a_placeholder() -> None:
     for name in DYNAMIC:
         graph = graph_of(dynamic(name))
         before = graph.dump()
-        run_passes(graph, [Pass("believe", believe), *builtin_passes()])
+        run_passes(graph, [Pass("believe", believe), *builtin_passes()], CONTEXT)
         assert graph.dump() == before, name
 
 
@@ -406,7 +409,7 @@ def test_no_pass_touches_nodes_of_unknown_shape(item: Pass) -> None:
     """Even where it is run on its own."""
     for name in DYNAMIC:
         graph = graph_of(dynamic(name))
-        assert item.run(graph) == 0, name
+        assert item.run(graph, CONTEXT) == 0, name
 
 
 def test_what_nobody_needs_does_not_stand_in_the_way() -> None:

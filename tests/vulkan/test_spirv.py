@@ -256,7 +256,7 @@ def _dispatched(op: OpDef, precision: Precision, caps: DeviceCaps) -> Iterator[K
     site = Site(caps, precision)
     for sample in op.samples():
         case = materialize(op, sample, half=precision is not Precision.F32)
-        if tensor_limits(case.node, site) is not None:
+        if tensor_limits(case.node, op, site) is not None:
             continue
         rule = kernels.select(case.node, site)
         if isinstance(rule, Unsupported):

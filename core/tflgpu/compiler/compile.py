@@ -14,6 +14,7 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.kernel.rule import KernelRule, Unsupported
 from tflgpu.partition import Part, Partitioning, Refusal, partition
 from tflgpu.passes.base import run_passes
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.float_view import FloatView, float_view
 from tflgpu.runtime.build import RuleError
 from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
@@ -97,7 +98,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
         GraphError: a pass left a broken graph.
     """
     view = float_view(graph, target.ops)
-    run_passes(view.graph, target.passes, target.ops)
+    run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     over: dict[int, str] = {}
     broken: dict[tuple[str, str, str], str] = {}
     usable = target
@@ -152,7 +153,11 @@ def _divided(view: FloatView, target: Target, over: Mapping[int, str]) -> Partit
         return target.refusal(node)
 
     return partition(
-        view.graph, supported, max_partitions=target.max_partitions, min_nodes=target.min_nodes
+        view.graph,
+        supported,
+        target.ops,
+        max_partitions=target.max_partitions,
+        min_nodes=target.min_nodes,
     )
 
 

@@ -67,7 +67,9 @@ class Target:
         """Why a node cannot run on the device, None where it can."""
         if self.rules is None:
             return self.objection(node)
-        refused = tensor_limits(node, self.site) or reference_support(node, self.ops)
+        refused = tensor_limits(node, self.ops.get(node.op), self.site) or reference_support(
+            node, self.ops
+        )
         if refused is not None:
             return refused
         reason = self.ops[node.op].limits(node)

@@ -14,7 +14,6 @@ import attrs
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.generate import generate, source_of
-from tflgpu.conformance.generators import GENERATORS
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
@@ -73,7 +72,7 @@ def _check(op: OpDef, target: Target) -> Outcome:
         return Question(op, generate(op, drawn), precision, tensors)
 
     questions: list[Question] = []
-    fixed = OWN if op.generate or op.name in GENERATORS else RESIZED
+    fixed = OWN if op.generate else RESIZED
     _explore(question, questions.append, target.examples or fixed, random=bool(target.examples))
     refused = 0
     for asked, (case, answer) in zip(questions, ask(target, questions), strict=True):

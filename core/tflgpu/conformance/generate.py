@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.conformance.generators import GENERATORS
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import DType
@@ -20,7 +19,7 @@ _ATTEMPTS = 8
 
 def generate(op: OpDef, draw: Draw) -> Sample:
     """A sample that the op takes."""
-    own = op.generate or GENERATORS.get(op.name)
+    own = op.generate
     make: Callable[[Draw], Sample] = own or (lambda d: resized(op, d))
     for _ in range(_ATTEMPTS if own is None else 1):
         sample = attrs.evolve(make(draw), id="generated")

@@ -22,6 +22,7 @@ from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import KernelRule, Site, Unsupported
 from tflgpu.partition import Part, partition
 from tflgpu.passes.base import run_passes
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.registry import default_passes
 from tflgpu.runtime.lower import LoweringInput, lower
 from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Recording
@@ -93,7 +94,7 @@ def _passes(target: Target, seed: int, precision: Precision) -> Outcome:
     """After the graph passes, plugins' included."""
     graph = random_graph(target.ops, seed, steps=13)
     work = graph.copy()
-    run_passes(work, default_passes(target.registry.passes()), target.ops)
+    run_passes(work, default_passes(target.registry.passes()), PassContext(target.ops))
     refused = _whole(target, work, precision)
     if refused is not None:
         return refused
@@ -157,7 +158,7 @@ def run_graph(
 
     env: dict[int, Array] = dict(inputs_of(graph))
     env |= {v.id: v.data for v in graph.values.values() if v.data is not None}
-    for part in partition(graph, support).parts:
+    for part in partition(graph, support, target.ops).parts:
         recording = _record(target, part, site, fuse)
         try:
             for value, array in zip(part.inputs, recording.inputs, strict=True):

@@ -19,11 +19,8 @@ from tflgpu.conformance.target import Target
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.ops.base import Accuracy, OpDef
 from tflgpu.runtime.protocols import Device
-
-#: What the cache is filled from: kernels of several kinds.
-_CACHED = ("CONV_2D", "SOFTMAX", "ADD")
 
 
 def guard_checks(ops: Iterable[OpDef]) -> list[Check]:
@@ -77,6 +74,16 @@ def _kept(folder: Path) -> list[Path]:
     return [p for p in folder.rglob("*") if p.is_file() and p.stat().st_size]
 
 
+def _of_each_kind(ops: Iterable[OpDef]) -> list[OpDef]:
+    """What the cache is filled from: the first op of every class of accuracy, which are kernels of
+    several kinds."""
+    found: dict[Accuracy, OpDef] = {}
+    for op in ops:
+        if op.samples() and not op.stateful:
+            found.setdefault(op.accuracy, op)
+    return list(found.values())
+
+
 def _outputs(target: Target) -> list[Array]:
     """What a newly opened device computes."""
     other = target.reopen()
@@ -85,8 +92,7 @@ def _outputs(target: Target) -> list[Array]:
         assert isinstance(device, Device)
         site = other.site(Precision.F32)
         items: list[Prepared] = []
-        for name in _CACHED:
-            op = other.ops[name]
+        for op in _of_each_kind(other.ops.values()):
             case = Question(op, op.samples()[0], Precision.F32, Tensors.EDGE).case()
             if other.refusal(case.node, site) is None:
                 items.append(prepare(case, other.kernels, site, device.alignment, Tensors.EDGE))

@@ -84,7 +84,7 @@ def _escaped(text: str) -> str:
 
 def _gpu_refusal(op: OpDef, kernels: KernelRegistry, sample: Sample) -> str | None:
     case = materialize(op, sample)
-    refused = tensor_limits(case.node, _SITE)
+    refused = tensor_limits(case.node, case.op, _SITE)
     if refused is not None:
         return refused.reason
     reason = op.limits(case.node)

@@ -103,7 +103,7 @@ def run_case(
     """
     # No cache to stay in: whatever the precision may store as f16 is stored so.
     site = Site(attrs.evolve(device.caps, cache_bytes=0), precision)
-    refused = tensor_limits(case.node, site)
+    refused = tensor_limits(case.node, case.op, site)
     if refused is not None:
         return refused
     kernels = KernelRegistry(tuple(rules))

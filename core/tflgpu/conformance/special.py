@@ -19,9 +19,8 @@ from tflgpu.ops.base import Arg, OpDef, Sample
 _FLOATS = frozenset({DType.F32, DType.F16})
 # Of every ten elements of an elementwise op's operands, so many are special.
 _SHARE = 0.6
-# Devices promise divisions by numbers up to 2^126, and sines of numbers up to 2^15.
-_HUGE, _HUGE_HALF, _LARGEST_ANGLE = 5e37, 6e4, 3e4
-_OF_ANGLES = frozenset({"SIN", "COS"})
+# Devices promise divisions by numbers up to 2^126.
+_HUGE, _HUGE_HALF = 5e37, 6e4
 # An op of n operands has up to so many cases, beside one for each sample.
 _MOST = 30
 
@@ -87,7 +86,7 @@ def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, Plan
     every kind in every operand, and all of them at least once (of an op of many operands, in
     turns too: ``_MOST`` cases)."""
     samples = [s for s in op.samples() if any(map(_is_float, s.args))]
-    huge = _LARGEST_ANGLE if op.name in _OF_ANGLES else _HUGE_HALF if half else _HUGE
+    huge = min(op.largest_operand, _HUGE_HALF if half else _HUGE)
     if op.elementwise:
         return [(s, Planted(Kind.EVERYWHERE, huge=huge)) for s in samples]
     kinds = [k for k in Kind if k is not Kind.EVERYWHERE]

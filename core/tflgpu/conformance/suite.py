@@ -9,6 +9,7 @@ import attrs
 from tflgpu.conformance.check import LEVELS, Check, NotApplicable, Outcome
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.expectations import Expectation, match_expectations, read_expectations
+from tflgpu.conformance.facet_checks import facet_checks
 from tflgpu.conformance.fuzz import generated_checks
 from tflgpu.conformance.graph_checks import graph_checks
 from tflgpu.conformance.guard_checks import guard_checks
@@ -52,8 +53,8 @@ class Suite:
         """
         ops = list(registry.ops().values())
         checks = (
-            *device_checks(), *node_checks(), *op_checks(ops), *generated_checks(ops),
-            *graph_checks(), *guard_checks(ops),
+            *device_checks(), *node_checks(), *op_checks(ops), *facet_checks(ops),
+            *generated_checks(ops), *graph_checks(), *guard_checks(ops),
         )  # fmt: skip
         profile = registry.conformance_profile(backend)
         expectations = read_expectations(profile.expectations)

@@ -100,7 +100,7 @@ class Target:
         """Why the device does not take a node, asked as the delegate asks."""
         if isinstance(self.device, NodeDevice):
             return self.device.supports(node, self.ops)
-        refused = tensor_limits(node, site)
+        refused = tensor_limits(node, self.ops.get(node.op), site)
         if refused is not None:
             return refused
         reason = self.ops[node.op].limits(node)

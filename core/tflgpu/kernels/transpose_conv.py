@@ -90,7 +90,7 @@ def build_transpose_conv(low: Lowering) -> None:
     node, attributes = low.node, low.attrs
     roles, place = ROLES[node.op], scatter_of(node)
     _, height, width, _ = node.input(roles.source).shape
-    filters = node.input(roles.filter)
+    filters = node.input(roles.weights)
     batch, out_h, out_w, outs = node.outputs[0].shape
     stride_h, stride_w = attributes.stride_h, attributes.stride_w
     slices, rows = -(-outs // 4), batch * out_h
@@ -105,7 +105,7 @@ def build_transpose_conv(low: Lowering) -> None:
     place_of = k.let(i // slices, "place")
     line, row = k.let(place_of % lines, "line"), k.let(place_of // lines, "row")
     multiply = (
-        _multiply_runtime(low, k, roles.filter, filters.shape, slice_)
+        _multiply_runtime(low, k, roles.weights, filters.shape, slice_)
         if filters.data is None
         else _multiply_const(low, k, np.asarray(filters.data), slice_)
     )
@@ -153,7 +153,7 @@ def build_transpose_conv(low: Lowering) -> None:
 
 def _accepts(node: Node, site: Site) -> str | None:
     roles = ROLES[node.op]
-    for index, what in ((roles.source, "input"), (roles.filter, "filter"), (roles.bias, "bias")):
+    for index, what in ((roles.source, "input"), (roles.weights, "filter"), (roles.bias, "bias")):
         value = node.optional_input(index)
         if value is not None and value.dtype not in FLOATS:
             return f"{node.op}: the {what} is {value.dtype.value}; its kernel takes floats"

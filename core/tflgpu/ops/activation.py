@@ -139,17 +139,19 @@ def _prelu_samples() -> Sequence[Sample]:
     ]
 
 
-def _clamp_op(name: str, low: float, high: float, version: int) -> OpDef:
+def _clamp_op(
+    name: str, low: float, high: float, version: int, computes: Activation = Activation.NONE
+) -> OpDef:
     return OpDef(
         name, no_attrs, infer_unary(name, _TYPES), _clamp(name, low, high), lambda: _shapes({}),
-        max_version=version, elementwise=True,
+        max_version=version, elementwise=True, computes=computes,
     )  # fmt: skip
 
 
 OPS = (
-    _clamp_op("RELU", 0.0, np.inf, 3),
-    _clamp_op("RELU6", 0.0, 6.0, 3),
-    _clamp_op("RELU_N1_TO_1", -1.0, 1.0, 1),
+    _clamp_op("RELU", 0.0, np.inf, 3, Activation.RELU),
+    _clamp_op("RELU6", 0.0, 6.0, 3, Activation.RELU6),
+    _clamp_op("RELU_N1_TO_1", -1.0, 1.0, 1, Activation.RELU_N1_TO_1),
     _clamp_op("RELU_0_TO_1", 0.0, 1.0, 1),
     OpDef(
         "LEAKY_RELU", _parse_leaky, infer_unary("LEAKY_RELU", _TYPES),

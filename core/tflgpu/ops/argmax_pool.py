@@ -220,6 +220,6 @@ OPS = (
     ),
     OpDef(
         "MaxUnpooling2D", _parse, _infer_unpool, _reference_unpool, _unpool_samples,
-        accuracy=Accuracy.EXACT, is_custom=True,
+        accuracy=Accuracy.EXACT, is_custom=True, keeps_values=True,
     ),
 )  # fmt: skip

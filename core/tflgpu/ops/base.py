@@ -7,6 +7,7 @@ else lists ops: the registry finds the modules by itself.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,9 @@ from tflgpu.blame import shown
 from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.facets import Filter, Reordered, Work
+from tflgpu.ops.moves import Moves, whole
 
 _T = TypeVar("_T")
 
@@ -262,6 +266,29 @@ class OpDef:
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
             the samples, which is enough where operands of any size fit together.
+        filter: Which operand is what, where the op sums products of data with a filter.
+        activation_field: The attribute that holds a fused `Activation`, applied to the one result.
+            The op computes all of them but SIGN_BIT.
+        computes: The activation that the op itself is, of operand 0.
+        affine: Node -> ``scale * x + shift`` per channel, which it computes before any fused
+            activation; None where it does not.
+        moves: Node -> which element of an operand each element of the one result is, before any
+            fused activation; None where no regular step tells.
+        copies: Node -> position of the operand whose elements the one result has, in row-major
+            order, before any fused activation; None where there is none, or where that depends on
+            contents not known. Only asked where the two have the same number of elements and type:
+            an op that may also add or repeat elements need not look.
+        keeps_values: Whether each element of a result is an element of an operand, or 0, before any
+            fused activation: between tensors of one quantization there is nothing to round.
+        reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
+            result transposed by it; None where nothing does. An elementwise op need not say.
+        takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
+            are. Any other op sees real numbers instead.
+        counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
+            file gives them.
+        largest_operand: The largest magnitude of an operand of which devices promise a result.
+        work: Node -> an estimate of what it computes and moves, for ranking; None where the general
+            estimate will do, which counts the multiply-adds of a filter.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -280,7 +307,29 @@ class OpDef:
     is_view: bool = False
     shape_only: bool = False
     generate: Callable[[Draw], Sample] | None = None
+    filter: Filter | None = None
+    activation_field: str = ""
+    computes: Activation = Activation.NONE
+    affine: Callable[[Node], Affine | None] | None = None
+    moves: Callable[[Node], Moves | None] | None = attrs.Factory(
+        lambda self: whole if self.is_view else None, takes_self=True
+    )
+    copies: Callable[[Node], int | None] | None = None
+    keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
+    reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
+    takes_stored: bool = False
+    counts: tuple[int, ...] = ()
+    largest_operand: float = math.inf
+    work: Callable[[Node], Work | None] | None = None
     owner: str = attrs.field(default="", eq=False)
+
+    def activation_of(self, node: Node) -> Activation:
+        """The activation fused into a node of this op."""
+        if not self.activation_field:
+            return Activation.NONE
+        found = getattr(node.attrs, self.activation_field)
+        assert isinstance(found, Activation)
+        return found
 
 
 @attrs.frozen

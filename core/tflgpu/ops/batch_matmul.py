@@ -13,9 +13,10 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import broadcast_shape
+from tflgpu.ops.facets import Work
 from tflgpu.ops.products import floats, needed, take
 
 _OP = "BATCH_MATMUL"
@@ -99,6 +100,15 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _work(node: Node) -> Work | None:
+    shape = node.input(0).shape
+    depth = shape[-2] if node.attrs.adj_x else shape[-1]
+    return Work.of(node, 2 * node.outputs[0].elements * depth)
+
+
 OPS = (
-    OpDef(_OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4),
-)
+    OpDef(
+        _OP, _parse, _infer, _reference, _samples,
+        accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work,
+    ),
+)  # fmt: skip

@@ -15,13 +15,16 @@ import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
+from tflgpu.ops.affine import Arithmetic, affine_with, copies_where_neutral
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Draw,
     Fields,
     NoAttrs,
     OpDef,
@@ -37,8 +40,10 @@ from tflgpu.ops.elementwise import (
     infer_broadcast,
     reference_of,
 )
+from tflgpu.ops.facets import copies_only
 
 _ALL = FLOATS | WHOLE | QUANTIZED
+_PAIRS = draws.ranged(-4, 4, -4, 4)
 
 
 @attrs.frozen
@@ -234,32 +239,68 @@ def _op(
     accuracy: Accuracy = Accuracy.ROUNDED,
     version: int = 1,
     parse: Callable[[Fields], Any] = no_attrs,
+    keeps_values: bool = False,
+    generate: Callable[[Draw], Sample] | None = None,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute), samples,
-        accuracy=accuracy, max_version=version, elementwise=True,
+        accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
+        generate=generate,
     )  # fmt: skip
 
 
 def _fused_op(
-    name: str, fn: Callable[[Array, Array], Array], samples: Callable[[], Sequence[Sample]], version: int
-) -> OpDef:  # fmt: skip
-    return _op(name, _with_activation(fn), samples, version=version, parse=_parse_fused)
+    name: str,
+    fn: Callable[[Array, Array], Array],
+    samples: Callable[[], Sequence[Sample]],
+    version: int,
+    arithmetic: Arithmetic,
+    copies: Callable[[Node], int | None],
+    generate: Callable[[Draw], Sample] = _PAIRS,
+) -> OpDef:
+    op = _op(
+        name, _with_activation(fn), samples, version=version, parse=_parse_fused, generate=generate
+    )
+    return attrs.evolve(
+        op, activation_field="activation", affine=affine_with(arithmetic), copies=copies
+    )
+
+
+# What each does with a constant c, of which the other operand is number ``at``: scale and shift.
+
+
+def _scaled(c: Array, at: int) -> tuple[Array, Array]:
+    return c, np.zeros(1)
+
+
+def _shifted(c: Array, at: int) -> tuple[Array, Array]:
+    return np.ones(1), c
+
+
+def _subtracted(c: Array, at: int) -> tuple[Array, Array]:
+    return (np.ones(1), -c) if at == 0 else (-np.ones(1), c)
+
+
+def _divided(c: Array, at: int) -> tuple[Array, Array] | None:
+    with np.errstate(divide="ignore"):
+        return (np.ones(1) / c, np.zeros(1)) if at == 0 else None
 
 
 OPS = (
-    _fused_op("ADD", lambda a, b: a + b, _basic, 5),
-    _fused_op("SUB", lambda a, b: a - b, _basic, 5),
-    _fused_op("MUL", lambda a, b: a * b, _basic, 7),
-    _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2),
+    _fused_op("ADD", lambda a, b: a + b, _basic, 5, _shifted, copies_where_neutral(0.0, 0, 1)),
+    _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1)),
+    _fused_op("MUL", lambda a, b: a * b, _basic, 7, _scaled, copies_where_neutral(1.0, 0, 1)),
+    _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
+              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4)),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
-        accuracy=Accuracy.EXACT, version=4),
+        accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS),
     _op("MINIMUM", lambda a, x, y: np.minimum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
-        accuracy=Accuracy.EXACT, version=4),
+        accuracy=Accuracy.EXACT, version=4, keeps_values=True,
+        generate=_PAIRS),
     _op("SQUARED_DIFFERENCE", _difference, lambda: _broadcasts() + _ints(_WHOLE_QUOTIENT),
-        version=2),
+        version=2, generate=_PAIRS),
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
@@ -270,5 +311,5 @@ OPS = (
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),
     OpDef("ADD_N", no_attrs, _infer_add_n, reference_of("ADD_N", _add_n), _add_n_samples,
-          elementwise=True),
+          elementwise=True, copies=copies_only),
 )  # fmt: skip

@@ -177,9 +177,9 @@ OPS = (
     _op("LOGICAL_AND", np.logical_and, _BOOL, _logic_samples),
     _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
     OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
-          accuracy=Accuracy.EXACT, max_version=4, elementwise=True),
+          accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True),
     OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
-          accuracy=Accuracy.EXACT, max_version=2, elementwise=True),
+          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True),
     OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
-          accuracy=Accuracy.EXACT, elementwise=True),
+          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True),
 )  # fmt: skip

@@ -14,9 +14,11 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.facets import copies_only
 
 _ANY_NUMBER = 1 << 30
 
@@ -146,10 +148,11 @@ def _pack_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        accuracy=Accuracy.EXACT, max_version=7,
+        generate=draws.concat,        accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
+        keeps_values=True, copies=copies_only,
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,
-        accuracy=Accuracy.EXACT, max_version=5,
+        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=copies_only,
     ),
 )  # fmt: skip

@@ -14,11 +14,14 @@ from numpy.lib.stride_tricks import as_strided
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.facets import Filter, Spread
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
     WindowAttrs,
+    conv_zeros,
     fused_activation,
     pad_image,
     place,
@@ -155,9 +158,21 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _spread(weights: Array, channels: int) -> Spread | None:
+    out, inner = weights.shape[0], weights.shape[3]
+    groups = channels // inner
+
+    def spread(numbers: Array) -> Array:
+        # Output channels of one group, which read the same input channels, lie together.
+        return np.repeat(numbers.reshape(groups, inner), out // groups, axis=0)[:, None, None, :]
+
+    return spread
+
+
 OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=8,
+        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, activation_field="activation",
+        filter=Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads"),
     ),
 )  # fmt: skip

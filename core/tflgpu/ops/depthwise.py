@@ -14,10 +14,20 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
+from tflgpu.ops.facets import Filter, Spread
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
-from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view, trimmed, unseen_products
+from tflgpu.ops.windows import (
+    WindowAttrs,
+    conv_zeros,
+    pad_image,
+    place,
+    tap_view,
+    trimmed,
+    unseen_products,
+)
 
 # Rows are finished in blocks of so many bytes, which stay in a core's cache over all taps.
 _BLOCK_BYTES = 128 << 10
@@ -119,9 +129,15 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _spread(weights: Array, channels: int) -> Spread | None:
+    multiplier = weights.shape[3] // channels
+    return lambda numbers: np.repeat(numbers, multiplier)
+
+
 OPS = (
     OpDef(
         "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=7,
+        accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, activation_field="activation",
+        filter=Filter(out=3, spread=_spread, zeros=conv_zeros, pads="pads"),
     ),
 )  # fmt: skip

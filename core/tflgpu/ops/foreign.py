@@ -14,6 +14,7 @@ from tflgpu.errors import ModelError, PluginError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
+from tflgpu.ops.foreign_facets import check_activation, checked_facets
 
 _T = TypeVar("_T")
 
@@ -40,7 +41,7 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
             raise PluginError(f"plugin {owner}: op {op.name}: {name} {_what(error)}") from error
 
     def parse(fields: Fields) -> Any:
-        return guarded("parse", lambda: op.parse(fields))
+        return guarded("parse", lambda: check_activation(op, op.parse(fields)))
 
     def infer(attributes: Any, operands: Sequence[Operand | None]) -> list[TensorSpec]:
         return guarded("infer", lambda: _specs(op.infer(attributes, operands)))
@@ -71,6 +72,7 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
     return attrs.evolve(
         op, parse=parse, infer=infer, reference=reference, samples=samples, limits=limits,
         generate=None if op.generate is None else generate, owner=owner,
+        **checked_facets(op, guarded),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.facets import Filter, Spread, no_zeros
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import fused_activation
 
@@ -109,9 +110,17 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _spread(weights: Array, channels: int) -> Spread | None:
+    if weights.shape[1] % channels:
+        return None
+    # A row of the weights may take in several pixels.
+    return lambda numbers: np.tile(numbers, weights.shape[1] // channels)
+
+
 OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=14,
+        accuracy=Accuracy.ACCUMULATE, max_version=14, activation_field="activation",
+        filter=Filter(out=0, spread=_spread, zeros=no_zeros),
     ),
 )  # fmt: skip

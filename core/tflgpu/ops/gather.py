@@ -212,14 +212,14 @@ def _lookup_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, max_version=8,
+        accuracy=Accuracy.EXACT, max_version=8, keeps_values=True,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, max_version=6,
+        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
     ),
     OpDef(
         "EMBEDDING_LOOKUP", no_attrs, _infer_lookup, _reference_lookup, _lookup_samples,
-        accuracy=Accuracy.EXACT, max_version=5,
+        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True,
     ),
 )  # fmt: skip

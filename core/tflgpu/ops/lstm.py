@@ -8,6 +8,7 @@ five operands (input, previous output, weights, biases, previous cell state) and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -15,10 +16,11 @@ import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand
+from tflgpu.ops.facets import Work
 from tflgpu.ops.lstm_cell import (
     CELL_STATE,
     OUTPUT_STATE,
@@ -180,16 +182,22 @@ def _states(attributes: BasicLstm | Cell | SequenceLstm) -> tuple[int, ...]:
     return () if isinstance(attributes, BasicLstm) else (OUTPUT_STATE, CELL_STATE)
 
 
+def _work(node: Node) -> Work:
+    """Every weight of rank 2 is used once a batch and time step."""
+    weights = sum(v.elements for v in node.inputs[1:] if v is not None and len(v.shape) == 2)
+    return Work.of(node, 2 * weights * math.prod(node.input(0).shape[:-1]))
+
+
 OPS = (
     OpDef(
         "LSTM", _parse_lstm, _infer_lstm, _reference_lstm,
         lambda: [*basic_samples(), *full_samples()],
         accuracy=Accuracy.ACCUMULATE, max_version=5, stateful=True,
-        states=_states,
+        states=_states, work=_work,
     ),
     OpDef(
         "UNIDIRECTIONAL_SEQUENCE_LSTM", _parse_sequence, _infer_sequence, _reference_sequence,
         sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=4, stateful=True,
-        states=_states,
+        states=_states, work=_work,
     ),
 )  # fmt: skip

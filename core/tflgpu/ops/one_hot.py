@@ -116,10 +116,10 @@ def _topk_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
-        accuracy=Accuracy.EXACT,
+        accuracy=Accuracy.EXACT, keeps_values=True,
     ),
     OpDef(
         "TOPK_V2", no_attrs, _infer_topk, _reference_topk, _topk_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True,
     ),
 )  # fmt: skip

@@ -16,8 +16,10 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.axes import elements, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import copies_first
 
 Borders = tuple[tuple[int, int], ...]
 
@@ -190,14 +192,16 @@ def _mirror_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples,
-        accuracy=Accuracy.EXACT, max_version=6,
+        generate=draws.pad, accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
+        copies=copies_first, counts=(1,),
     ),
     OpDef(
         "PADV2", no_attrs, _infer_pad_v2, _reference_pad_v2, _pad_v2_samples,
-        accuracy=Accuracy.EXACT, max_version=6,
+        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
+        copies=copies_first, counts=(1,),
     ),
     OpDef(
         "MIRROR_PAD", _parse_mirror, _infer_mirror, _reference_mirror, _mirror_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
     ),
 )  # fmt: skip

@@ -12,7 +12,9 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.facets import Work
 from tflgpu.ops.products import finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
@@ -145,16 +147,26 @@ def _samples() -> Sequence[Sample]:
 
 
 def _op(
-    name: str, compute: Callable[[Array, Window], Array], accuracy: Accuracy, version: int
+    name: str,
+    compute: Callable[[Array, Window], Array],
+    accuracy: Accuracy,
+    version: int,
+    keeps_values: bool = False,
 ) -> OpDef:
     return OpDef(
         name, _parse, _infer_for(name), _reference_for(name, compute), _samples,
-        accuracy=accuracy, max_version=version,
+        accuracy=accuracy, max_version=version, activation_field="activation",
+        keeps_values=keeps_values, work=_work, generate=draws.pool,
     )  # fmt: skip
+
+
+def _work(node: Node) -> Work:
+    window: Pool = node.attrs
+    return Work.of(node, node.outputs[0].elements * window.filter_height * window.filter_width)
 
 
 OPS = (
     _op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3),
-    _op("MAX_POOL_2D", _max, Accuracy.ROUNDED, 3),
+    _op("MAX_POOL_2D", _max, Accuracy.ROUNDED, 3, keeps_values=True),
     _op("L2_POOL_2D", _root_mean_square, Accuracy.ACCUMULATE, 1),
 )

@@ -6,6 +6,7 @@ others 1. Operand 1 holds the axes and must be constant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ops import draws
+from tflgpu.ops.affine import is_plain
 from tflgpu.ops.axes import const_integer, const_integers, integers, normal_axis, present
 from tflgpu.ops.axes import take_operands as take
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
@@ -282,11 +285,23 @@ def _reduce_op(
     accuracy: Accuracy = Accuracy.ACCUMULATE,
     version: int = 1,
     scaled: bool = True,
+    keeps_values: bool = False,
+    generate: Callable[[Draw], Sample] | None = None,
 ) -> OpDef:
     return OpDef(
         name, _parse_reduce, _infer_reduce(name, allowed), _reference_reduce(name, fn, scaled),
         samples, accuracy=accuracy, max_version=version,
+        copies=_copies, keeps_values=keeps_values, generate=generate,
     )  # fmt: skip
+
+
+def _copies(node: Node) -> int | None:
+    """Over dimensions of size 1 nothing is summed."""
+    data, shape = node.input(1).data, node.input(0).shape
+    if data is None or not is_plain(node):
+        return None
+    axes = reduced_axes(node.op, integers(data), len(shape))
+    return 0 if math.prod(shape[axis] for axis in axes) == 1 else None
 
 
 def _extreme(fn: Callable[..., Array]) -> Callable[[Array, tuple[int, ...]], Array]:
@@ -304,14 +319,14 @@ def _extreme(fn: Callable[..., Array]) -> Callable[[Array, tuple[int, ...]], Arr
 
 
 OPS = (
-    _reduce_op("MEAN", _mean, _mean_samples, version=3),
-    _reduce_op("SUM", _total, _number_samples, version=2),
+    _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce),
+    _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce),
     _reduce_op("REDUCE_PROD", _product, _product_samples, version=2),
     # Extremes of stored numbers are those of the real ones: a scale is positive.
     _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
-               version=3, scaled=False),
+               version=3, scaled=False, keeps_values=True, generate=draws.reduce),
     _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
-               version=3, scaled=False),
+               version=3, scaled=False, keeps_values=True, generate=draws.reduce),
     _reduce_op("REDUCE_ANY", _extreme(np.any), _logic_samples, allowed=_BOOL,
                accuracy=Accuracy.EXACT),
     _reduce_op("REDUCE_ALL", _extreme(np.all), _logic_samples, allowed=_BOOL,

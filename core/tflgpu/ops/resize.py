@@ -13,7 +13,8 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
 
@@ -175,13 +176,18 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _copies(node: Node) -> int | None:
+    """An image of the same size: whatever the flags say, each pixel falls on itself."""
+    return 0 if node.input(0).shape == node.outputs[0].shape else None
+
+
 OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=4,
+        generate=draws.resize,        accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
-        _samples, accuracy=Accuracy.EXACT, max_version=4,
+        _samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
     ),
 )  # fmt: skip

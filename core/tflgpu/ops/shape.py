@@ -164,7 +164,7 @@ OPS = (
     ),
     OpDef(
         "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,
-        accuracy=Accuracy.EXACT, max_version=5,
+        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True,
     ),
     OpDef(
         "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,

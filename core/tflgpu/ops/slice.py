@@ -14,9 +14,12 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import Reordered
+from tflgpu.ops.moves import Moves, strides_of
 
 
 @attrs.frozen
@@ -276,13 +279,54 @@ def _strided_samples() -> Sequence[Sample]:
     ]  # fmt: skip
 
 
+# Facets
+
+
+def _moves_of(box: Box, shape: Shape) -> Moves:
+    steps = strides_of(shape)
+    return Moves(
+        0,
+        tuple(cut.size for cut in box.cuts),
+        tuple(cut.step * step for cut, step in zip(box.cuts, steps, strict=True)),
+        sum(cut.start * step for cut, step in zip(box.cuts, steps, strict=True)),
+    )
+
+
+def _constants(node: Node) -> list[tuple[int, ...]] | None:
+    """The contents of all operands but the first; None where they are not known."""
+    data = [None if v is None else v.data for v in node.inputs[1:]]
+    return (
+        [integers(d) for d in data if d is not None] if all(d is not None for d in data) else None
+    )
+
+
+def _slice_moves(node: Node) -> Moves | None:
+    bounds, shape = _constants(node), node.input(0).shape
+    return None if bounds is None else _moves_of(slice_box(shape, *bounds), shape)
+
+
+def _strided_moves(node: Node) -> Moves | None:
+    bounds, shape = _constants(node), node.input(0).shape
+    return None if bounds is None else _moves_of(strided_box(node.attrs, shape, *bounds), shape)
+
+
+def _slice_reordered(node: Node, order: tuple[int, ...]) -> Reordered | None:
+    bounds = _constants(node)
+    if bounds is None:
+        return None
+    contents = {
+        i: np.array([bound[axis] for axis in order], np.int32) for i, bound in enumerate(bounds, 1)
+    }
+    return Reordered(node.attrs, contents)
+
+
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
-        accuracy=Accuracy.EXACT, max_version=8,
+        generate=draws.slice_,        accuracy=Accuracy.EXACT, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
-        accuracy=Accuracy.EXACT, max_version=8,
+        accuracy=Accuracy.EXACT, max_version=8, moves=_strided_moves,
     ),
 )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
@@ -111,11 +112,12 @@ def _softmax_samples() -> list[Sample]:
 
 OPS = (
     OpDef("SOFTMAX", _parse_softmax, _infer("SOFTMAX"), reference_of("SOFTMAX", _softmax),
-          _softmax_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=4),
+          _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4),
     OpDef("LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"),
           reference_of("LOG_SOFTMAX", _log_softmax), lambda: _samples({}),
           accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
     OpDef("L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
           reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
+          activation_field="activation",
           accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
 )  # fmt: skip

@@ -233,18 +233,18 @@ def _space_to_batch_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "DEPTH_TO_SPACE", _parse_block, _infer_depth_to_space, _reference_depth_to_space,
-        _depth_to_space_samples, accuracy=Accuracy.EXACT, max_version=2,
+        _depth_to_space_samples, accuracy=Accuracy.EXACT, max_version=2, keeps_values=True,
     ),
     OpDef(
         "SPACE_TO_DEPTH", _parse_block, _infer_space_to_depth, _reference_space_to_depth,
-        _space_to_depth_samples, accuracy=Accuracy.EXACT, max_version=2,
+        _space_to_depth_samples, accuracy=Accuracy.EXACT, max_version=2, keeps_values=True,
     ),
     OpDef(
         "BATCH_TO_SPACE_ND", no_attrs, _infer_batch_to_space, _reference_batch_to_space,
-        _batch_to_space_samples, accuracy=Accuracy.EXACT, max_version=4,
+        _batch_to_space_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
     ),
     OpDef(
         "SPACE_TO_BATCH_ND", no_attrs, _infer_space_to_batch, _reference_space_to_batch,
-        _space_to_batch_samples, accuracy=Accuracy.EXACT, max_version=4,
+        _space_to_batch_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
     ),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from tflgpu.ops.axes import (
     take_operands,
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.facets import copies_first
 
 
 @attrs.frozen
@@ -176,14 +177,14 @@ def _unpack_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
-        accuracy=Accuracy.EXACT, max_version=5,
+        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=lambda node: 1,
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,
-        accuracy=Accuracy.EXACT, max_version=6,
+        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, copies=copies_first,
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import copies_first
 
 
 def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -120,14 +121,14 @@ def _reverse_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples,
-        accuracy=Accuracy.EXACT, max_version=3,
+        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
     ),
     OpDef(
         "BROADCAST_TO", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=copies_first,
     ),
     OpDef(
         "REVERSE_V2", no_attrs, _infer_reverse, _reference_reverse, _reverse_samples,
-        accuracy=Accuracy.EXACT, max_version=4,
+        accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
     ),
 )  # fmt: skip

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.moves import Moves, reordered
 
 
 def permutation(perm: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -61,9 +62,20 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def order_of(node: Node) -> tuple[int, ...] | None:
+    """The permutation of a node, None where it is not constant."""
+    data = node.input(1).data
+    return None if data is None else permutation(integers(data), len(node.input(0).shape))
+
+
+def _moves(node: Node) -> Moves | None:
+    order = order_of(node)
+    return None if order is None else reordered(0, node.input(0).shape, order)
+
+
 OPS = (
     OpDef(
         "TRANSPOSE", no_attrs, _infer, _reference, _samples,
-        accuracy=Accuracy.EXACT, max_version=9,
+        accuracy=Accuracy.EXACT, max_version=9, moves=_moves,
     ),
 )  # fmt: skip

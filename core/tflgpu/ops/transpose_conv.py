@@ -10,6 +10,7 @@ SAME gives size * stride, VALID gives (size - 1) * stride + filter.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.facets import Filter, Work
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import fused_activation
 
@@ -37,16 +39,11 @@ class TransposeConv:
     activation: Activation = Activation.NONE
 
 
-@attrs.frozen
-class Roles:
-    """Which operand is which."""
-
-    source: int
-    filter: int
-    bias: int
-
-
-ROLES = {"TRANSPOSE_CONV": Roles(2, 1, 3), CUSTOM: Roles(0, 1, 2)}
+#: Which operand is what, for each of the two.
+ROLES = {
+    "TRANSPOSE_CONV": Filter(source=2, weights=1, bias=3, out=0),
+    CUSTOM: Filter(source=0, weights=1, bias=2, out=0),
+}
 
 
 @attrs.frozen
@@ -61,7 +58,7 @@ class Scatter:
 
 def scatter_of(node: Node) -> Scatter:
     """The geometry of a transposed convolution's node."""
-    weights = node.input(ROLES[node.op].filter).shape
+    weights = node.input(ROLES[node.op].weights).shape
     return _scatter(node.attrs, weights, node.outputs[0].shape)
 
 
@@ -259,13 +256,22 @@ def _custom_samples() -> Sequence[Sample]:
     ]
 
 
+def _work(node: Node) -> Work:
+    """Every element of the input goes to each tap of the filter."""
+    roles = ROLES[node.op]
+    taps = math.prod(node.input(roles.weights).shape[:3])
+    return Work.of(node, 2 * node.input(roles.source).elements * taps)
+
+
 OPS = (
     OpDef(
         "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=5,
+        accuracy=Accuracy.ACCUMULATE, max_version=5, activation_field="activation",
+        filter=ROLES["TRANSPOSE_CONV"], work=_work,
     ),
     OpDef(
         CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,
-        accuracy=Accuracy.ACCUMULATE, is_custom=True,
+        accuracy=Accuracy.ACCUMULATE, is_custom=True, activation_field="activation",
+        filter=ROLES[CUSTOM], work=_work,
     ),
 )  # fmt: skip

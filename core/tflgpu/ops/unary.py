@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Sample, no_attrs
+from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, NoAttrs, OpDef, Sample, no_attrs
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
 
 _BOOL = frozenset({DType.BOOL})
@@ -105,13 +105,18 @@ def _op(
     accuracy: Accuracy = Accuracy.ROUNDED,
     version: int = 1,
     parse: Callable[[Fields], Any] = no_attrs,
+    computes: Activation = Activation.NONE,
+    largest_operand: float = math.inf,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_unary(name, allowed), reference_of(name, compute), samples,
-        accuracy=accuracy, max_version=version, elementwise=True,
+        accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
+        largest_operand=largest_operand,
     )  # fmt: skip
 
 
+# Devices promise sines of numbers up to 2^15.
+_LARGEST_ANGLE = 3e4
 _APPROXIMATE = Accuracy.TRANSCENDENTAL
 _SCALED = FLOATS | QUANTIZED
 
@@ -125,9 +130,12 @@ OPS = (
     _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2),
-    _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2),
-    _op("COS", lambda a, x: np.cos(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2),
-    _op("TANH", lambda a, x: np.tanh(x), _samples, _SCALED, _APPROXIMATE, 3),
+    _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
+        largest_operand=_LARGEST_ANGLE),
+    _op("COS", lambda a, x: np.cos(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
+        largest_operand=_LARGEST_ANGLE),
+    _op("TANH", lambda a, x: np.tanh(x), _samples, _SCALED, _APPROXIMATE, 3,
+        computes=Activation.TANH),
     _op("LOGISTIC", _logistic, lambda: _samples(-9, 9), _SCALED, _APPROXIMATE, 3),
     _op("ELU", _elu, _samples, _SCALED, _APPROXIMATE),
     _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 2, _parse_gelu),

@@ -14,19 +14,10 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape
 from tflgpu.ops.base import Activation, Fields, Padding
+from tflgpu.ops.facets import Pads
 
 # Positions are computed in signed 32-bit numbers on devices, as in TFLite.
 _MAX_REACH = 2**31 - 1
-
-
-@attrs.frozen
-class Pads:
-    """Rows and columns of zeros around an image."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
 
 
 @attrs.frozen
@@ -167,6 +158,17 @@ def conv_window(node: Node) -> Window:
     """The window of a CONV_2D or DEPTHWISE_CONV_2D node, whose filter is [.., height, width, ..]."""
     _, height, width, _ = node.input(1).shape
     return place(node.op, node.attrs, node.input(0).shape, (height, width))
+
+
+def conv_zeros(node: Node) -> Pads:
+    """The rows and columns of zeros that the window of such a node reads."""
+    window = conv_window(node)
+    _, height, width, _ = node.input(0).shape
+    span_h = (window.kernel_h - 1) * window.dilation_h + 1
+    span_w = (window.kernel_w - 1) * window.dilation_w + 1
+    below = (window.out_h - 1) * window.stride_h + span_h - height - window.pad_top
+    right = (window.out_w - 1) * window.stride_w + span_w - width - window.pad_left
+    return Pads(window.pad_top, max(below, 0), window.pad_left, max(right, 0))
 
 
 def pad_image(image: Array, window: Window, fill: float = 0.0) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -10,8 +10,8 @@ from tflgpu.blame import Failed, attempt, shown
 from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
-from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.foreign import Snapshot, check_edits
 
 #: Rounds of a phase in a row that make the graph no smaller. A long model may need more rounds than
@@ -25,7 +25,8 @@ class Pass:
 
     Attributes:
         name: Verb first ("merge_padding").
-        run: Edits the graph in place; returns how many edits it made, 0 at the fixpoint.
+        run: Graph and context. Edits the graph in place; returns how many edits it made, 0 at the
+            fixpoint.
         phase: Passes of a lower phase reach their fixpoint before those of a higher one run. The
             shipped ones: 0 tidies up, 10 recognizes layers, 20 folds into filters what 10 left,
             30 fuses activations.
@@ -33,7 +34,7 @@ class Pass:
     """
 
     name: str
-    run: Callable[[Graph], int]
+    run: Callable[[Graph, PassContext], int]
     phase: int = 0
     owner: str = attrs.field(default="", eq=False)
 
@@ -41,17 +42,15 @@ class Pass:
         return f"{self.name} of plugin {self.owner}" if self.owner else self.name
 
 
-def run_passes(
-    graph: Graph, passes: Sequence[Pass], ops: Mapping[str, OpDef] | None = None
-) -> dict[str, int]:
+def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> dict[str, int]:
     """Run passes phase by phase, each phase to a fixpoint; gives the edits by pass name.
 
     The graph is pruned and verified after every pass that changed it. A graph with a node that
     nothing can run stays as it is: nobody will run it, and the shapes that follow from such a node
     are placeholders, which a pass would take for the truth.
 
-    Of a plugin's pass nothing is believed: what it did is found by looking, and with ``ops`` the
-    shapes of the nodes that it made or changed are inferred anew.
+    Of a plugin's pass nothing is believed: what it did is found by looking, and the shapes of the
+    nodes that it made or changed are inferred anew.
 
     Raises:
         GraphError: a pass broke the graph, or a phase does not settle; names the pass, and its
@@ -67,7 +66,8 @@ def run_passes(
         while fruitless < _MAX_ROUNDS:
             restless = []
             for item in active:
-                made = _run_foreign(graph, item, ops) if item.owner else _run(graph, item)
+                run = _run_foreign if item.owner else _run
+                made = run(graph, item, context)
                 if made:
                     counts[item.name] += made
                     restless.append(str(item))
@@ -83,20 +83,20 @@ def run_passes(
     return counts
 
 
-def _run(graph: Graph, item: Pass) -> int:
+def _run(graph: Graph, item: Pass, context: PassContext) -> int:
     """A pass of ours, with its tests behind it."""
-    made = item.run(graph)
+    made = item.run(graph, context)
     if made:
         graph.prune()
         verify(graph, item.name)
     return made
 
 
-def _run_foreign(graph: Graph, item: Pass, ops: Mapping[str, OpDef] | None) -> int:
+def _run_foreign(graph: Graph, item: Pass, context: PassContext) -> int:
     """A plugin's pass."""
     where = f"pass {item}, on graph {graph.name}"
     before = Snapshot.of(graph)
-    made = attempt(item.run, graph)
+    made = attempt(item.run, graph, context)
     if isinstance(made, Failed):
         raise PluginError(f"{where}: it raised {made}") from made.error
     if isinstance(made, bool) or not isinstance(made, int) or made < 0:
@@ -104,7 +104,7 @@ def _run_foreign(graph: Graph, item: Pass, ops: Mapping[str, OpDef] | None) -> i
             f"{where}: it returned {shown(made)}; a pass returns how many edits it made, 0 where "
             "there is nothing left to do"
         )
-    edited = attempt(check_edits, graph, before, str(item), ops)
+    edited = attempt(check_edits, graph, before, str(item), context.ops)
     if isinstance(edited, Failed):
         if isinstance(edited.error, GraphError):
             raise edited.error

@@ -1,47 +1,20 @@
-"""Ops with a constant filter, seen by their channels: what passes that fold into weights share."""
+"""Nodes with a constant filter, seen by their channels: what passes that fold into weights share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
-from tflgpu.ops.transpose_conv import ROLES
+from tflgpu.ops.facets import Filter
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import f32
 
 
-@attrs.frozen
-class Filter:
-    """Where an op keeps what.
-
-    Attributes:
-        source: Operand that is filtered.
-        weights: Operand with the filter.
-        bias: Operand with a number per output channel; may be absent.
-        out: Axis of the filter along which output channels run.
-    """
-
-    source: int
-    weights: int
-    bias: int
-    out: int
-
-
-FILTERS: Mapping[str, Filter] = {
-    "CONV_2D": Filter(0, 1, 2, out=0),
-    "DEPTHWISE_CONV_2D": Filter(0, 1, 2, out=3),
-    "FULLY_CONNECTED": Filter(0, 1, 2, out=0),
-    **{op: Filter(r.source, r.filter, r.bias, out=0) for op, r in ROLES.items()},
-}
-
-
-def filter_of(node: Node | None) -> Filter | None:
+def filter_of(node: Node | None, context: PassContext) -> Filter | None:
     """How a node filters, where its filter and bias are f32 constants without quantization."""
-    kind = None if node is None else FILTERS.get(node.op)
+    kind = context.filter_of(node)
     if node is None or kind is None:
         return None
     bias = node.optional_input(kind.bias)
@@ -68,12 +41,13 @@ def along(axis: int, rank: int, numbers: Array) -> Array:
     return numbers.reshape(shape)
 
 
-def set_filter(rewriter: Rewriter, node: Node, weights: Array | None, bias: Array | None) -> bool:
+def set_filter(
+    rewriter: Rewriter, node: Node, kind: Filter, weights: Array | None, bias: Array | None
+) -> bool:
     """Give a node new weights or a new bias (None = keep).
 
     False, and no edit, where a number would not be finite in f32.
     """
-    kind = FILTERS[node.op]
     with np.errstate(over="ignore"):
         new = [
             (index, value, f32(data))

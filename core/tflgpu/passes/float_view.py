@@ -25,6 +25,7 @@ from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
 from tflgpu.ops.base import Activation, OpDef, Operand
 from tflgpu.ops.convert import Dequantize, Quantize, is_divisor
+from tflgpu.ops.facets import Filter
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.unknown import UnknownOp
@@ -32,30 +33,6 @@ from tflgpu.ops.unknown import UnknownOp
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
 _F32_MAX = float(np.finfo(np.float32).max)
 _WIDE = frozenset({DType.I32, DType.I64})
-
-#: Ops that see the stored whole numbers, whatever they stand for.
-_TAKES_STORED = frozenset({"CAST"})
-
-#: Where an op's bias is, and the operands whose scales multiply to its scale.
-_BIAS = {
-    "CONV_2D": (2, 0, 1),
-    "DEPTHWISE_CONV_2D": (2, 0, 1),
-    "FULLY_CONNECTED": (2, 0, 1),
-    "TRANSPOSE_CONV": (3, 2, 1),
-}
-
-#: Operands that are counts of elements: whole numbers, whatever scale the file gives them.
-_COUNTS = {"PAD": (1,), "PADV2": (1,)}
-
-#: Ops whose results are among their operands' elements (or 0): between tensors of one
-#: quantization there is nothing to round.
-_MOVES = frozenset(
-    {"RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "SPLIT",
-     "SPLIT_V", "PACK", "UNPACK", "CONCATENATION", "GATHER", "GATHER_ND", "TILE", "BROADCAST_TO",
-     "PAD", "PADV2", "MIRROR_PAD", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE", "SPACE_TO_BATCH_ND",
-     "BATCH_TO_SPACE_ND", "MAX_POOL_2D", "MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN",
-     "RESIZE_NEAREST_NEIGHBOR", "SELECT", "SELECT_V2", "REVERSE_V2"}
-)  # fmt: skip
 
 
 def is_quantized(value: Value) -> bool:
@@ -161,9 +138,9 @@ class _Viewing:
     def _compute(self, node: Node) -> bool:
         """Take a node over in floats; False, and no edit that lasts, where its op does not."""
         op = self._ops.get(node.op)
-        if op is None or isinstance(node.attrs, UnknownOp) or node.op in _TAKES_STORED:
+        if op is None or isinstance(node.attrs, UnknownOp) or op.takes_stored:
             return False
-        inputs = self._real_operands(node)
+        inputs = self._real_operands(op, node)
         if inputs is None:
             return False
         specs = _infer(op, node, inputs)
@@ -172,10 +149,9 @@ class _Viewing:
         ]
         if specs != wanted:
             return False
-        counts = _COUNTS.get(node.op, ())
         operands = [
             v for i, v in enumerate(node.inputs)
-            if v is not None and is_quantized(v) and i not in counts
+            if v is not None and is_quantized(v) and i not in op.counts
         ]  # fmt: skip
         results, rounded = [], []
         for out in node.outputs:
@@ -183,7 +159,7 @@ class _Viewing:
                 results.append(out)
                 continue
             results.append(self._new(out))
-            if _only_moves(node, operands, out):
+            if _only_moves(op, node, operands, out):
                 self._real[out.id] = results[-1]
             else:
                 rounded.append((results[-1], out))
@@ -193,19 +169,18 @@ class _Viewing:
             self._simulate(raw, out, node.origins)
         return True
 
-    def _real_operands(self, node: Node) -> list[Value | None] | None:
+    def _real_operands(self, op: OpDef, node: Node) -> list[Value | None] | None:
         """A node's operands, quantized ones in floats, but counts without their scale; None where
         one cannot be."""
-        bias, counts = _BIAS.get(node.op, (None,))[0], _COUNTS.get(node.op, ())
         found: list[Value | None] = []
         for index, value in enumerate(node.inputs):
-            if value is not None and index == bias and value.dtype in _WIDE:
-                real = self._real_bias(node, value)
+            if op.filter and index == op.filter.bias and value and value.dtype in _WIDE:
+                real = self._real_bias(op.filter, node, value)
                 if real is None:
                     return None
                 found.append(real)
             elif value is not None and is_quantized(value):
-                if index in counts and value.data is not None:
+                if index in op.counts and value.data is not None:
                     found.append(self.graph.add_const(value.data, name=value.name))
                     continue
                 if value.is_variable:
@@ -223,8 +198,8 @@ class _Viewing:
         self.graph.nodes.append(node)
         self._stored.update(v.id for v in node.outputs)
 
-    def _real_bias(self, node: Node, bias: Value) -> Value | None:
-        quant = _product_of_scales(node, bias)
+    def _real_bias(self, kind: Filter, node: Node, bias: Value) -> Value | None:
+        quant = _product_of_scales(kind, node, bias)
         if quant is None or _same_steps(quant, bias.quant):
             quant = bias.quant
         if quant is None:
@@ -294,10 +269,8 @@ def _range(value: Value) -> QuantizeAndDequantize:
     return QuantizeAndDequantize.of(value.quant, value.dtype)
 
 
-def _only_moves(node: Node, operands: Sequence[Value], out: Value) -> bool:
-    if node.op not in _MOVES or not operands:
-        return False
-    if getattr(node.attrs, "activation", Activation.NONE) is not Activation.NONE:
+def _only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) -> bool:
+    if not op.keeps_values or not operands or op.activation_of(node) is not Activation.NONE:
         return False
     return all(_is_simple(v) and _range(v) == _range(out) for v in operands)
 
@@ -310,10 +283,9 @@ def _same_steps(product: Quantization, given: Quantization | None) -> bool:
     return bool(np.allclose(given.scale, product.scale, rtol=1e-5, atol=0))
 
 
-def _product_of_scales(node: Node, bias: Value) -> Quantization | None:
+def _product_of_scales(kind: Filter, node: Node, bias: Value) -> Quantization | None:
     """The quantization of a bias: TFLite's kernels add it to sums of products as it is."""
-    _, *operands = _BIAS[node.op]
-    x, weights = (node.input(i).quant for i in operands)
+    x, weights = node.input(kind.source).quant, node.input(kind.weights).quant
     if x is None or weights is None or x.per_axis:
         return None
     scales = np.float32(x.scale[0]) * np.asarray(weights.scale, np.float32)

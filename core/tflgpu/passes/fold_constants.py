@@ -14,20 +14,20 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.base import OpDef
-from tflgpu.ops.registry import builtin_ops
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 
 # A result may be this large, or as large as twice its operands: TILE and BROADCAST_TO are
 # cheaper to run than to keep.
 _FREE_BYTES = 1 << 16
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Fold until nothing is left to fold; nodes are in order, so one walk does it."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        definition = builtin_ops().get(node.op)
+        definition = context.op(node)
         if definition is None or not _may_fold(node, definition):
             continue
         results = _evaluate(node, definition)

@@ -12,10 +12,11 @@ from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.convert import Dequantize
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import f32
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Fold every one there is."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("DEQUANTIZE"):

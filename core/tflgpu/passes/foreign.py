@@ -78,7 +78,7 @@ def _equal(before: Sequence[Any], after: Sequence[Any]) -> bool:
     )
 
 
-def check_edits(graph: Graph, before: Snapshot, name: str, ops: Mapping[str, OpDef] | None) -> bool:
+def check_edits(graph: Graph, before: Snapshot, name: str, ops: Mapping[str, OpDef]) -> bool:
     """Prune a graph after a plugin's pass, and check all that later stages rely on; gives
     whether it was edited.
 
@@ -124,9 +124,9 @@ def check_edits(graph: Graph, before: Snapshot, name: str, ops: Mapping[str, OpD
     return bool(changed) or known != len(before.nodes) or len(graph.nodes) != known
 
 
-def _check_node(node: Node, ops: Mapping[str, OpDef] | None, fail: Any) -> None:
+def _check_node(node: Node, ops: Mapping[str, OpDef], fail: Any) -> None:
     """That the op's own shape inference says of a node what its tensors are."""
-    if ops is None or unknown_reason(node.attrs) is not None:
+    if unknown_reason(node.attrs) is not None:
         return
     definition = ops.get(node.op)
     if definition is None:

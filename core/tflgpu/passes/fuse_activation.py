@@ -5,32 +5,30 @@ CONV_2D -> RELU6 -> y          CONV_2D {activation=RELU6} -> y
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import Activation
 from tflgpu.passes.base import Pass
-from tflgpu.passes.match import ACTIVATED, is_linear, is_plain
-
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "RELU": Activation.RELU,
-    "RELU6": Activation.RELU6,
-    "RELU_N1_TO_1": Activation.RELU_N1_TO_1,
-    "TANH": Activation.TANH,
-}
+from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Fuse every one whose operand nothing else reads."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes(*_ACTIVATIONS):
-        maker = rewriter.producer(node.input(0), *ACTIVATED)
-        if maker is None or not is_linear(maker) or not (is_plain(maker) and is_plain(node)):
+    for node in rewriter.nodes():
+        op = context.op(node)
+        if op is None or op.computes is Activation.NONE:
             continue
-        if rewriter.sole_use(node.input(0)) is not node:
+        maker = rewriter.producer(node.input(0))
+        made_by = None if maker is None else context.op(maker)
+        if maker is None or made_by is None or not made_by.activation_field:
             continue
-        rewriter.evolve(maker, activation=_ACTIVATIONS[node.op])
+        if not context.is_linear(maker) or not (is_plain(maker) and is_plain(node)):
+            continue
+        if len(maker.outputs) != 1 or rewriter.sole_use(node.input(0)) is not node:
+            continue
+        rewriter.evolve(maker, **{made_by.activation_field: op.computes})
         rewriter.absorb(maker, node)
         rewriter.count()
     return rewriter.edits

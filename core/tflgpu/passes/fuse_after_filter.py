@@ -12,33 +12,37 @@ from __future__ import annotations
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.filters import along, bias_of, filter_of, set_filter
-from tflgpu.passes.match import activation_of, affine_of, is_linear
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Fold every one whose operand nothing else reads."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes("ADD", "SUB", "MUL", "DIV"):
-        affine = affine_of(node)
+    for node in rewriter.nodes():
+        affine = context.affine_of(node)
         if affine is None or not affine.is_finite:
             continue
         source = node.input(affine.operand)
         maker = rewriter.producer(source)
-        kind = filter_of(maker)
-        if maker is None or kind is None or not is_linear(maker):
+        kind = filter_of(maker, context)
+        if maker is None or kind is None or not context.is_linear(maker):
             continue
-        if rewriter.sole_use(source) is not node:
+        if len(maker.outputs) != 1 or rewriter.sole_use(source) is not node:
             continue
+        field = "" if context.is_linear(node) else context.ops[maker.op].activation_field
+        if not field and not context.is_linear(node):
+            continue  # the filter's op takes no activation
         old = maker.const(kind.weights)
         scale = along(kind.out, old.ndim, affine.scale)
         weights = None if not affine.scales else old * scale
         bias = bias_of(maker, kind) * affine.scale + affine.shift
         absent = maker.optional_input(kind.bias) is None
-        if not set_filter(rewriter, maker, weights, None if absent and not bias.any() else bias):
+        needed = None if absent and not bias.any() else bias
+        if not set_filter(rewriter, maker, kind, weights, needed):
             continue
-        if not is_linear(node):
-            rewriter.evolve(maker, activation=activation_of(node))
+        if field:
+            rewriter.evolve(maker, **{field: context.activation_of(node)})
         rewriter.absorb(maker, node)
         rewriter.count()
     return rewriter.edits

@@ -12,19 +12,20 @@ may be constants, may be computed, and may be absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import attrs
 
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
+from tflgpu.ops.affine import is_plain, scalar_of
 from tflgpu.ops.axes import integers
 from tflgpu.ops.base import Activation, NoAttrs
 from tflgpu.ops.binary import Fused
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import Reduce, reduced_axes
 from tflgpu.passes.base import Pass
-from tflgpu.passes.match import activation_of, is_linear, is_plain, scalar_of
+from tflgpu.passes.context import PassContext
 
 
 @attrs.frozen(eq=False)
@@ -48,15 +49,32 @@ class _Layer:
     nodes: tuple[Node, ...]
 
 
-def run(graph: Graph) -> int:
+@attrs.frozen(eq=False)
+class _Reader:
+    """What a chain is read with."""
+
+    rewriter: Rewriter
+    context: PassContext
+
+    def maker(self, value: Value, op: str) -> Node | None:
+        """The node of an op, without an activation, that makes a value of floats."""
+        node = self.rewriter.producer(value, op)
+        plain = node is not None and is_plain(node) and self.context.is_linear(node)
+        return node if plain else None
+
+
+def run(graph: Graph, context: PassContext) -> int:
     """Fuse every chain there is."""
     rewriter = Rewriter(graph)
+    reader = _Reader(rewriter, context)
     for node in rewriter.nodes("ADD", "MUL"):
         if not is_plain(node):
             continue
-        layer = next(_layers(rewriter, node), None)
-        if layer is not None:
-            _rewrite(rewriter, node, layer)
+        layer = next(_layers(reader, node), None)
+        activation = context.activation_of(node)
+        final = context.activation_node(activation)
+        if layer is not None and (final is not None or activation is Activation.NONE):
+            _rewrite(rewriter, node, layer, activation, final)
             rewriter.count()
     return rewriter.edits
 
@@ -64,22 +82,22 @@ def run(graph: Graph) -> int:
 # Reading a chain backwards from its last node. Each step yields every way to read what is there.
 
 
-def _layers(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
+def _layers(reader: _Reader, last: Node) -> Iterator[_Layer]:
     every = _scaled_and_shifted if last.op == "ADD" else _centred
-    for layer in every(rewriter, last):
+    for layer in every(reader, last):
         # Gamma and beta may be broadcast to x, not x to them.
         if layer.deviation.x.shape == last.outputs[0].shape:
             yield layer
 
 
-def _scaled_and_shifted(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
+def _scaled_and_shifted(reader: _Reader, last: Node) -> Iterator[_Layer]:
     for scaled, shift in _both(last):
-        product, moved = _maker(rewriter, scaled, "MUL"), _maker(rewriter, shift, "SUB")
-        centre = None if moved is None else _maker(rewriter, moved.input(1), "MUL")
+        product, moved = reader.maker(scaled, "MUL"), reader.maker(shift, "SUB")
+        centre = None if moved is None else reader.maker(moved.input(1), "MUL")
         if product is None or moved is None or centre is None:
             continue
         for x, scale in _both(product):
-            for found, gamma, nodes in _scales(rewriter, scale):
+            for found, gamma, nodes in _scales(reader, scale):
                 expected = [(found.mean, scale), (scale, found.mean)]
                 same = any(centre.inputs[0] is a and centre.inputs[1] is b for a, b in expected)
                 if found.x is x and same:
@@ -87,56 +105,49 @@ def _scaled_and_shifted(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
                     yield _Layer(found, gamma, moved.input(0), chain)
 
 
-def _centred(rewriter: Rewriter, last: Node) -> Iterator[_Layer]:
+def _centred(reader: _Reader, last: Node) -> Iterator[_Layer]:
     for centred, scale in _both(last):
-        difference = _maker(rewriter, centred, "SUB")
+        difference = reader.maker(centred, "SUB")
         if difference is None:
             continue
-        for found, gamma, nodes in _scales(rewriter, scale):
+        for found, gamma, nodes in _scales(reader, scale):
             if difference.input(0) is found.x and difference.input(1) is found.mean:
                 chain = (*found.nodes, *nodes, difference, last)
                 yield _Layer(found, gamma, None, chain)
 
 
 def _scales(
-    rewriter: Rewriter, value: Value
+    reader: _Reader, value: Value
 ) -> Iterator[tuple[_Deviation, Value | None, tuple[Node, ...]]]:
     """A deviation and gamma whose product ``value`` is."""
-    for found in _deviations(rewriter, value):
+    for found in _deviations(reader, value):
         yield found, None, ()
-    product = _maker(rewriter, value, "MUL")
+    product = reader.maker(value, "MUL")
     if product is not None:
         for root, gamma in _both(product):
-            for found in _deviations(rewriter, root):
+            for found in _deviations(reader, root):
                 yield found, gamma, (product,)
 
 
-def _deviations(rewriter: Rewriter, value: Value) -> Iterator[_Deviation]:
-    root = _maker(rewriter, value, "RSQRT")
-    total = None if root is None else _maker(rewriter, root.input(0), "ADD")
+def _deviations(reader: _Reader, value: Value) -> Iterator[_Deviation]:
+    root = reader.maker(value, "RSQRT")
+    total = None if root is None else reader.maker(root.input(0), "ADD")
     if root is None or total is None:
         return
     for variance, constant in _both(total):
         epsilon = scalar_of(constant)
-        average = _maker(rewriter, variance, "MEAN")
-        square = (
-            None if average is None else _maker(rewriter, average.input(0), "SQUARED_DIFFERENCE")
-        )
+        average = reader.maker(variance, "MEAN")
+        square = None if average is None else reader.maker(average.input(0), "SQUARED_DIFFERENCE")
         if epsilon is None or epsilon <= 0 or average is None or square is None:
             continue
         for x, mean in _both(square):
-            centre = _maker(rewriter, mean, "MEAN")
+            centre = reader.maker(mean, "MEAN")
             if centre is None or centre.input(0) is not x:
                 continue
             axes = _axes(centre)
             if axes is not None and axes == _axes(average):
                 nodes = (centre, square, average, total, root)
                 yield _Deviation(x, mean, axes, epsilon, nodes)
-
-
-def _maker(rewriter: Rewriter, value: Value, op: str) -> Node | None:
-    node = rewriter.producer(value, op)
-    return node if node is not None and is_plain(node) and is_linear(node) else None
 
 
 def _both(node: Node) -> Iterator[tuple[Value, Value]]:
@@ -158,9 +169,11 @@ def _axes(node: Node) -> tuple[int, ...] | None:
 # Writing the layer
 
 
-def _rewrite(rewriter: Rewriter, last: Node, layer: _Layer) -> None:
+def _rewrite(
+    rewriter: Rewriter, last: Node, layer: _Layer, activation: Activation, final: str | None
+) -> None:
+    """``final`` is the op that computes the activation; None where there is none."""
     found, (result,) = layer.deviation, last.outputs
-    activation = activation_of(last)
     beta = None if scalar_of(layer.beta) == 0 else layer.beta
     steps: list[tuple[str, Value]] = []
     if layer.gamma is not None:
@@ -169,13 +182,13 @@ def _rewrite(rewriter: Rewriter, last: Node, layer: _Layer) -> None:
         steps.append(("ADD", beta))
     normalize = MeanStddev(found.axes, found.epsilon)
     origins = merged_origins(*layer.nodes)
-    if not steps and activation is Activation.NONE:
+    if not steps and final is None:
         rewriter.replace([last], NAME, normalize, [found.x]).origins = origins
         return
     value = rewriter.value(result.shape, result.dtype, result.name + "/normalized")
     rewriter.insert(NAME, normalize, [found.x], [value], before=last, origins=origins)
-    if not steps:
-        rewriter.replace([last], _NODES[activation], NoAttrs(), [value])
+    if not steps and final is not None:
+        rewriter.replace([last], final, NoAttrs(), [value])
         return
     for op, operand in steps[:-1]:
         scaled = rewriter.value(result.shape, result.dtype, result.name + "/scaled")
@@ -184,12 +197,5 @@ def _rewrite(rewriter: Rewriter, last: Node, layer: _Layer) -> None:
     op, operand = steps[-1]
     rewriter.replace([last], op, Fused(activation), [value, operand])
 
-
-_NODES: Mapping[Activation, str] = {
-    Activation.RELU: "RELU",
-    Activation.RELU6: "RELU6",
-    Activation.RELU_N1_TO_1: "RELU_N1_TO_1",
-    Activation.TANH: "TANH",
-}
 
 PASS = Pass("fuse_normalization", run, phase=10)

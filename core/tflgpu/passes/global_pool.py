@@ -9,17 +9,18 @@ import numpy as np
 
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.affine import is_plain
 from tflgpu.ops.pool import Pool, pool_window
 from tflgpu.ops.reduce import Reduce
 from tflgpu.passes.base import Pass
-from tflgpu.passes.match import is_linear, is_plain
+from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Rewrite every one without an activation."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("AVERAGE_POOL_2D"):
-        if not isinstance(node.attrs, Pool) or not is_linear(node) or not is_plain(node):
+        if not isinstance(node.attrs, Pool) or not context.is_linear(node) or not is_plain(node):
             continue
         window, (_, height, width, _) = pool_window(node), node.input(0).shape
         # Padding does not count in the average, so a window that reaches over the image is one too.

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from tflgpu.ir.graph import Graph, Node, Shape, Value
 from tflgpu.ir.rewrite import Rewriter
+from tflgpu.ops.affine import is_plain
 from tflgpu.ops.axes import integers
 from tflgpu.ops.reduce import Reduce, reduced_axes, reduced_shape
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass
-from tflgpu.passes.match import is_plain
+from tflgpu.passes.context import PassContext
 
 _MOVED = ("ADD", "SUB", "MUL", "RSQRT")
 _BROADCAST = ("ADD", "SUB", "MUL", "SQUARED_DIFFERENCE")
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Apply the three wherever they fit."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("MEAN"):

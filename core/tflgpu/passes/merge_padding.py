@@ -10,33 +10,29 @@ from __future__ import annotations
 
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.rewrite import Rewriter, merged_origins
+from tflgpu.ops.affine import is_plain, scalar_of
+from tflgpu.ops.facets import Pads
 from tflgpu.ops.pad import borders
-from tflgpu.ops.windows import Pads, WindowAttrs, conv_window
 from tflgpu.passes.base import Pass
-from tflgpu.passes.match import is_plain, scalar_of
+from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Merge every one, into each of its readers."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes("CONV_2D", "DEPTHWISE_CONV_2D"):
-        border = rewriter.producer(node.input(0), "PAD", "PADV2")
-        if border is None or not isinstance(node.attrs, WindowAttrs) or not is_plain(border):
+    for node in rewriter.nodes():
+        kind = context.filter_of(node)
+        if kind is None or kind.zeros is None or not kind.pads:
             continue
-        added = _image_border(border)
-        if added is None:
+        border = rewriter.producer(node.input(kind.source), "PAD", "PADV2")
+        added = None if border is None or not is_plain(border) else _image_border(border)
+        if border is None or added is None:
             continue
-        own = _own_pads(node)
-        pads = Pads(
-            own.top + added.top,
-            own.bottom + added.bottom,
-            own.left + added.left,
-            own.right + added.right,
-        )
-        if rewriter.sole_use(node.input(0)) is node:
+        pads = kind.zeros(node) + added
+        if rewriter.sole_use(node.input(kind.source)) is node:
             node.origins = merged_origins(border, node)
-        rewriter.set_input(node, 0, border.input(0))
-        rewriter.evolve(node, pads=pads)
+        rewriter.set_input(node, kind.source, border.input(0))
+        rewriter.evolve(node, **{kind.pads: pads})
         rewriter.count()
     return rewriter.edits
 
@@ -52,19 +48,6 @@ def _image_border(node: Node) -> Pads | None:
     if (*batch, *channels) != (0, 0, 0, 0):
         return None
     return Pads(*rows, *columns)
-
-
-def _own_pads(node: Node) -> Pads:
-    """The padding of a convolution as rows and columns."""
-    window, given = conv_window(node), node.attrs.pads
-    if given is not None:
-        return Pads(given.top, given.bottom, given.left, given.right)
-    _, height, width, _ = node.input(0).shape
-    span_h = (window.kernel_h - 1) * window.dilation_h + 1
-    span_w = (window.kernel_w - 1) * window.dilation_w + 1
-    below = (window.out_h - 1) * window.stride_h + span_h - height - window.pad_top
-    right = (window.out_w - 1) * window.stride_w + span_w - width - window.pad_left
-    return Pads(window.pad_top, max(below, 0), window.pad_left, max(right, 0))
 
 
 PASS = Pass("merge_padding", run, phase=20)

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter, merged_origins
-from tflgpu.ops.axes import integers
-from tflgpu.ops.transpose import permutation
+from tflgpu.ops.transpose import order_of
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Merge every pair; the first stays where others read its result."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("TRANSPOSE"):
         first = rewriter.producer(node.input(0), "TRANSPOSE")
         if first is None:
             continue
-        inner, outer = _permutation(first), _permutation(node)
+        inner, outer = order_of(first), order_of(node)
         if inner is None or outer is None:
             continue
         if rewriter.sole_use(first.outputs[0]) is node:
@@ -31,11 +31,6 @@ def run(graph: Graph) -> int:
         rewriter.set_input(node, 1, rewriter.const(order, "perm"))
         rewriter.count()
     return rewriter.edits
-
-
-def _permutation(node: Node) -> tuple[int, ...] | None:
-    data = node.input(1).data
-    return None if data is None else permutation(integers(data), len(node.input(0).shape))
 
 
 PASS = Pass("merge_transposes", run)

@@ -12,23 +12,23 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 from tflgpu.passes.filters import filter_of
-from tflgpu.passes.match import affine_of, is_linear
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Move every one that nothing else reads."""
     rewriter = Rewriter(graph)
-    for node in rewriter.nodes("ADD", "SUB", "MUL", "DIV"):
-        affine = affine_of(node)
+    for node in rewriter.nodes():
+        affine = context.affine_of(node)
         reshape = None if affine is None else rewriter.producer(node.input(affine.operand))
-        if affine is None or reshape is None or not _movable(rewriter, reshape, node):
+        if affine is None or reshape is None or not _movable(rewriter, context, reshape, node):
             continue
         source, (result,) = reshape.input(0), node.outputs
-        constant = node.input(1 - affine.operand)
-        operands = [_as_channels(rewriter, constant), source]
-        if affine.operand == 0:
-            operands.reverse()
+        operands = [
+            source if i == affine.operand else None if v is None else _as_channels(rewriter, v)
+            for i, v in enumerate(node.inputs)
+        ]
         value = rewriter.value(source.shape, result.dtype, result.name + "/source")
         op, attributes, origins, version = node.op, node.attrs, node.origins, node.version
         after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
@@ -42,12 +42,15 @@ def run(graph: Graph) -> int:
     return rewriter.edits
 
 
-def _movable(rewriter: Rewriter, reshape: Node, node: Node) -> bool:
+def _movable(rewriter: Rewriter, context: PassContext, reshape: Node, node: Node) -> bool:
+    op = context.op(node)
+    if op is None or not op.elementwise:
+        return False
     if reshape.op != "RESHAPE" or rewriter.sole_use(reshape.outputs[0]) is not node:
         return False
     source = reshape.input(0)
     maker = rewriter.producer(source)
-    if filter_of(maker) is None or maker is None or not is_linear(maker):
+    if filter_of(maker, context) is None or maker is None or not context.is_linear(maker):
         return False
     channels_last = source.shape[-1:] == reshape.outputs[0].shape[-1:]
     return channels_last and rewriter.sole_use(source) is reshape

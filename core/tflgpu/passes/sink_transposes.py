@@ -4,7 +4,7 @@
     x -> LOGISTIC -> RESHAPE -> TRANSPOSE p and q -> y
 
 Converters from channels-first frameworks put one on either side of each convolution. A region of
-elementwise nodes (and SLICEs) is computed in the order of its source whenever that leaves fewer
+elementwise nodes (and others that can work along other axes, as SLICE can) is computed in the order of its source whenever that leaves fewer
 TRANSPOSEs.
 """
 
@@ -19,37 +19,31 @@ import numpy as np
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Shape, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
-from tflgpu.ops.axes import integers
+from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import NoAttrs
-from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.facets import Reordered
 from tflgpu.ops.reshape import ReshapeAttrs
-from tflgpu.ops.transpose import permutation
+from tflgpu.ops.transpose import order_of
 from tflgpu.passes.base import Pass
-from tflgpu.passes.match import is_plain
+from tflgpu.passes.context import PassContext
 
 Perm = tuple[int, ...]
 
 
-def run(graph: Graph) -> int:
+def run(graph: Graph, context: PassContext) -> int:
     """Move every TRANSPOSE that it pays to move."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes("TRANSPOSE"):
         _merge_through_reshape(rewriter, node)
     order = _Order(rewriter)
     for node in rewriter.nodes("TRANSPOSE"):
-        perm = permutation_of(node)
+        perm = order_of(node)
         if rewriter.producer(node.input(0), "TRANSPOSE") is not None:
             continue  # the two become one; moving the second away would put that off
-        region = None if perm is None else _region(rewriter, order, node, perm)
+        region = None if perm is None else _region(rewriter, context, order, node, perm)
         if region is not None and region.pays(rewriter):
             _move(rewriter, region)
     return rewriter.edits
-
-
-def permutation_of(node: Node) -> Perm | None:
-    """The permutation of a TRANSPOSE, where it is constant."""
-    data = node.input(1).data
-    return None if data is None else permutation(integers(data), len(node.input(0).shape))
 
 
 # TRANSPOSE -> RESHAPE that only adds or drops dimensions of 1 -> TRANSPOSE
@@ -61,13 +55,13 @@ def _reshaped_source(rewriter: Rewriter, value: Value) -> Node | None:
     if reshape is None or _sizes(value.shape) != _sizes(reshape.input(0).shape):
         return None
     first = rewriter.producer(reshape.input(0), "TRANSPOSE")
-    return first if first is not None and permutation_of(first) is not None else None
+    return first if first is not None and order_of(first) is not None else None
 
 
 def _merge_through_reshape(rewriter: Rewriter, last: Node) -> None:
     first = _reshaped_source(rewriter, last.input(0))
-    outer = permutation_of(last)
-    inner = None if first is None else permutation_of(first)
+    outer = order_of(last)
+    inner = None if first is None else order_of(first)
     if first is None or inner is None or outer is None:
         return
     x, middle = first.input(0), last.input(0)
@@ -106,12 +100,14 @@ def _sizes(shape: Shape) -> Shape:
 class _Region:
     """Nodes that can work on untransposed operands.
 
-    ``entries`` are the TRANSPOSEs whose results they read, all of one permutation.
+    ``entries`` are the TRANSPOSEs whose results they read, all of one permutation; ``reordered`` is
+    what becomes of the nodes that are not elementwise.
     """
 
     perm: Perm
     entries: dict[int, Node]
     nodes: list[Node]
+    reordered: dict[int, Reordered]
 
     def exits(self, rewriter: Rewriter) -> list[Value]:
         """Values made inside that are read outside."""
@@ -168,8 +164,10 @@ class _Order:
         return self._at[id(node)]
 
 
-def _region(rewriter: Rewriter, order: _Order, entry: Node, perm: Perm) -> _Region:
-    region = _Region(perm, {id(entry): entry}, [])
+def _region(
+    rewriter: Rewriter, context: PassContext, order: _Order, entry: Node, perm: Perm
+) -> _Region:
+    region = _Region(perm, {id(entry): entry}, [], {})
     transposed: set[int] = set()
     waiting: list[tuple[int, Node]] = []  # a heap: readers of transposed values, in order
     seen: set[int] = set()
@@ -184,7 +182,12 @@ def _region(rewriter: Rewriter, order: _Order, entry: Node, perm: Perm) -> _Regi
     transpose(entry.outputs[0], -1)
     while waiting:
         at, node = heapq.heappop(waiting)
-        others = _other_entries(rewriter, node, transposed, perm)
+        reordered = _reordered(context, node, transposed, perm)
+        if reordered is None:
+            others = _other_entries(rewriter, context, node, transposed, perm)
+        else:
+            region.reordered[id(node)] = reordered
+            others = []
         if others is not None:
             region.nodes.append(node)
             region.entries.update((id(n), n) for n in others)
@@ -194,13 +197,11 @@ def _region(rewriter: Rewriter, order: _Order, entry: Node, perm: Perm) -> _Regi
 
 
 def _other_entries(
-    rewriter: Rewriter, node: Node, transposed: set[int], perm: Perm
+    rewriter: Rewriter, context: PassContext, node: Node, transposed: set[int], perm: Perm
 ) -> list[Node] | None:
     """Further TRANSPOSEs that must be in a region for ``node`` to be in it; None where it cannot
     be."""
-    definition = builtin_ops().get(node.op)
-    if node.op == "SLICE":
-        return [] if node.input(1).is_const and node.input(2).is_const else None
+    definition = context.op(node)
     if definition is None or not definition.elementwise or len(node.outputs) != 1:
         return None
     if not is_plain(node):
@@ -210,7 +211,7 @@ def _other_entries(
         if value is None or value.is_const or id(value) in transposed:
             continue
         other = rewriter.producer(value, "TRANSPOSE")
-        if other is None or permutation_of(other) != perm:
+        if other is None or order_of(other) != perm:
             return None
         others.append(other)
     shape = node.outputs[0].shape
@@ -218,9 +219,28 @@ def _other_entries(
     return others if all(v.shape == shape for v in runtime) else None
 
 
+def _reordered(
+    context: PassContext, node: Node, transposed: set[int], perm: Perm
+) -> Reordered | None:
+    """What a node becomes that works along other axes, where its operand 0 loses a TRANSPOSE and
+    all other operands are constants; None where its op cannot."""
+    op, (first, *others) = context.op(node), node.inputs
+    if op is None or op.reorder is None or first is None or id(first) not in transposed:
+        return None
+    if len(node.outputs) != 1 or len(node.outputs[0].shape) != len(perm):
+        return None
+    if any(v is not None and not v.is_const for v in others):
+        return None
+    return op.reorder(node, _inverse(perm))
+
+
+def _inverse(perm: Perm) -> Perm:
+    return tuple(int(i) for i in np.argsort(perm))
+
+
 def _move(rewriter: Rewriter, region: _Region) -> None:
     perm = region.perm
-    back = tuple(int(i) for i in np.argsort(perm))
+    back = _inverse(perm)
     plain: dict[int, Value] = {id(n.outputs[0]): n.input(0) for n in region.entries.values()}
     exits = {id(v) for v in region.exits(rewriter)}
     order = rewriter.const(np.array(perm, np.int32), "perm")
@@ -228,9 +248,11 @@ def _move(rewriter: Rewriter, region: _Region) -> None:
         (result,) = node.outputs
         shape = tuple(result.shape[axis] for axis in back)
         value = rewriter.value(shape, result.dtype, result.name + "/untransposed")
-        inputs = _untransposed(rewriter, node, plain, back)
+        new = region.reordered.get(id(node))
+        inputs = _untransposed(rewriter, node, plain, back, new)
         origins = merged_origins(node, *_sources(region, node))
-        op, attributes, version = node.op, node.attrs, node.version
+        op, version = node.op, node.version
+        attributes = node.attrs if new is None else new.attributes
         if id(result) in exits:
             last = rewriter.replace([node], "TRANSPOSE", NoAttrs(), [])
             rewriter.insert(
@@ -253,22 +275,17 @@ def _sources(region: _Region, node: Node) -> list[Node]:
 
 
 def _untransposed(
-    rewriter: Rewriter, node: Node, plain: Mapping[int, Value], back: Perm
+    rewriter: Rewriter, node: Node, plain: Mapping[int, Value], back: Perm, new: Reordered | None
 ) -> list[Value | None]:
-    if node.op == "SLICE":
-        begin, size = (
-            rewriter.const(np.array([integers(node.const(i))[a] for a in back], np.int32))
-            for i in (1, 2)
-        )
-        return [plain[id(node.input(0))], begin, size]
-    return [
-        None
-        if v is None
-        else plain[id(v)]
-        if id(v) in plain
-        else _untransposed_constant(rewriter, v, back)
-        for v in node.inputs
-    ]
+    inputs: list[Value | None] = []
+    for i, value in enumerate(node.inputs):
+        if value is not None and id(value) in plain:
+            inputs.append(plain[id(value)])
+        elif new is not None:
+            inputs.append(rewriter.const(new.constants[i]) if i in new.constants else value)
+        else:
+            inputs.append(value and _untransposed_constant(rewriter, value, back))
+    return inputs
 
 
 def _untransposed_constant(rewriter: Rewriter, value: Value, back: Perm) -> Value:

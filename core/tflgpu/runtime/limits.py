@@ -7,6 +7,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ir.sizes import MAX_BYTES
 from tflgpu.kernel.rule import Site, Unsupported
 from tflgpu.kernel.types import Scalar
+from tflgpu.ops.base import OpDef
 
 #: What a tensor that crosses a partition's edge may be, and how the device stores it there.
 IO_STORAGE = {
@@ -19,19 +20,17 @@ IO_STORAGE = {
 }
 
 _BYTES = frozenset({DType.I8, DType.U8})
-#: Ops that may have 8-bit tensors on a device.
-_CONVERSIONS = frozenset({"CAST", "DEQUANTIZE", "QUANTIZE"})
 
 
-def tensor_limits(node: Node, site: Site) -> Unsupported | None:
-    """The reason why a node's tensors cannot be on a device, None where they can."""
+def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | None:
+    """``op`` is the node's definition, None where there is none. The reason why a node's tensors cannot be on a device, None where they can."""
     for value in (*node.inputs, *node.outputs):
         if value is None or value.is_const:
             continue
         if value.is_variable:
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
-        converted = node.op in _CONVERSIONS and site.caps.int8_storage
-        if value.dtype not in IO_STORAGE or (value.dtype in _BYTES and not converted):
+        stored = op is not None and op.takes_stored and site.caps.int8_storage
+        if value.dtype not in IO_STORAGE or (value.dtype in _BYTES and not stored):
             return Unsupported(
                 f"tensor {value.name} is {value.dtype.value}, which stays on the CPU"
             )

@@ -34,16 +34,12 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return Unsupported(f"tensor {value.name} is {value.dtype.value}")
-        if value is not None and is_quantized(value) and node.op not in _QUANTIZED_OPS:
+        if value is not None and is_quantized(value) and not op.takes_stored:
             return Unsupported(
                 f"tensor {value.name} is quantized {value.dtype.value}; "
                 f"this {node.op} is not computed on quantized numbers"
             )
     return None
-
-
-#: Ops that read and write the stored numbers of quantized tensors.
-_QUANTIZED_OPS = frozenset({"DEQUANTIZE", "QUANTIZE", "CAST"})
 
 
 @attrs.frozen

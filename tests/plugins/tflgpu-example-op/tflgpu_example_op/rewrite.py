@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tflgpu.ir.graph import Graph
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 
 
-def _run(graph: Graph) -> int:
+def _run(graph: Graph, context: PassContext) -> int:
     edits = 0
     for node in graph:
         before = graph.producer(node.input(0)) if node.op == "NEG" else None

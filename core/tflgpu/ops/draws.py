@@ -1,7 +1,5 @@
-"""Generators of the shipped ops whose operands must fit together in more than size.
-
-A plugin's op brings its own as `OpDef.generate`.
-"""
+"""What draws random samples (`OpDef.generate`) of ops whose operands must fit together in more than
+size."""
 
 from __future__ import annotations
 
@@ -82,7 +80,9 @@ def _shape(draw: Draw, least: int = 1, most: int = 5) -> tuple[int, ...]:
     return tuple(draw.size(9) for _ in range(draw.integer(least, most)))
 
 
-def _ranged(low: float, high: float, low2: float, high2: float) -> Generator:
+def ranged(low: float, high: float, low2: float, high2: float) -> Generator:
+    """Arithmetic of two operands that broadcast, each of a range."""
+
     def broadcast(draw: Draw) -> Sample:
         shape = _shape(draw)
         other = tuple(draw.choice((d, 1)) for d in shape)[draw.integer(0, len(shape)) :]
@@ -144,14 +144,3 @@ def reduce(draw: Draw) -> Sample:
     count = int(np.prod([shape[a] for a in axes]))
     args = (Arg(shape, low=-2, high=2), Arg.of(axes, DType.I32))
     return Sample("reduce", {"keep_dims": draw.choice((True, False))}, args, accumulates=count)
-
-
-GENERATORS: dict[str, Generator] = {
-    "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "AVERAGE_POOL_2D": pool, "MAX_POOL_2D": pool,
-    "L2_POOL_2D": pool, "ADD": _ranged(-4, 4, -4, 4), "SUB": _ranged(-4, 4, -4, 4),
-    "MUL": _ranged(-4, 4, -4, 4), "DIV": _ranged(-4, 4, 0.5, 4),
-    "MAXIMUM": _ranged(-4, 4, -4, 4), "MINIMUM": _ranged(-4, 4, -4, 4),
-    "SQUARED_DIFFERENCE": _ranged(-4, 4, -4, 4), "PAD": pad, "SLICE": slice_,
-    "CONCATENATION": concat, "RESIZE_BILINEAR": resize, "SOFTMAX": softmax, "SUM": reduce,
-    "MEAN": reduce, "REDUCE_MAX": reduce, "REDUCE_MIN": reduce,
-}  # fmt: skip

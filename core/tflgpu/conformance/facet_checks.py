@@ -1,0 +1,280 @@
+"""Level 2, too: what an op says of itself (`ops.facets`) is what its reference does.
+
+Passes rewrite graphs by these facets, so a wrong one makes wrong results in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.conformance.check import Check, NotApplicable, Outcome
+from tflgpu.conformance.samples import Case, materialize
+from tflgpu.conformance.target import Target
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, Value
+from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.affine import is_plain
+from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.facets import Filter, Pads
+from tflgpu.ops.moves import Moves
+
+_ACTIVATIONS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH)
+_BORDER = Pads(1, 2, 0, 3)
+
+
+def facet_checks(ops: Iterable[OpDef]) -> list[Check]:
+    """One check an op."""
+    return [Check(f"2/{op.name}/facets", partial(_check, op), op.name) for op in ops]
+
+
+def _check(op: OpDef, target: Target) -> Outcome:
+    asked = 0
+    for sample in op.samples():
+        case = materialize(op, sample)
+        for name, problem in facets_of(case):
+            asked += 1
+            assert problem is None, f"{op.name}, sample {sample.id}: {name}: {problem}"
+    return None if asked else NotApplicable(f"{op.name} says nothing of itself that a sample shows")
+
+
+def facets_of(case: Case) -> Iterator[tuple[str, str | None]]:
+    """Each facet that the case shows, and what is wrong with it; None where nothing is."""
+    op, node = case.op, case.node
+    said: dict[str, Callable[[_Shown], str | None]] = {}
+    shown = _Shown(case)
+    if op.activation_of(node) is Activation.NONE:
+        said = {
+            "moves": _moves, "copies": _copies, "keeps_values": _keeps_values, "affine": _affine,
+            "reorder": _reorder, "activation_field": _activations, "computes": _computes,
+            "filter": _filter, "filter.spread": _spread, "filter.zeros": _zeros,
+            "filter.pads": _pads,
+        }  # fmt: skip
+    for name, look in said.items():
+        try:
+            problem = look(shown)
+        except _NothingSaid:
+            continue
+        yield name, problem
+
+
+class _NothingSaid(Exception):
+    """The op has no such facet, or the sample does not show it."""
+
+
+class _Shown:
+    """A case, and what its reference makes of other operands or attributes."""
+
+    def __init__(self, case: Case) -> None:
+        self.op, self.node = case.op, case.node
+        self.operands: list[Array | None] = [
+            None if v is None else case.arrays[v.id] if v.data is None else v.data
+            for v in case.node.inputs
+        ]
+        self.tolerance = case.tolerance()
+        self.result = case.expected[0] if len(case.expected) == 1 else None
+
+    def need(self, said: object) -> None:
+        """That the op says something, and has one result."""
+        if not said or self.result is None:
+            raise _NothingSaid
+
+    def need_floats(self) -> None:
+        """That passes may do arithmetic with the node."""
+        if not is_plain(self.node) or self.node.outputs[0].dtype.is_int:
+            raise _NothingSaid
+
+    def operand(self, index: int) -> Array:
+        data = self.operands[index]
+        assert data is not None, f"operand {index} is absent"
+        return data
+
+    def of(self, changed: dict[int, Array], **attributes: Any) -> Array:
+        """The result of other operands and attributes."""
+        operands = list(self.operands)
+        for index, data in changed.items():
+            operands += [None] * (index + 1 - len(operands))
+            operands[index] = data
+        changed_attributes = attrs.evolve(self.node.attrs, **attributes)
+        with np.errstate(all="ignore"):
+            return self.op.reference(changed_attributes, operands)[0]
+
+    def same(self, got: Array, want: Array) -> str | None:
+        """None where two results agree as closely as rounding lets them."""
+        if got.shape != want.shape:
+            return f"shape {got.shape}, not {want.shape}"
+        scale = float(np.abs(want).max(initial=0)) if want.dtype.kind == "f" else 0.0
+        worst = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0))
+        return None if worst <= 1e-4 * scale + 1e-6 else f"off by {worst:.3g} of {scale:.3g}"
+
+
+def _picked(moves: Moves, data: Array) -> Array:
+    place = np.full((), moves.offset, np.int64)
+    for size, stride in zip(moves.sizes, moves.strides, strict=True):
+        place = place[..., None] + np.arange(size, dtype=np.int64) * stride
+    return np.asarray(data.reshape(-1)[place.reshape(-1)])
+
+
+def _equal(got: Array, want: Array) -> str | None:
+    return None if got.tobytes() == want.tobytes() else "other elements than the reference gives"
+
+
+def _moves(shown: _Shown) -> str | None:
+    shown.need(shown.op.moves)
+    found = shown.op.moves(shown.node) if shown.op.moves is not None else None
+    shown.need(found is not None)
+    assert found is not None
+    assert shown.result is not None
+    return _equal(_picked(found, shown.operand(found.operand)), shown.result.reshape(-1))
+
+
+def _copies(shown: _Shown) -> str | None:
+    shown.need(shown.op.copies)
+    index = shown.op.copies(shown.node) if shown.op.copies is not None else None
+    shown.need(index is not None)
+    assert index is not None
+    assert shown.result is not None
+    source = shown.operand(index)
+    shown.need(source.size == shown.result.size and source.dtype == shown.result.dtype)
+    return _equal(source.reshape(-1), shown.result.reshape(-1))
+
+
+def _keeps_values(shown: _Shown) -> str | None:
+    shown.need(shown.op.keeps_values)
+    assert shown.result is not None
+    given = [a.reshape(-1) for a in shown.operands if a is not None]
+    known = np.concatenate([*given, np.zeros(1)])
+    strange = ~np.isin(shown.result, known)
+    return f"{shown.result[strange][0]} is no operand's element" if strange.any() else None
+
+
+def _affine(shown: _Shown) -> str | None:
+    shown.need(shown.op.affine)
+    found = shown.op.affine(shown.node) if shown.op.affine is not None else None
+    shown.need(found is not None)
+    assert found is not None
+    assert shown.result is not None
+    x = shown.operand(found.operand).astype(np.float64)
+    return shown.same(shown.result, x * found.scale + found.shift)
+
+
+def _reorder(shown: _Shown) -> str | None:
+    shown.need(shown.op.reorder)
+    assert shown.op.reorder is not None
+    assert shown.result is not None
+    rank = len(shown.node.input(0).shape)
+    order = tuple(reversed(range(rank)))
+    new = shown.op.reorder(shown.node, order)
+    shown.need(new is not None and rank)
+    assert new is not None
+    operands = [*shown.operands]
+    operands[0] = np.ascontiguousarray(shown.operand(0).transpose(order))
+    for index, data in new.constants.items():
+        operands[index] = data
+    got = shown.op.reference(new.attributes, operands)[0]
+    return shown.same(got, shown.result.transpose(order))
+
+
+def _activations(shown: _Shown) -> str | None:
+    shown.need(shown.op.activation_field)
+    shown.need_floats()
+    assert shown.result is not None
+    for activation in _ACTIVATIONS:
+        got = shown.of({}, **{shown.op.activation_field: activation})
+        problem = shown.same(got, apply_activation(activation, shown.result))
+        if problem is not None:
+            return f"{activation.name}: {problem}"
+    return None
+
+
+def _computes(shown: _Shown) -> str | None:
+    shown.need(shown.op.computes is not Activation.NONE)
+    shown.need_floats()
+    assert shown.result is not None
+    return shown.same(shown.result, apply_activation(shown.op.computes, shown.operand(0)))
+
+
+def _kind(shown: _Shown) -> Filter:
+    shown.need(shown.op.filter)
+    shown.need_floats()
+    kind = shown.op.filter
+    assert kind is not None
+    return kind
+
+
+def _along(numbers: Array, axis: int, rank: int) -> Array:
+    return numbers.reshape([-1 if a == axis else 1 for a in range(rank)])
+
+
+def _bias(shown: _Shown, kind: Filter) -> Array:
+    present = kind.bias < len(shown.operands) and shown.operands[kind.bias] is not None
+    channels = shown.operand(kind.weights).shape[kind.out]
+    return shown.operand(kind.bias) if present else np.zeros(channels, np.float32)
+
+
+def _filter(shown: _Shown) -> str | None:
+    """Number per output channel: a factor in filter and bias, and a term in the bias."""
+    kind = _kind(shown)
+    assert shown.result is not None
+    weights, bias = shown.operand(kind.weights), _bias(shown, kind)
+    scale = np.linspace(0.5, 2, bias.size, dtype=np.float32)
+    term = np.linspace(-2, 1, bias.size, dtype=np.float32)
+    scaled = weights * _along(scale, kind.out, weights.ndim)
+    moved = (bias.reshape(-1) * scale + term).reshape(bias.shape)
+    got = shown.of({kind.weights: scaled, kind.bias: moved})
+    return shown.same(got, shown.result * scale + term)
+
+
+def _spread(shown: _Shown) -> str | None:
+    """Factor per input channel."""
+    kind = _kind(shown)
+    shown.need(kind.spread)
+    assert kind.spread is not None
+    x, weights = shown.operand(kind.source), shown.operand(kind.weights)
+    lay = kind.spread(weights, x.shape[-1])
+    shown.need(lay is not None)
+    assert lay is not None
+    scale = np.linspace(0.5, 2, x.shape[-1], dtype=np.float32)
+    got = shown.of({kind.weights: (weights * lay(scale)).astype(np.float32)})
+    return shown.same(got, shown.of({kind.source: x * scale}))
+
+
+def _zeros(shown: _Shown) -> str | None:
+    """Term per input channel, where no zeros are read."""
+    kind = _kind(shown)
+    shown.need(kind.zeros and kind.spread)
+    assert kind.zeros is not None
+    assert kind.spread is not None
+    x, weights, bias = shown.operand(kind.source), shown.operand(kind.weights), _bias(shown, kind)
+    lay = kind.spread(weights, x.shape[-1])
+    shown.need(lay is not None and kind.zeros(shown.node) == Pads())
+    assert lay is not None
+    term = np.linspace(-1, 2, x.shape[-1], dtype=np.float32)
+    others = tuple(a for a in range(weights.ndim) if a != kind.out)
+    moved = bias + (weights * lay(term)).sum(others).reshape(bias.shape)
+    got = shown.of({kind.bias: moved.astype(np.float32)})
+    return shown.same(got, shown.of({kind.source: x + term}))
+
+
+def _pads(shown: _Shown) -> str | None:
+    """A border of zeros before the op, merged into it."""
+    kind = _kind(shown)
+    shown.need(kind.pads and kind.zeros)
+    assert kind.zeros is not None
+    x = shown.operand(kind.source)
+    sides = ((0, 0), (_BORDER.top, _BORDER.bottom), (_BORDER.left, _BORDER.right), (0, 0))
+    wide = np.pad(x, sides)
+    got = shown.of({}, **{kind.pads: kind.zeros(_on(shown.node, kind.source, wide)) + _BORDER})
+    return shown.same(got, shown.of({kind.source: wide}))
+
+
+def _on(node: Node, index: int, data: Array) -> Node:
+    """A node that reads other data; its result is as large as its op makes it."""
+    old = node.input(index)
+    inputs: list[Value | None] = [*node.inputs]
+    inputs[index] = attrs.evolve(old, shape=data.shape, data=None)
+    return Node(node.op, node.attrs, inputs, node.outputs, node.version)

@@ -1,0 +1,117 @@
+"""Facets: what others ask about an op besides its results.
+
+A pass, an estimate or a report never looks at an op's name. It asks the op's definition, and a
+plugin's op answers as a shipped one does. An op with nothing to say sets none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+
+#: From a number per input channel to numbers that broadcast against a filter.
+Spread = Callable[[Array], Array]
+
+
+@attrs.frozen
+class Pads:
+    """Rows and columns of zeros around an image."""
+
+    top: int = 0
+    bottom: int = 0
+    left: int = 0
+    right: int = 0
+
+    def __add__(self, other: Pads) -> Pads:
+        return Pads(
+            self.top + other.top,
+            self.bottom + other.bottom,
+            self.left + other.left,
+            self.right + other.right,
+        )
+
+
+def no_zeros(node: Node) -> Pads:
+    """`Filter.zeros` of an op that never reads beyond its data."""
+    return Pads()
+
+
+@attrs.frozen
+class Filter:
+    """Which operand is what, of an op whose results are sums of data times a filter.
+
+    It promises that the op is linear in its filter, and that the bias is added to every sum, before
+    any fused activation. So a number per channel that the result is multiplied by can move into
+    filter and bias.
+
+    Attributes:
+        source: Operand with the data.
+        weights: Operand with the filter.
+        bias: Operand with a number per output channel; may be absent.
+        out: Axis of the filter along which output channels run. The other axes are what is summed.
+        spread: Filter and number of input channels -> how numbers of input channels (the last axis
+            of the data) lie over the filter; None where these do not fit. Without it nothing is
+            folded that comes before the op.
+        zeros: The zeros around an image that the op's sums take in. Without it a number that is
+            added before the op is not folded, since those zeros would miss it.
+        pads: The attribute that takes a `Pads` in place of a padding of the file, None where it is
+            not set; so a border of zeros before the op can move into it. "" = there is none.
+    """
+
+    source: int = 0
+    weights: int = 1
+    bias: int = 2
+    out: int = 0
+    spread: Callable[[Array, int], Spread | None] | None = None
+    zeros: Callable[[Node], Pads] | None = None
+    pads: str = ""
+
+
+@attrs.frozen
+class Reordered:
+    """What a node has to become to do the same on an operand in another order of dimensions.
+
+    Attributes:
+        attributes: Its attributes.
+        constants: New contents of constant operands, by position. The others stay.
+    """
+
+    attributes: Any
+    constants: Mapping[int, Array] = attrs.Factory(dict)
+
+
+@attrs.frozen
+class Work:
+    """Floating-point operations (a multiply-add is two) and bytes read and written."""
+
+    flops: int = 0
+    nbytes: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.nbytes + other.nbytes)
+
+    @classmethod
+    def of(cls, node: Node, flops: int | None = None) -> Work:
+        """All operands are read and all results written; without ``flops``, one operation for each
+        element of the largest of these."""
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+        nbytes = sum(v.elements * max(1, v.dtype.itemsize) for v in values)
+        if flops is None:
+            flops = max((v.elements for v in values), default=0)
+        return cls(flops, nbytes)
+
+
+def copies_only(node: Node) -> int | None:
+    """`OpDef.copies` of an op that joins its operands: of a single one it makes a copy."""
+    return 0 if len(node.inputs) == 1 else None
+
+
+def copies_first(node: Node) -> int:
+    """`OpDef.copies` of an op whose result is operand 0, wherever they have equally many elements
+    of one type."""
+    return 0

@@ -1,0 +1,176 @@
+"""A plugin's facets (`ops.facets`): what they answer is looked at before anything is built on it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+
+from tflgpu.blame import Refused, shown
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.facets import Filter, Pads, Reordered, Spread, Work
+from tflgpu.ops.moves import Moves
+
+_T = TypeVar("_T")
+
+#: Calls an action; what it raises becomes an error that names the plugin, the op and the function.
+Guard = Callable[[str, Callable[[], Any]], Any]
+
+
+def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
+    """The facets of an op that are functions, by field, guarded. A `Refused` that their checks raise
+    is left to ``guarded`` to report."""
+
+    def checked(
+        name: str, facet: Callable[..., Any] | None, check: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        if facet is None:
+            return None
+
+        def ask(node: Node, *more: Any) -> Any:
+            def action() -> Any:
+                found = facet(node, *more)
+                return None if found is None else check(found, node)
+
+            return guarded(name, action)
+
+        return ask
+
+    return {
+        "affine": checked("affine", op.affine, _affine),
+        "moves": checked("moves", op.moves, _moves),
+        "copies": checked("copies", op.copies, _position),
+        "reorder": checked("reorder", op.reorder, _reordered),
+        "work": checked("work", op.work, _work),
+        "filter": None if op.filter is None else _filter(op.filter, guarded),
+    }
+
+
+def check_activation(op: OpDef, attributes: Any) -> Any:
+    """Attributes as parsed, which must have the field that the op says its activation is in.
+
+    Raises:
+        Refused: they have not.
+    """
+    if op.activation_field:
+        found = getattr(attributes, op.activation_field, None)
+        if not isinstance(found, Activation):
+            raise Refused(
+                f"attributes whose {op.activation_field} is {shown(found)}, not the Activation that "
+                "activation_field says it is"
+            )
+    return attributes
+
+
+def _filter(kind: Filter, guarded: Guard) -> Filter:
+    spread, zeros = kind.spread, kind.zeros
+
+    def spread_over(weights: Array, channels: int) -> Spread | None:
+        assert spread is not None
+        lay = guarded("filter.spread", lambda: spread(weights, channels))
+        return None if lay is None else lambda numbers: laid(lay, weights, numbers)
+
+    def laid(lay: Spread, weights: Array, numbers: Array) -> Array:
+        def action() -> Array:
+            found = np.asarray(lay(numbers))
+            if np.broadcast_shapes(found.shape, weights.shape) != weights.shape:
+                raise Refused(f"numbers of shape {found.shape} for a filter of {weights.shape}")
+            return found
+
+        result: Array = guarded("filter.spread", action)
+        return result
+
+    def zeros_of(node: Node) -> Pads:
+        assert zeros is not None
+        result: Pads = guarded("filter.zeros", lambda: _pads(zeros(node)))
+        return result
+
+    return attrs.evolve(
+        kind,
+        spread=None if spread is None else spread_over,
+        zeros=None if zeros is None else zeros_of,
+    )
+
+
+def _is(kind: type[_T], found: object) -> _T:
+    if not isinstance(found, kind):
+        raise Refused(f"{shown(found)}, not a {kind.__name__} or None")
+    return found
+
+
+def _whole(*numbers: object) -> None:
+    try:
+        for number in numbers:
+            operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise Refused(f"{shown(numbers)}, which are not all whole numbers") from None
+
+
+def _position(found: Any, node: Node) -> int:
+    _whole(found)
+    if not 0 <= found < len(node.inputs) or node.inputs[found] is None:
+        raise Refused(f"operand {found}, which {node.label} does not have")
+    return int(found)
+
+
+def _pads(found: object) -> Pads:
+    pads = _is(Pads, found)
+    _whole(*attrs.astuple(pads))
+    if min(attrs.astuple(pads)) < 0:
+        raise Refused(f"{pads}, of which one is negative")
+    return pads
+
+
+def _work(found: object, node: Node) -> Work:
+    work = _is(Work, found)
+    _whole(work.flops, work.nbytes)
+    return work
+
+
+def _affine(found: object, node: Node) -> Affine:
+    affine = _is(Affine, found)
+    source = node.input(_position(affine.operand, node))
+    if len(node.outputs) != 1 or source.shape != node.outputs[0].shape:
+        raise Refused(f"an Affine of operand {affine.operand}, which has not the result's shape")
+    if any(v is not None and v is not source and not v.is_const for v in node.inputs):
+        raise Refused("an Affine, and more than one operand is no constant")
+    if not source.shape or affine.channels != source.shape[-1]:
+        raise Refused(f"an Affine of {affine.channels} channels for shape {source.shape}")
+    for numbers in (affine.scale, affine.shift):  # raises where they do not fit
+        if numbers.dtype.kind != "f":
+            raise Refused(f"an Affine of {numbers.dtype} numbers")
+    return affine
+
+
+def _moves(found: object, node: Node) -> Moves:
+    moves = _is(Moves, found)
+    source = node.input(_position(moves.operand, node))
+    sizes, strides = moves.sizes, moves.strides
+    if not isinstance(sizes, tuple) or not isinstance(strides, tuple):
+        raise Refused(f"{moves}, whose sizes and strides are not both tuples")
+    _whole(*sizes, *strides, moves.offset)
+    if len(sizes) != len(strides) or any(size < 0 for size in sizes):
+        raise Refused(f"{moves}, whose sizes and strides do not belong together")
+    if len(node.outputs) != 1 or prod(sizes) != node.outputs[0].elements:
+        raise Refused(f"{moves}, whose sizes are not those of the one result")
+    ways = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    first = moves.offset + sum(way for way in ways if way < 0)
+    last = moves.offset + sum(way for way in ways if way > 0)
+    if prod(sizes) and not 0 <= first <= last < source.elements:
+        raise Refused(f"{moves}, which leaves the {source.elements} elements of its operand")
+    return moves
+
+
+def _reordered(found: object, node: Node) -> Reordered:
+    new = _is(Reordered, found)
+    for position, data in new.constants.items():
+        if not node.input(_position(position, node)).is_const or not isinstance(data, np.ndarray):
+            raise Refused(f"{shown(data)} for operand {position}, where a constant's array belongs")
+    return new

@@ -1,0 +1,65 @@
+"""What a pass may know besides the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.rule import Site
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.facets import Filter
+
+
+def _anywhere() -> Site:
+    return Site(DeviceCaps(), Precision.F32)
+
+
+@attrs.frozen(eq=False)
+class PassContext:
+    """The ops there are, and for what the graph is compiled.
+
+    A pass asks an op's definition, by these functions, and not its name: so an op of a plugin takes
+    part as a shipped one does.
+
+    Attributes:
+        ops: Op definitions by name, those of plugins among them.
+        site: The device's capabilities and the precision.
+    """
+
+    ops: Mapping[str, OpDef]
+    site: Site = attrs.field(factory=_anywhere)
+
+    def op(self, node: Node) -> OpDef | None:
+        """The definition of a node's op; None where there is none."""
+        return self.ops.get(node.op)
+
+    def activation_of(self, node: Node) -> Activation:
+        """The activation fused into a node."""
+        op = self.ops.get(node.op)
+        return Activation.NONE if op is None else op.activation_of(node)
+
+    def is_linear(self, node: Node) -> bool:
+        """Whether a node has no activation fused into it."""
+        return self.activation_of(node) is Activation.NONE
+
+    def affine_of(self, node: Node) -> Affine | None:
+        """The arithmetic that a node does, before its activation, with a constant per channel."""
+        op = self.ops.get(node.op)
+        return None if op is None or op.affine is None else op.affine(node)
+
+    def filter_of(self, node: Node | None) -> Filter | None:
+        """Which operand of a node is what, where it has a filter."""
+        op = None if node is None else self.ops.get(node.op)
+        return None if op is None else op.filter
+
+    def activation_node(self, activation: Activation) -> str | None:
+        """The op that computes an activation, and nothing else."""
+        if activation is Activation.NONE:
+            return None
+        found = (op.name for op in self.ops.values() if op.computes is activation)
+        return next(found, None)

@@ -1,0 +1,116 @@
+"""What is known of an op stands in its file: no other file of the core or of a backend names one,
+but a pass the ops that it is about."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.schema import BUILTIN_CODES
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "core" / "tflgpu"
+
+NAMES = frozenset(builtin_ops()) | frozenset(BUILTIN_CODES)
+
+#: Files that may name ops: which, and why.
+ALLOWED: dict[str, tuple[frozenset[str], str]] = {
+    "passes/float_view.py": (
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
+        "makes these conversions, and takes those of the file away",
+    ),
+    "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
+    "passes/fuse_normalization.py": (
+        frozenset({"MEAN", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL",
+                   "MEAN_STDDEV_NORMALIZATION"}),
+        "reads the chains that converters make of these, and writes one",
+    ),
+    "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
+    "passes/keep_dims.py": (
+        frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL"}),
+        "brings the same chains into one form",
+    ),
+    "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
+    "passes/merge_transposes.py": (frozenset({"TRANSPOSE"}), "makes one of two"),
+    "passes/remove_noops.py": (
+        frozenset({"RESHAPE", "TRANSPOSE"}), "makes these of whatever does the same"),
+    "passes/sink_reshapes.py": (frozenset({"RESHAPE"}), "moves it"),
+    "passes/sink_transposes.py": (
+        frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
+    "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
+    "tflite/schema.py": (
+        frozenset({
+            "CUSTOM", "PLACEHOLDER_FOR_GREATER_OP_CODES", "AVERAGE_POOL_2D", "CONV_3D_TRANSPOSE",
+            "L2_NORMALIZATION", "L2_POOL_2D", "MAXIMUM", "MAX_POOL_2D", "MEAN", "MINIMUM",
+            "MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "REDUCE_ALL", "REDUCE_ANY",
+            "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM", "UNIDIRECTIONAL_SEQUENCE_RNN",
+        }),
+        # Whether tflgpu defines them or not.
+        "is the file format: codes of no operator, and operators whose options have another name",
+    ),
+    "conformance/dags.py": (
+        frozenset({
+            "RELU", "TANH", "LOGISTIC", "ABS", "NEG", "HARD_SWISH", "RELU6", "ADD", "SUB", "MUL",
+            "MAXIMUM", "MINIMUM", "CONV_2D", "CONCATENATION", "RESHAPE", "AVERAGE_POOL_2D", "PAD",
+            "SLICE",
+        }),
+        "makes example graphs of these, as a converter would",
+    ),
+}  # fmt: skip
+
+
+def files() -> list[Path]:
+    """All sources but those of ops and of their kernels."""
+    found = [*CORE.rglob("*.py"), *(ROOT / "backends").rglob("*.py")]
+    homes = (CORE / "ops", CORE / "kernels")
+    return sorted(p for p in found if not any(home in p.parents for home in homes))
+
+
+def named(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every op that a source names: as a string, or by a constant of an op's
+    module that is one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in NAMES:
+            yield node.lineno, node.value
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tflgpu.ops."):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                value = getattr(module, alias.name, None)
+                if isinstance(value, str) and value in NAMES:
+                    yield node.lineno, value
+
+
+def test_no_file_names_an_op_that_it_is_not_about() -> None:
+    strange = [
+        f"{path.relative_to(ROOT)}:{line} names {name}"
+        for path in files()
+        for line, name in named(path.read_text(encoding="utf-8"))
+        if name not in ALLOWED.get(_place(path), (frozenset(), ""))[0]
+    ]
+    assert not strange, "say it in the op's file, as a facet: " + "; ".join(strange)
+
+
+@pytest.mark.parametrize("place", ALLOWED)
+def test_what_is_allowed_is_needed(place: str) -> None:
+    found = {name for _, name in named((CORE / place).read_text(encoding="utf-8"))}
+    assert found == ALLOWED[place][0]
+
+
+def test_the_reader_of_names_reads_them() -> None:
+    source = (
+        '"""CONV_2D in a text is none."""\n'
+        'kinds = {"CONV_2D": 1}\n'
+        "from tflgpu.ops.normalize import NAME, MeanStddev\n"
+        'if op == "Convolution2DTransposeBias": pass\n'
+    )
+    assert sorted(named(source)) == [
+        (2, "CONV_2D"), (3, "MEAN_STDDEV_NORMALIZATION"), (4, "Convolution2DTransposeBias"),
+    ]  # fmt: skip
+
+
+def _place(path: Path) -> str:
+    return path.relative_to(CORE).as_posix() if CORE in path.parents else path.as_posix()
