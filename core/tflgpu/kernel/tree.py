@@ -13,7 +13,7 @@ NaN and infinities are values like any others; `tflgpu.kernel.evaluate` says wha
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any, Union
 
 import attrs
 
@@ -315,6 +315,10 @@ class SharedLoad(Expr):
 
 class Stmt:
     """Base of all statements."""
+
+    #: Where `tflgpu.kernel.walk` keeps the way through its expressions.
+    __slots__ = ("walked",)
+    walked: Any
 
 
 @attrs.frozen(eq=False)
