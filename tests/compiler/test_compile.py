@@ -12,7 +12,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site, Unsupported
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph
@@ -20,13 +20,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-TARGET = Target(
-    ops=builtin_ops(),
-    passes=tuple(default_passes(())),
-    site=Site(DeviceCaps(), Precision.F32),
-    alignment=64,
-    rules=(),
-)
+TARGET = attrs.evolve(Target.plain(DeviceCaps(), Precision.F32), passes=tuple(default_passes(())))
 
 
 @pytest.fixture(scope="module")
