@@ -1,40 +1,33 @@
-"""`GpuDelegate`: the one place that orders the stages, from a graph to a running session.
+"""`GpuDelegate`: chooses a device, compiles for it, and loads what was compiled.
 
-choice of a device -> graph -> compiled parts (`tflgpu.compiler`) -> recordings -> session
+choice of a device (`choose`) -> graph -> compiled parts (`compiler`) -> session (`loading`)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from tflgpu.blame import attempt
 from tflgpu.choose import open_best
 from tflgpu.compat.judge import effective_caps
-from tflgpu.compiler.compile import Compiled, CompiledPart
+from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.report import report_of
-from tflgpu.compiler.target import Target
-from tflgpu.errors import DeviceError, OptionError, StateError, UnsupportedError
-from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.compiler.report import insist, report_of
+from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.ir.graph import Graph
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site, Unsupported
-from tflgpu.kernels.registry import without_rules
+from tflgpu.loading import Loader
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions
-from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry, registry
-from tflgpu.runtime.checked import close_all
 from tflgpu.runtime.forks import Holder, immortal
-from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Recording
-from tflgpu.runtime.reference import ReferenceRecording, reference_support
+from tflgpu.runtime.protocols import Device, NodeDevice
 from tflgpu.runtime.report import DelegationReport
-from tflgpu.runtime.session import Session, Step, make_variables, open_cpu_session
+from tflgpu.runtime.session import Session, open_cpu_session
+from tflgpu.targets import precision_on, target_on
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -80,15 +73,9 @@ class GpuDelegate(Holder):
     @property
     def precision(self) -> Precision:
         """The precision in use: the one asked for, or the next that the device has."""
-        wanted = self.options.wanted_precision
         if self._device is None:
             return Precision.F32
-        caps = self.caps
-        if wanted is Precision.F16 and not caps.f16_arithmetic:
-            wanted = Precision.F32_F16
-        if wanted is Precision.F32_F16 and not caps.f16_storage:
-            wanted = Precision.F32
-        return wanted
+        return precision_on(self.caps, self.options.wanted_precision)
 
     def open_session(self, graph: Graph, *, preserve_all: bool = False) -> Session:
         """Prepare a graph for running; the graph itself is not changed.
@@ -114,25 +101,9 @@ class GpuDelegate(Holder):
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all)
         refuse_unknown(graph, "neither the device nor the CPU can run")
-        compiled = self.compile(graph)
-        variables = make_variables(compiled.graph)
-        steps: list[Step] = []
-        try:
-            for index in range(len(compiled.parts)):
-                try:
-                    recording = self._record(compiled.parts[index], variables)
-                except DeviceError as error:
-                    if not self._may_fall_back:
-                        raise
-                    compiled = compiled.on_cpu(index, self._not_loaded(error))
-                    recording = self._record(compiled.parts[index], variables)
-                part = compiled.parts[index]
-                steps.append(Step(recording, part.inputs, part.outputs, part.label))
-            report = self._report(graph, compiled)
-            return Session(compiled.graph, steps, report, variables)
-        except BaseException:
-            attempt(close_all, [step.recording for step in steps])
-            raise
+        bands, spare = self.options.guard_bands, self._may_fall_back
+        loader = Loader(self._device, self._registry, bands, spare)
+        return loader.open(self.compile(graph), lambda compiled: self._report(graph, compiled))
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -140,7 +111,12 @@ class GpuDelegate(Holder):
         Raises:
             PluginError, GraphError: as `open_session`.
         """
-        compiled = compile_graph(graph, self._target())
+        assert self._device is not None
+        target = target_on(
+            self._device, self.caps, self._registry, self.options,
+            broken_rules=self._broken_rules, spares_broken_rules=self._may_fall_back,
+        )  # fmt: skip
+        compiled = compile_graph(graph, target)
         for rule, reason in compiled.broken_rules.items():
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self._broken_rules[rule] = reason
@@ -164,70 +140,12 @@ class GpuDelegate(Holder):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # Stages
+    # Inside
 
     @property
     def _may_fall_back(self) -> bool:
         """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
         return self.options.allow_fallback and not self.choice.explicit
-
-    def _target(self) -> Target:
-        device, known, options = self._device, self._registry, self.options
-        assert device is not None
-        ops, site = known.ops(), Site(self.caps, self.precision)
-        backend = device.info.backend
-        runs_nodes = isinstance(device, NodeDevice)
-
-        def objection(node: Node) -> Unsupported | None:
-            if isinstance(device, NodeDevice):
-                return device.supports(node, ops)
-            return known.node_support(backend, node, site)
-
-        return Target(
-            ops=ops,
-            passes=tuple(default_passes(known.passes())),
-            site=site,
-            alignment=1 if isinstance(device, NodeDevice) else device.alignment,
-            rules=None if runs_nodes else without_rules(known.rules(backend), self._broken_rules),
-            objection=objection,
-            quantized_allowed=options.quantized_models_allowed,
-            max_partitions=options.max_delegated_partitions,
-            min_nodes=options.min_nodes_per_partition,
-            spares_broken_rules=self._may_fall_back,
-        )
-
-    def _record(self, part: CompiledPart, variables: dict[int, Array]) -> Recording:
-        device = self._device
-        run = NodeRun(part.nodes, part.inputs, part.outputs, self._registry.ops(), variables)
-        if not part.delegated:
-            self._check_cpu(part.nodes)
-            return ReferenceRecording(run)
-        if isinstance(device, NodeDevice):
-            return device.load_nodes(run)
-        assert device is not None
-        assert part.plan is not None
-        self._registry.plan_ready(device.info.backend, part.plan)
-        return device.load(part.plan, guard_bands=self.options.guard_bands)
-
-    def _not_loaded(self, error: DeviceError) -> str:
-        assert self._device is not None
-        info = self._device.info
-        where = f"{info.backend} device {info.index} ({info.name})"
-        _LOG.warning("tflgpu: a part of the model runs on the CPU; %s: %s", where, error)
-        # Compilers are told to say everything; a line of it is enough for every operator.
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        return f"{where} could not load it: {said}"
-
-    def _check_cpu(self, nodes: Sequence[Node]) -> None:
-        ops = self._registry.ops()
-        refused = [(n, no.reason) for n in nodes if (no := reference_support(n, ops))]
-        if refused:
-            listed = "; ".join(f"{n.label}: {reason}" for n, reason in refused)
-            raise UnsupportedError(
-                f"{len(refused)} operators run neither on the device nor on the CPU: {listed}"
-            )
-
-    # Reports
 
     def _all_on_cpu(self, graph: Graph, preserve_all: bool) -> Session:
         session = open_cpu_session(graph, self._registry.ops(), preserve_all=preserve_all)
@@ -241,21 +159,17 @@ class GpuDelegate(Holder):
         return session
 
     def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
-        device = self._device
-        assert device is not None
+        assert self._device is not None
+        info = self._device.info
         report = report_of(graph, compiled)
-        if report.refusals and not self.options.allow_fallback:
-            listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in report.refusals)
-            raise UnsupportedError(
-                f"{len(report.refusals)} operators cannot run on {device.info.name} and "
-                f"allow_fallback is off: {listed}"
-            )
+        if not self.options.allow_fallback:
+            insist(report, info.name)
         for refusal in report.refusals:
             _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
         return attrs.evolve(
             report,
-            backend=device.info.backend,
-            device=device.info.name,
+            backend=info.backend,
+            device=info.name,
             precision=self.precision.value,
             choice=self.choice.reasons + self._precision_reason(),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -18,6 +19,9 @@ from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.facets import Work
 from tflgpu.work import estimate
+
+if TYPE_CHECKING:
+    from tflgpu.runtime.protocols import Plan
 
 #: None where a device can run a node, else the reason why not.
 Supported = Callable[[Node], Unsupported | None]
@@ -57,6 +61,8 @@ class Part:
         outputs: Values made here that other parts read or the graph gives out.
         gain: Estimated seconds saved a run by delegating, the way to the device and back
             subtracted. A rough guess, for ranking; 0 for parts on the CPU.
+        plan: Their kernels, once they are compiled; None on the CPU, and for a device that runs
+            nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -64,6 +70,17 @@ class Part:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     gain: float = 0.0
+    plan: Plan | None = None
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"{len(self.nodes)} nodes on the {'device' if self.delegated else 'CPU'}"
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels that a run launches."""
+        return 0 if self.plan is None else len(self.plan.dispatches)
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site, Unsupported
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph
@@ -20,13 +20,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-TARGET = Target(
-    ops=builtin_ops(),
-    passes=tuple(default_passes(())),
-    site=Site(DeviceCaps(), Precision.F32),
-    alignment=64,
-    rules=(),
-)
+TARGET = attrs.evolve(Target.plain(DeviceCaps(), Precision.F32), passes=tuple(default_passes(())))
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +85,20 @@ def test_the_graph_is_not_changed(graph: Graph) -> None:
     before = [(n.op, len(n.inputs), n.origins) for n in graph]
     compile_graph(graph, TARGET)
     assert [(n.op, len(n.inputs), n.origins) for n in graph] == before
+
+
+def test_repeated_blocks_share_their_kernels() -> None:
+    weights = np.ones((1, 2, 2, 1), np.float32)
+    tensors = [TensorSpec(f"x{i}", (1, 7, 7, 1)) for i in range(5)]
+    tensors += [TensorSpec("w", weights.shape, data=weights)]
+    fields = {"padding": 0, "stride_h": 1, "stride_w": 1}
+    convolutions = [OperatorSpec("CONV_2D", fields, (i, 5, -1), (i + 1,)) for i in range(4)]
+    content = write_model(ModelSpec(tensors, convolutions, (0,), (4,)))
+    graph = build_graph(read_model(content), 0, builtin_ops())
+    (plan,) = compile_graph(graph, TARGET).plans
+    first, second, third, last = (dispatch.kernel for dispatch in plan.dispatches)
+    assert second is third
+    # At the part's edges tensors lie otherwise than inside it.
+    assert len({id(first), id(second), id(last)}) == 3
+    (again,) = compile_graph(graph, TARGET).plans
+    assert [d.kernel for d in again.dispatches] == [first, second, third, last]

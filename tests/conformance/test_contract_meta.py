@@ -233,6 +233,12 @@ class Stuck(Wrapped):
         self.begun = False
 
 
+class Miscounting(Wrapped):
+    """Counts the kernels that it compiled."""
+
+    dispatches = 1
+
+
 _SHARED: dict[tuple[Any, ...], Wrapped] = {}
 
 
@@ -256,6 +262,7 @@ SPOILT: dict[str, tuple[Callable[[Any, Plan, bool], Recording], Sequence[str], s
         "running a recording that failed raised nothing",
     ),
     "milliseconds": (Milliseconds, ["profile"], "by the device's timers"),
+    "counts kernels": (Miscounting, ["dispatch_count"], "of 4 dispatches says that it has 1"),
     "no run to profile": (Late, ["profile"], "profile 0: its output: element"),
     "zero between bands": (Zeroed, ["guard_bands/not_written"], "an unwritten region is"),
     "leaking": (Leaking, ["loads_take_no_memory"], "every 40 loads took"),

@@ -26,7 +26,7 @@ LAYERS = (
     ("compiler",),
     ("plugin_sources", "plugin_values"),
     ("plugins",),
-    ("choose", "compat.device_list", "delegate"),
+    ("choose", "compat.device_list", "targets", "loading", "delegate"),
     ("interpreter",),
     ("conformance",),
     ("demo",),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tflgpu import plugin_sources, plugins
+from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.ir.graph import Graph
@@ -25,7 +26,7 @@ from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Plan, Probe
 
 EMPTY_PLAN = Plan(0, 64, (), (), (), ())
-SITE = Site(DeviceCaps(), Precision.F32)
+SITE = Target.plain(DeviceCaps(), Precision.F32).site
 
 
 class Hooks:

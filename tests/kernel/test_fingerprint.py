@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import attrs
 import pytest
 from kernel_programs import PROGRAMS
 from tflgpu.kernel import Buffer, Kernel, Shared
+from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.fingerprint import fingerprint
 from tflgpu.kernel.tree import (
     Assign,
@@ -101,12 +104,35 @@ def test_every_difference_counts() -> None:
     assert len(set(found)) == len(found)
 
 
-def test_sharing_of_objects_does_not_count() -> None:
+def test_sharing_counts_where_printers_see_it() -> None:
+    """Within a statement: what is shared there is computed once."""
     one = Binary(F32, "add", X, ONE)
-    same = Binary(F32, "mul", one, one)
-    apart = Binary(F32, "mul", Binary(F32, "add", X, ONE), Binary(F32, "add", X, ONE))
-    assert of(Let("y", same)) == of(Let("y", apart))
-    assert of(Let("y", one), Let("z", one)) == of(Let("y", one), Let("z", same.b))
+    other = Binary(F32, "add", X, ONE)
+    same, apart = Binary(F32, "mul", one, one), Binary(F32, "mul", one, other)
+    assert of(Let("y", same)) != of(Let("y", apart))
+    assert of(Let("y", one), Let("z", one)) == of(Let("y", one), Let("z", other))
+
+
+def _scale(factor: float) -> Kernel:
+    k = Builder("scale", (64, 1, 1))
+    buffer = k.buffer("x", Scalar.F32, 4, "read_write")
+    i = k.let(k.global_id(0), "i")
+    k.store(buffer, i, k.load(buffer, i) * factor)
+    return k.build()
+
+
+def test_equal_kernels_are_one_object() -> None:
+    first = _scale(2.0)
+    assert _scale(2.0) is first
+    assert _scale(3.0) is not first
+
+
+def test_a_kernel_that_nobody_has_is_forgotten() -> None:
+    kernel = _scale(5.0)
+    gone = weakref.ref(kernel)
+    del kernel
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)

@@ -127,8 +127,8 @@ def test_special_numbers_on_matrix_tiles(
     ]
     planted += [_Corner(kind, 1) for kind in (Kind.INF, Kind.NAN)]
     asked = [Question(op, s, precision, Tensors.INTERNAL, planted=p) for s in DEEP for p in planted]
-    case, site = Question(op, DEEP[0], precision, Tensors.INTERNAL).case(), target.site(precision)
-    prepared = prepare(case, target.kernels, site, 64, Tensors.INTERNAL)
+    case = Question(op, DEEP[0], precision, Tensors.INTERNAL).case()
+    prepared = prepare(case, target.compiled_for(precision), Tensors.INTERNAL)
     assert not isinstance(prepared, Unsupported)
     assert any(has_matrices(d.kernel) for d in prepared.plan.dispatches)
     assert _check(target, asked) == len(asked)

@@ -12,12 +12,14 @@ import attrs
 import numpy as np
 import pytest
 from test_products import SHAPES, Shape
+from tflgpu.compiler.compile import plan_of as plan_of_nodes
+from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Lowering, Precision
 from tflgpu.kernel.matrix import has_matrices
-from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernels.conv import build_conv, conv_problem
 from tflgpu.kernels.fully_connected import build_fully_connected
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
@@ -27,7 +29,6 @@ from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.lower import LoweringInput, lower
 from tflgpu.runtime.protocols import Device, Plan
 
 HALVES = (Precision.F16, Precision.F32_F16)
@@ -105,16 +106,15 @@ def case(shape: Shape, *, half: bool, scale: float = 1.0, weight_scale: float = 
 def plan_of(
     case: Case, build: Build, precision: Precision, caps: DeviceCaps, alignment: int
 ) -> Plan:
-    rules = {id(case.node): KernelRule("CONV_2D", "test", build)}
     graph = case.graph
-    # Where everything stays in the cache, F32_F16 stores f32.
-    site = Site(attrs.evolve(caps, is_gpu=True, cache_bytes=1 << 30), precision)
-    return lower(
-        LoweringInput(
-            graph.nodes, graph.inputs, graph.outputs, rules, lambda n: None, frozenset(), site
-        ),
-        alignment,
+    target = Target.plain(
+        # Where everything stays in the cache, F32_F16 stores f32.
+        attrs.evolve(caps, is_gpu=True, cache_bytes=1 << 30),
+        precision,
+        rules=[KernelRule("CONV_2D", "test", build, rank=1000)],
+        alignment=alignment,
     )
+    return plan_of_nodes(graph.nodes, graph.inputs, graph.outputs, target)
 
 
 def error(device: Device, case: Case, build: Build, precision: Precision) -> float:

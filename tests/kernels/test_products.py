@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import build_gemm
@@ -26,7 +28,6 @@ from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.lower import LoweringInput, lower
 from tflgpu.runtime.protocols import Device
 
 
@@ -93,15 +94,14 @@ def _check(
     source = graph.add_value(x.shape, DType.F32)
     result = graph.add_value(expected.shape, DType.F32)
     graph.inputs, graph.outputs = [source], [result]
-    node = graph.add_node(
+    graph.add_node(
         "CONV_2D", attributes, [source, graph.add_const(weights), graph.add_const(bias)], [result]
     )
     caps = attrs.evolve(device.caps, is_gpu=True, compute_units=4)
-    request = LoweringInput(
-        graph.nodes, graph.inputs, graph.outputs, {id(node): KernelRule("CONV_2D", "test", build)},
-        lambda n: None, frozenset(), Site(caps, precision),
-    )  # fmt: skip
-    recording = device.load(lower(request, device.alignment), guard_bands=True)
+    rule = KernelRule("CONV_2D", "test", build, rank=1000)
+    target = Target.plain(caps, precision, rules=[rule], alignment=device.alignment)
+    plan = plan_of(graph.nodes, graph.inputs, graph.outputs, target)
+    recording = device.load(plan, guard_bands=True)
     recording.inputs[0][...] = x
     recording.run()
     products = shape.kernel**2 * shape.inner

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_teams import run_on
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
@@ -18,12 +19,10 @@ from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.interpret import interpret
 from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.rule import Site
 from tflgpu.kernel.subgroup import largest_group
 from tflgpu.kernel.tree import Barrier, Expr, Kernel
 from tflgpu.kernel.types import F32, Scalar
 from tflgpu.kernel.walk import statements
-from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.kernels.team import Teams
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import ArgExtreme, Reduce
@@ -149,10 +148,10 @@ def test_ops(
 def kernels_of(op: str, caps: DeviceCaps) -> list[Kernel]:
     """The kernels of all samples of an op."""
     found = []
-    site = Site(caps, Precision.F32)
+    target = Target.plain(caps, Precision.F32)
     for sample in builtin_ops()[op].samples():
         case = materialize(builtin_ops()[op], sample, half=False)
-        rule: Any = KernelRegistry().select(case.node, site)
+        rule: Any = target.rule(case.node)
         if not hasattr(rule, "build"):
             continue
         low = Lowering(case.node, caps, Precision.F32, _layout)

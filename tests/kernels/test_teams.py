@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
@@ -16,10 +17,8 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.interpret import interpret
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp
-from tflgpu.kernel.rule import Site
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.domain import Domain, power_of_two, team_shape
-from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import ArgExtreme, Reduce
 from tflgpu.ops.registry import builtin_ops
@@ -79,7 +78,7 @@ def run_on(
         storage = Scalar.F32 if value.dtype.is_float else Scalar.I32
         return Layout(value.shape, LayoutKind.C4, storage)
 
-    rule = KernelRegistry().select(node, Site(caps, Precision.F32))
+    rule = Target.plain(caps, Precision.F32).rule(node)
     low = Lowering(node, caps, Precision.F32, layout_of)
     rule.build(low)  # type: ignore[union-attr]
     memory: dict[Any, Array] = {source.id: pack(x, layout_of(source))}

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.compiler.target import Target
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, TensorSpec
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site, Unsupported
-from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.argmax_pool import ArgmaxPoolAttrs, pack_options
 from tflgpu.ops.base import Activation, Fields, Operand, Padding
 from tflgpu.ops.registry import builtin_ops
@@ -166,13 +166,13 @@ def test_reasons_of_kernels_name_what_is_wrong() -> None:
     result = graph.add_value((2, 3), DType.F32, name="picked")
     attributes = builtin_ops()["GATHER"].parse(Fields("GATHER", {}))
     node = graph.add_node("GATHER", attributes, [table, wide], [result])
-    site = Site(DeviceCaps(), Precision.F32)
-    answer = KernelRegistry().select(node, site)
+    target = Target.plain(DeviceCaps(), Precision.F32)
+    answer = target.rule(node)
     assert isinstance(answer, Unsupported)
     assert answer.reason == "indices of GATHER are i64; i32 runs on the GPU"
 
     small = graph.add_value((5, 3), DType.I8, name="bytes")
     copy = graph.add_node("TILE", None, [small, graph.add_const(np.ones(2, np.int32))], [small])
-    answer = KernelRegistry().select(copy, site)
+    answer = target.rule(copy)
     assert isinstance(answer, Unsupported)
     assert answer.reason == "tensor bytes of TILE is i8; f32, f16, i32 and bool run on the GPU"

@@ -11,6 +11,7 @@ from importlib import import_module
 import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array
@@ -19,21 +20,20 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.interpret import interpret
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp, storage_of
-from tflgpu.kernel.rule import Site, Unsupported
-from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.runtime.limits import tensor_limits
 
 FAMILIES = (
     "argmax_pool", "concat", "gather", "one_hot", "pad", "reshape", "resize", "shape", "slice",
     "space_depth", "split", "tile", "transpose",
 )  # fmt: skip
+_RULES = Target.plain(DeviceCaps(), Precision.F32).kernels.ops
 CASES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.id}")
     for family in FAMILIES
     for op in import_module(f"tflgpu.ops.{family}").OPS
-    if op.name in KernelRegistry().ops
+    if op.name in _RULES
     for sample in op.samples()
 ]
 _GARBAGE = 77  # what a buffer holds before anything writes it
@@ -51,11 +51,11 @@ def _packed(array: Array, layout: Layout) -> Array:
 
 def _run(case: Case, caps: DeviceCaps) -> list[Array] | str:
     """The outputs as they lie in their buffers, padding included."""
-    site = Site(caps, Precision.F32)
-    refused = tensor_limits(case.node, case.op, site)
-    rule = KernelRegistry().select(case.node, site)
-    if refused is not None or isinstance(rule, Unsupported):
-        return (refused or rule).reason  # type: ignore[union-attr]
+    target = Target.plain(caps, Precision.F32)
+    refused, rule = target.refusal(case.node), target.rule(case.node)
+    if refused is not None:
+        return refused.reason
+    assert not isinstance(rule, Unsupported)
     low = Lowering(case.node, caps, Precision.F32, _layout)
     rule.build(low)
     memory: dict[int, Array] = {
@@ -105,7 +105,7 @@ def test_concat_of_eleven_needs_several_dispatches() -> None:
         op = builtin_ops()["CONCATENATION"]
         case = materialize(op, next(s for s in op.samples() if s.id == name))
         low = Lowering(case.node, DeviceCaps(max_bindings=8), Precision.F32, _layout)
-        rule = KernelRegistry().select(case.node, Site(low.caps, Precision.F32))
+        rule = Target.plain(low.caps, Precision.F32).rule(case.node)
         assert not isinstance(rule, Unsupported)
         rule.build(low)
         assert len(low.dispatches) == 2

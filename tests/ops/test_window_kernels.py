@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
@@ -12,8 +13,7 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.interpret import interpret
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp, storage_of
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.kernel.rule import KernelRule
 from tflgpu.ops import batch_matmul, depthwise, lstm, pool, transpose_conv
 from tflgpu.ops.base import OpDef, Sample
 
@@ -26,11 +26,12 @@ DEVICES = {
     ),
     "large_gpu": DeviceCaps(is_gpu=True, compute_units=132),
 }
+_RULES = Target.plain(DeviceCaps(), Precision.F32).kernels.ops
 CASES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.id}")
     for family in (batch_matmul, depthwise, lstm, pool, transpose_conv)
     for op in family.OPS
-    if op.name in KernelRegistry().ops
+    if op.name in _RULES
     for sample in op.samples()
 ]
 _GARBAGE = 77.0  # what a buffer holds before anything writes it
@@ -38,7 +39,7 @@ _GARBAGE = 77.0  # what a buffer holds before anything writes it
 
 def lowered(case: Case, caps: DeviceCaps, precision: Precision) -> Lowering | None:
     """The node's kernels for tensors in C4, None where no rule takes it."""
-    rule = KernelRegistry().select(case.node, Site(caps, precision))
+    rule = Target.plain(caps, precision).rule(case.node)
     if not isinstance(rule, KernelRule):
         return None
 

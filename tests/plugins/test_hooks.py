@@ -13,6 +13,7 @@ import pytest
 import typer
 from tflgpu import hookspecs
 from tflgpu.choose import choose
+from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
 from tflgpu.conformance.target import Target
 from tflgpu.errors import DeviceError
@@ -20,7 +21,6 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import run_passes
@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 
 PAGE = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text(encoding="utf-8")
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("tflgpu_"))
-SITE = Site(DeviceCaps(), Precision.F32)
+SITE = CompileTarget.plain(DeviceCaps(), Precision.F32).site
 
 
 def section(hook: str) -> str:

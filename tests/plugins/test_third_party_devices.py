@@ -236,6 +236,15 @@ def test_a_recording_that_is_none(
         run(backend="toy")
 
 
+def test_a_recording_of_other_dispatches_than_the_plan(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    change = _with("__dict__", lambda v: {**v, "dispatches": 7})
+    made = staticmethod(lambda inner: change(KINDS["plans"].recording(inner)))
+    install(monkeypatch, toys.hooks(device("plans", recording=made)))
+    on_cpu(caplog, rf"{WHO}.*dispatches is 7, and the plan has \d")
+
+
 @pytest.mark.parametrize("name", ["inputs", "outputs"])
 @pytest.mark.parametrize("error", ERRORS)
 def test_arrays_that_raise(

@@ -14,11 +14,12 @@ import third_party_toys as toys
 from tflgpu import choose, plugin_sources, plugins
 from tflgpu.cli.app import make_app
 from tflgpu.compat import CompatEntry
+from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.rule import KernelRule
 from tflgpu.ops.base import OpDef, no_attrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
@@ -244,7 +245,7 @@ def test_a_probe_that_raises(error: str) -> None:
     assert re.search(r"its probe failed \(plugin toy-plugin", found.probe("toy").reason)
 
 
-SITE = Site(DeviceCaps(), Precision.F32)
+SITE = Target.plain(DeviceCaps(), Precision.F32).site
 
 
 @pytest.mark.parametrize("answer", [True, False, "no", 3], ids=repr)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.lower import LoweringInput, lower
 from tflgpu.runtime.protocols import Device, OutputRef, Plan
 
 F32 = DType.F32
@@ -49,20 +49,8 @@ class Net:
     def plan(self, *outputs: Value, fuse: bool = True, caps: DeviceCaps | None = None) -> Plan:
         graph = self.graph
         graph.outputs = list(outputs)
-        kernels = KernelRegistry()
-        site = Site(caps or DeviceCaps(), Precision.F32)
-        rules: dict[int, KernelRule] = {}
-        for node in graph:
-            rule = kernels.select(node, site)
-            assert isinstance(rule, KernelRule), rule
-            rules[id(node)] = rule
-        views = frozenset(id(n) for n in graph if builtin_ops()[n.op].is_view)
-        return lower(
-            LoweringInput(
-                graph.nodes, graph.inputs, graph.outputs, rules,
-                lambda n: kernels.elementwise(n, site), views, site, fuse,
-            ), 256,
-        )  # fmt: skip
+        target = Target.plain(caps or DeviceCaps(), Precision.F32, alignment=256)
+        return plan_of(graph.nodes, graph.inputs, graph.outputs, attrs.evolve(target, fuse=fuse))
 
     def expected(self, *arrays: Array) -> list[Array]:
         env = {v.id: a for v, a in zip(self.graph.inputs, arrays, strict=True)}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.node_table import build_table, table
 from tflgpu.conformance.programs import PROGRAMS
 from tflgpu.conformance.samples import materialize
@@ -16,13 +18,9 @@ from tflgpu.errors import KernelError
 from tflgpu.kernel import Builder, Kernel
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site, Unsupported
 from tflgpu.kernel.types import F16, F32x4, Scalar, Type
-from tflgpu.kernels.registry import KernelRegistry
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.runtime.limits import tensor_limits
-from tflgpu.runtime.lower import LoweringInput, lower
 from tflgpu_vulkan.spirv.grammar import Op
 from tflgpu_vulkan.spirv.listing import listing
 from tflgpu_vulkan.spirv.module import _assemble, module_of, text_of
@@ -252,25 +250,16 @@ def test_narrow_storage_is_refused_where_there_is_none(scalar: Scalar) -> None:
 
 
 def _dispatched(op: OpDef, precision: Precision, caps: DeviceCaps) -> Iterator[Kernel]:
-    kernels = KernelRegistry()
-    site = Site(caps, precision)
+    target = CompileTarget.plain(caps, precision)
     for sample in op.samples():
         case = materialize(op, sample, half=precision is not Precision.F32)
-        if tensor_limits(case.node, op, site) is not None:
-            continue
-        rule = kernels.select(case.node, site)
-        if isinstance(rule, Unsupported):
-            continue
-        views = frozenset({id(case.node)} if op.is_view else ())
-        part = LoweringInput(
-            [case.node], case.graph.inputs, case.graph.outputs, {id(case.node): rule},
-            lambda n: kernels.elementwise(n, site), views, site,
-        )  # fmt: skip
-        for dispatch in lower(part, 64).dispatches:
-            yield dispatch.kernel
+        if target.refusal(case.node) is None:
+            plan = plan_of([case.node], case.graph.inputs, case.graph.outputs, target)
+            yield from (dispatch.kernel for dispatch in plan.dispatches)
 
 
-OPS = [op for op in builtin_ops().values() if op.name in KernelRegistry().ops]
+_RULES = CompileTarget.plain(DeviceCaps(), Precision.F32).kernels.ops
+OPS = [op for op in builtin_ops().values() if op.name in _RULES]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: str(op.name))

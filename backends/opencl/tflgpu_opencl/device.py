@@ -97,6 +97,7 @@ class OpenCLDevice(Holder):
         if dialect is None:
             size = probe_shuffle(self, printer.subgroup_shuffle)
             self._dialect = attrs.evolve(printer, subgroup_shuffle=size)
+            self._compiler.clear()  # what was printed by the other dialect
             self._caps = attrs.evolve(self._caps, subgroup_shuffle=size)
 
     @property
@@ -137,10 +138,8 @@ class OpenCLDevice(Holder):
             if self._closed:
                 raise StateError(f"the OpenCL device {self._info.name} is closed")
             check_plan(plan, self)
-            sources = {id(d.kernel): self.source(d.kernel) for d in plan.dispatches}
-            programs = self._compiler.compile(
-                (d.kernel.name, sources[id(d.kernel)]) for d in plan.dispatches
-            )
+            kernels = {id(d.kernel): d.kernel for d in plan.dispatches}
+            programs = self._compiler.programs(kernels.values(), self.source)
             with device_errors("making a queue"):
                 queue = cl.CommandQueue(self._context)
             memory = Memory(
@@ -158,7 +157,7 @@ class OpenCLDevice(Holder):
             for dispatch in plan.dispatches:
                 bound = memory.bind(dispatch, *regions)
                 with device_errors(f"binding {dispatch.label}"):
-                    kernel = self._kernel(programs[sources[id(dispatch.kernel)]], dispatch)
+                    kernel = self._kernel(programs[dispatch.kernel], dispatch)
                     for i, region in enumerate(bound):
                         kernel.set_arg(i, region.buffer)
                 launches.append(Launch(dispatch, kernel, tuple(bound)))

@@ -8,12 +8,14 @@ that also lets models that share a kernel share its binary.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyopencl as cl
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.runtime.parallel import in_parallel
+from tflgpu.kernel.tree import Kernel
+from tflgpu.runtime.parallel import as_they_come, in_parallel
 
 from tflgpu_opencl.binary_cache import (
     THREADS,
@@ -46,6 +48,7 @@ class Compiler:
         self._binaries = Binaries(cache, handle, maker, self._from_binary) if keep else None
         self._lock = threading.Lock()
         self._programs: dict[str, Any] = {}
+        self._printed: weakref.WeakKeyDictionary[Kernel, str] = weakref.WeakKeyDictionary()
         #: Programs that a driver had to compile, for tests and reports.
         self.compiled = 0
 
@@ -64,9 +67,44 @@ class Compiler:
             self._programs.update(made)
             return dict(self._programs)
 
+    def programs(
+        self, kernels: Iterable[Kernel], source: Callable[[Kernel], str]
+    ) -> dict[Kernel, Any]:
+        """Programs by kernel; ``source`` prints a kernel that this compiler has not seen yet.
+
+        Raises:
+            CompileError, DeviceError: as `compile`; and whatever ``source`` raises.
+        """
+        asked = list(kernels)
+        with self._lock:
+            texts = {k: text for k in asked if (text := self._printed.get(k)) is not None}
+            begun = set(self._programs)
+
+        def printed() -> Iterator[tuple[str, str]]:
+            for kernel in asked:
+                text = texts.get(kernel)
+                if text is None:
+                    text = texts[kernel] = source(kernel)
+                if text not in begun:
+                    begun.add(text)
+                    yield kernel.name, text
+
+        if self._binaries is None:
+            # The driver compiles the first while the next are being printed.
+            made = dict(as_they_come(THREADS, self._program, printed()))
+            with self._lock:
+                self._programs.update(made)
+                found = dict(self._programs)
+        else:
+            found = self.compile(printed())
+        with self._lock:
+            self._printed.update(texts)
+        return {kernel: found[texts[kernel]] for kernel in asked}
+
     def clear(self) -> None:
         """Forget all programs."""
         with self._lock:
+            self._printed.clear()
             self._programs.clear()
 
     def _key(self, source: str) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.disk_cache import DiskCache, cache_key
-from tflgpu.runtime.parallel import in_parallel
+from tflgpu.runtime.parallel import as_they_come
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context
@@ -49,6 +50,10 @@ class Pipelines:
         self._key = cache_key("pipelines 1", context.details.fingerprint)
         self._lock = threading.Lock()
         self._pipelines: dict[bytes, Pipeline] = {}
+        #: Modules by kernel, and the bytes before each buffer.
+        self._written: weakref.WeakKeyDictionary[Kernel, dict[int, bytes]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._layouts: dict[int, Layout] = {}
         self._saved = b""
         #: Whether the driver was given pipelines that another process made; it may read them
@@ -59,7 +64,8 @@ class Pipelines:
         self.made = 0
 
     def get(self, kernels: Iterable[Kernel], *, guard: int = 0) -> dict[int, Pipeline]:
-        """Pipelines by the id of the kernel.
+        """Pipelines by the id of the kernel. The driver compiles the first while the next are being
+        written.
 
         Raises:
             KernelError: a kernel needs what the device lacks.
@@ -67,19 +73,30 @@ class Pipelines:
         """
         target = self._context.details.target
         unique = {id(kernel): kernel for kernel in kernels}
-        modules = {key: module_of(k, target, guard=guard) for key, k in unique.items()}
         with self._lock:
-            wanted = {
-                module: unique[key]
-                for key, module in modules.items()
-                if module not in self._pipelines
+            modules: dict[int, bytes] = {
+                key: module
+                for key, kernel in unique.items()
+                if (module := self._written.get(kernel, {}).get(guard)) in self._pipelines
             }
-            layouts = [self._layout(len(kernel.buffers)) for kernel in wanted.values()]
-            if wanted:
-                name = "tflgpu-vulkan-compile"
+            new = [kernel for key, kernel in unique.items() if key not in modules]
+            layouts = {len(k.buffers): self._layout(len(k.buffers)) for k in new}
+            begun: set[bytes] = set()
+
+            def wanted() -> Iterator[tuple[Kernel, bytes, Layout]]:
+                for kernel in new:
+                    module = module_of(kernel, target, guard=guard)
+                    self._written.setdefault(kernel, {})[guard] = module
+                    modules[id(kernel)] = module
+                    if module not in self._pipelines and module not in begun:
+                        begun.add(module)
+                        yield kernel, module, layouts[len(kernel.buffers)]
+
+            if new:
                 with self._disk.reading([self._key] if self._is_warm else []):
-                    in_parallel(name, self._make, list(wanted.values()), list(wanted), layouts)
-                self.made += len(wanted)
+                    as_they_come("tflgpu-vulkan-compile", self._make, wanted())
+            if begun:
+                self.made += len(begun)
                 self._save()
             return {key: self._pipelines[module] for key, module in modules.items()}
 
@@ -100,7 +117,8 @@ class Pipelines:
 
     # Inside
 
-    def _make(self, kernel: Kernel, module: bytes, layout: Layout) -> None:
+    def _make(self, item: tuple[Kernel, bytes, Layout]) -> None:
+        kernel, module, layout = item
         handle = self._context.handle
         words = ffi.new("uint32_t[]", len(module) // 4)
         ffi.memmove(words, module, len(module))

@@ -8,21 +8,23 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel import evaluate
 from tflgpu.kernel.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Splat, Unary, Vec
-from tflgpu.kernel.walk import children, operands, postorder, statements
+from tflgpu.kernel.walk import statements, walk
 
 
 def constant_values(kernel: Kernel) -> dict[int, Array]:
     """The values of all expressions that depend on nothing: [1] or [1, lanes], by id."""
     values: dict[int, Array] = {}
-    roots = [o for stmt in statements(kernel.body) for o in operands(stmt)]
-    for expr in postorder(roots):
-        parts = children(expr)
-        known = [values[id(p)] for p in parts if id(p) in values]
-        if len(known) == len(parts):
-            with np.errstate(all="ignore"):
-                value = _evaluate(expr, known)
-            if value is not None:
-                values[id(expr)] = value
+    with np.errstate(all="ignore"):
+        for stmt in statements(kernel.body):
+            order, parts_of, _ = walk(stmt)
+            for expr, parts in zip(order, parts_of, strict=True):
+                if id(expr) in values:  # of another statement too
+                    continue
+                operands = [order[part] for part in parts]
+                known = [values[id(each)] for each in operands if id(each) in values]
+                value = _evaluate(expr, known) if len(known) == len(parts) else None
+                if value is not None:
+                    values[id(expr)] = value
     return values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -150,23 +150,25 @@ class WgpuDevice(Holder):
     def _load(self, plan: Plan, memory: Memory) -> WgpuRecording:
         regions = [memory.bind(dispatch) for dispatch in plan.dispatches]
         dialect = self._dialect(memory.band)
-        jobs: list[Job] = []
-        printed: dict[tuple[int, bool], Job] = {}
-        for dispatch, bound in zip(plan.dispatches, regions, strict=True):
-            writable = _reads_what_it_writes(dispatch, bound)
-            key = (id(dispatch.kernel), writable)
-            if key not in printed:
-                source = dialect.source(dispatch.kernel, writable=writable)
-                printed[key] = Job.of(
-                    dispatch.kernel, source, writable=writable, checked=memory.guarded
-                )
-            jobs.append(printed[key])
-        pipelines = self._compiler.compile(jobs)
+        ways = [
+            (dispatch.kernel, _reads_what_it_writes(dispatch, bound))
+            for dispatch, bound in zip(plan.dispatches, regions, strict=True)
+        ]
+        printed: dict[tuple[Kernel, bool], Job] = {}
+
+        def jobs() -> Iterator[Job]:
+            for kernel, writable in dict.fromkeys(ways):
+                source = dialect.source(kernel, writable=writable)
+                job = Job.of(kernel, source, writable=writable, checked=memory.guarded)
+                printed[kernel, writable] = job
+                yield job
+
+        pipelines = self._compiler.compile(jobs())
         recording = WgpuRecording(
             self._device, self._lock, memory, plan,
             [
-                Bound(dispatch, self._launch(dispatch, pipelines[job], bound), tuple(bound))
-                for dispatch, job, bound in zip(plan.dispatches, jobs, regions, strict=True)
+                Bound(dispatch, self._launch(dispatch, pipelines[printed[way]], bound), tuple(bound))
+                for dispatch, way, bound in zip(plan.dispatches, ways, regions, strict=True)
             ],
             self._recordings.discard,
         )  # fmt: skip

@@ -38,7 +38,7 @@ from tflgpu.kernel.tree import (
     Vec,
 )
 from tflgpu.kernel.types import I32, Scalar, Type
-from tflgpu.kernel.walk import operands, postorder, statements
+from tflgpu.kernel.walk import statements, walk
 
 from tflgpu_wgpu.constants import constant_values
 from tflgpu_wgpu.functions import HELPED, helper
@@ -101,8 +101,8 @@ class _WgslPrinter(Printer):
         self._not_negative = not_negative(kernel)
         self._rounded = rounded_names(kernel)
         self._ids: dict[str, str] = {}
-        for root in [o for stmt in statements(kernel.body) for o in operands(stmt)]:
-            for expr in postorder([root]):
+        for stmt in statements(kernel.body):
+            for expr in walk(stmt).order:
                 if isinstance(expr, Builtin) and expr.kind not in self._ids:
                     self._ids[expr.kind] = self.names.fresh(expr.kind)
         for kind, handler in list(self._handlers.items()):
@@ -191,9 +191,10 @@ class _WgslPrinter(Printer):
     def _uses_f16(self) -> bool:
         kinds = [b.scalar for b in self.kernel.buffers]
         kinds += [a.type.scalar for a in self.kernel.shared]
-        roots = [o for stmt in statements(self.kernel.body) for o in operands(stmt)]
-        kinds += [expr.type.scalar for expr in postorder(roots)]
-        return Scalar.F16 in kinds
+        ways = (walk(stmt) for stmt in statements(self.kernel.body))
+        return Scalar.F16 in kinds or any(
+            expr.type.scalar is Scalar.F16 for way in ways for expr in way.order
+        )
 
     def declare_shared(self, array: Shared) -> str:
         return ""  # `open_kernel` does: they belong to the module

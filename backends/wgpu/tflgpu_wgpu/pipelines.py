@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
 import wgpu
 from tflgpu.errors import CompileError
 from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.parallel import in_parallel
+from tflgpu.runtime.parallel import as_they_come
 from tflgpu.runtime.waiting import of_signal
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
@@ -54,18 +54,23 @@ class Compiler:
         self.compiled = 0
 
     def compile(self, jobs: Iterable[Job]) -> dict[Job, Pipeline]:
-        """Pipelines by job.
+        """Pipelines by job. The first are compiled while the next are being printed.
 
         Raises:
             CompileError: wgpu or the driver refused one; the message has the log and the source.
         """
         with self._lock:
-            asked = list(dict.fromkeys(jobs))
-            wanted = [job for job in asked if job not in self._pipelines]
-            layouts = [self._layout(job.read_only) for job in wanted]
-            made = in_parallel("tflgpu-wgpu-compile", self._pipeline, wanted, layouts)
+            asked: set[Job] = set()
+
+            def wanted() -> Iterator[tuple[Job, Any]]:
+                for job in jobs:
+                    if job not in asked and job not in self._pipelines:
+                        yield job, self._layout(job.read_only)
+                    asked.add(job)
+
+            made = as_they_come("tflgpu-wgpu-compile", self._pipeline, wanted())
             self.compiled += len(made)
-            self._pipelines.update(zip(wanted, made, strict=True))
+            self._pipelines.update(made)
             return {job: self._pipelines[job] for job in asked}
 
     def clear(self) -> None:
@@ -89,8 +94,8 @@ class Compiler:
             self._layouts[read_only] = found
         return found
 
-    def _pipeline(self, job: Job, layout: Any) -> Pipeline:
-        device = self._device
+    def _pipeline(self, item: tuple[Job, Any]) -> tuple[Job, Pipeline]:
+        device, (job, layout) = self._device, item
         try:
             if job.checked:
                 module = device.create_shader_module(label=job.name, code=job.source)
@@ -107,4 +112,4 @@ class Compiler:
             raise CompileError(
                 f"wgpu refused kernel {job.name}\n--- log\n{error}\n--- source\n{job.source}"
             ) from error
-        return Pipeline(handle, layout)
+        return job, Pipeline(handle, layout)

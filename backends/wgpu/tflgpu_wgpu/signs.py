@@ -24,7 +24,7 @@ from tflgpu.kernel.tree import (
     Vec,
 )
 from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.walk import operands, postorder, statements
+from tflgpu.kernel.walk import statements, walk
 
 #: Not negative where both operands are not; sums and products are taken not to overflow, as an
 #: index that did would be wrong anyway.
@@ -36,7 +36,7 @@ def not_negative(kernel: Kernel) -> frozenset[int]:
     names: set[str] = set()
     found: set[int] = set()
     for stmt in statements(kernel.body):
-        for expr in postorder(operands(stmt)):
+        for expr in walk(stmt).order:
             if expr.type.scalar is Scalar.I32 and _holds(expr, found, names):
                 found.add(id(expr))
         if isinstance(stmt, (Let, For)):

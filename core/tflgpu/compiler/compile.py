@@ -25,35 +25,6 @@ BrokenRules = Mapping[tuple[str, str, str], str]
 
 
 @attrs.frozen(eq=False)
-class CompiledPart:
-    """Nodes that run together.
-
-    Attributes:
-        nodes: In an order in which they can run.
-        delegated: On the device; else on the CPU.
-        inputs: Values read but not made here; constants and variables are not among them.
-        outputs: Values made here that other parts read or the graph gives out.
-        plan: Their kernels; None on the CPU, and for a device that runs nodes.
-    """
-
-    nodes: tuple[Node, ...]
-    delegated: bool
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    plan: Plan | None = None
-
-    @property
-    def label(self) -> str:
-        """In a few words."""
-        return f"{len(self.nodes)} nodes on the {'device' if self.delegated else 'CPU'}"
-
-    @property
-    def dispatches(self) -> int:
-        """Kernels that a run launches."""
-        return 0 if self.plan is None else len(self.plan.dispatches)
-
-
-@attrs.frozen(eq=False)
 class Compiled:
     """A graph, compiled for a target. Values only: no device, and nothing that can be called.
 
@@ -65,12 +36,12 @@ class Compiled:
     """
 
     graph: Graph
-    parts: tuple[CompiledPart, ...]
+    parts: tuple[Part, ...]
     refusals: tuple[Refusal, ...]
     broken_rules: BrokenRules = attrs.Factory(dict)
 
     @property
-    def delegated(self) -> tuple[CompiledPart, ...]:
+    def delegated(self) -> tuple[Part, ...]:
         """The parts that go to the device."""
         return tuple(part for part in self.parts if part.delegated)
 
@@ -122,8 +93,6 @@ def plan_of(
     inputs: Sequence[Value],
     outputs: Sequence[Value],
     target: Target,
-    *,
-    fuse: bool = True,
 ) -> Plan:
     """The plan of nodes, in topological order, that run together on the device.
 
@@ -139,7 +108,7 @@ def plan_of(
         rules[id(node)] = rule
     views = frozenset(id(n) for n in nodes if target.ops[n.op].is_view)
     request = LoweringInput(
-        nodes, inputs, outputs, rules, target.elementwise, views, target.site, fuse
+        nodes, inputs, outputs, rules, target.elementwise, views, target.site, target.fuse
     )
     return lower(request, target.alignment)
 
@@ -161,8 +130,7 @@ def _divided(view: FloatView, target: Target, over: Mapping[int, str]) -> Partit
     )
 
 
-def _part(part: Part, target: Target) -> CompiledPart:
-    plan = None
-    if part.delegated and target.rules is not None:
-        plan = plan_of(part.nodes, part.inputs, part.outputs, target)
-    return CompiledPart(part.nodes, part.delegated, part.inputs, part.outputs, plan)
+def _part(part: Part, target: Target) -> Part:
+    if not part.delegated or target.rules is None:
+        return part
+    return attrs.evolve(part, plan=plan_of(part.nodes, part.inputs, part.outputs, target))

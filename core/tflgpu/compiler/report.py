@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tflgpu.compiler.compile import Compiled
+from tflgpu.errors import UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.report import DelegationReport, Refusal
 
@@ -35,3 +36,17 @@ def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
 
 def _names(graph: Graph) -> dict[int, str]:
     return {origin: node.op for node in graph for origin in node.origins}
+
+
+def insist(report: DelegationReport, device: str) -> None:
+    """Accept a report only if nothing is left for the CPU.
+
+    Raises:
+        UnsupportedError: something is; lists the operators with the reasons.
+    """
+    if report.refusals:
+        listed = "; ".join(f"#{r.node} {r.op}: {r.reason}" for r in report.refusals)
+        raise UnsupportedError(
+            f"{len(report.refusals)} operators cannot run on {device} and allow_fallback is off: "
+            f"{listed}"
+        )

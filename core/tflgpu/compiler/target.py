@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import attrs
 
 from tflgpu.ir.graph import Node
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.kernels.registry import KernelRegistry, without_rules
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass
 from tflgpu.runtime.limits import tensor_limits
 from tflgpu.runtime.reference import reference_support
@@ -39,6 +42,7 @@ class Target:
             driver's defects.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
         max_partitions, min_nodes: As `tflgpu.partition.partition`.
+        fuse: Whether elementwise nodes may join the kernel that makes their operand.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
     """
@@ -52,7 +56,23 @@ class Target:
     quantized_allowed: bool = True
     max_partitions: int | None = None
     min_nodes: int = 1
+    fuse: bool = True
     spares_broken_rules: bool = False
+
+    @classmethod
+    def plain(
+        cls,
+        caps: DeviceCaps,
+        precision: Precision,
+        *,
+        ops: Mapping[str, OpDef] | None = None,
+        rules: Sequence[Rule] = (),
+        alignment: int = 64,
+    ) -> Target:
+        """What compiles a graph as it is: no graph passes, and nobody objects. ``ops`` are the
+        shipped ones unless given; ``rules`` come beside the shipped ones."""
+        known = builtin_ops() if ops is None else ops
+        return cls(known, (), Site(caps, precision), alignment, tuple(rules))
 
     @cached_property
     def kernels(self) -> KernelRegistry:

@@ -6,11 +6,14 @@ the op references.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any
 
+import attrs
 import numpy as np
 
+from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.dags import random_graph, reference
 from tflgpu.conformance.target import Target
@@ -19,18 +22,15 @@ from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import KernelRule, Site, Unsupported
-from tflgpu.partition import Part, partition
-from tflgpu.passes.base import run_passes
-from tflgpu.passes.context import PassContext
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.partition import Part
 from tflgpu.passes.registry import default_passes
-from tflgpu.runtime.lower import LoweringInput, lower
-from tflgpu.runtime.protocols import Device, NodeDevice, NodeRun, Recording
+from tflgpu.runtime.protocols import NodeDevice, NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording
 
 GRAPHS = 6
 
-Support = Callable[[Node], Unsupported | None]
+_VETO = "a test says so"
 
 
 def graph_checks() -> list[Check]:
@@ -77,15 +77,12 @@ def _parts(target: Target, seed: int, precision: Precision) -> Outcome:
     """With random nodes vetoed, so that tensors go between device and CPU."""
     graph = random_graph(target.ops, seed, steps=13)
     rng = np.random.default_rng(seed)
-    vetoed = {id(n) for n in graph if rng.random() < 0.35}
+    vetoed = {n.outputs[0].id for n in graph if rng.random() < 0.35}
     refused = _whole(target, graph, precision)
     if refused is not None:
         return refused
 
-    def veto(node: Node) -> Unsupported | None:
-        return Unsupported("a test says so") if id(node) in vetoed else None
-
-    found = run_graph(target, graph, precision, veto=veto)
+    found = run_graph(target, graph, precision, vetoed=vetoed)
     _check(target, graph, found, precision, f"{len(vetoed)} of {len(graph.nodes)} vetoed")
     return None
 
@@ -93,20 +90,19 @@ def _parts(target: Target, seed: int, precision: Precision) -> Outcome:
 def _passes(target: Target, seed: int, precision: Precision) -> Outcome:
     """After the graph passes, plugins' included."""
     graph = random_graph(target.ops, seed, steps=13)
-    work = graph.copy()
-    run_passes(work, default_passes(target.registry.passes()), PassContext(target.ops))
-    refused = _whole(target, work, precision)
+    refused = _whole(target, graph, precision)
     if refused is not None:
         return refused
-    _check(target, graph, run_graph(target, work, precision), precision, "after passes")
+    passes = tuple(default_passes(target.registry.passes()))
+    found = run_graph(target, graph, precision, passes=passes)
+    _check(target, graph, found, precision, "after passes")
     return None
 
 
 def _whole(target: Target, graph: Graph, precision: Precision) -> Unsupported | None:
     """The first refusal of a node, None where the device takes all."""
-    site = target.site(precision)
     for node in graph:
-        refused = target.refusal(node, site)
+        refused = target.refusal(node, precision)
         if refused is not None:
             return Unsupported(f"{node.op}: {refused.reason}")
     return None
@@ -140,26 +136,29 @@ def run_graph(
     graph: Graph,
     precision: Precision,
     *,
-    veto: Support = lambda node: None,
-    fuse: bool = True,
+    vetoed: Collection[int] = (),
+    **changes: Any,
 ) -> list[Array]:
-    """A graph's outputs, its nodes on the device but for those that are vetoed.
+    """A graph's outputs, its nodes on the device but for those that are vetoed: the ids of their
+    first results. ``changes`` are fields of the compiler's target.
 
     Raises:
         UnsupportedError: the device refused a node that was not vetoed.
     """
-    site = target.site(precision)
+    base = target.compiled_for(precision)
 
-    def support(node: Node) -> Unsupported | None:
-        refused = veto(node)
-        if refused is None and (own := target.refusal(node, site)) is not None:
-            raise UnsupportedError(f"{node.label}: {own.reason}")
-        return refused
+    def objection(node: Node) -> Unsupported | None:
+        return Unsupported(_VETO) if node.outputs[0].id in vetoed else base.objection(node)
 
+    compiled = compile_graph(graph, attrs.evolve(base, objection=objection, **changes))
+    for refusal in compiled.refusals:
+        if refusal.reason != _VETO:
+            raise UnsupportedError(f"{refusal.label}: {refusal.reason}")
+    graph = compiled.graph
     env: dict[int, Array] = dict(inputs_of(graph))
     env |= {v.id: v.data for v in graph.values.values() if v.data is not None}
-    for part in partition(graph, support, target.ops).parts:
-        recording = _record(target, part, site, fuse)
+    for part in compiled.parts:
+        recording = _record(target, part)
         try:
             for value, array in zip(part.inputs, recording.inputs, strict=True):
                 np.copyto(array, env[value.id], casting="unsafe")
@@ -171,19 +170,12 @@ def run_graph(
     return [env[v.id] for v in graph.outputs]
 
 
-def _record(target: Target, part: Part, site: Site, fuse: bool) -> Recording:
+def _record(target: Target, part: Part) -> Recording:
     run = NodeRun(part.nodes, part.inputs, part.outputs, target.ops, {})
     device = target.device
     if not part.delegated:
         return ReferenceRecording(run)
     if isinstance(device, NodeDevice):
         return device.load_nodes(run)
-    assert isinstance(device, Device)
-    rules = {id(n): target.kernels.select(n, site) for n in part.nodes}
-    chosen = {key: rule for key, rule in rules.items() if isinstance(rule, KernelRule)}
-    views = frozenset(id(n) for n in part.nodes if target.ops[n.op].is_view)
-    request = LoweringInput(
-        part.nodes, part.inputs, part.outputs, chosen,
-        lambda n: target.kernels.elementwise(n, site), views, site, fuse,
-    )  # fmt: skip
-    return device.load(lower(request, device.alignment))
+    assert part.plan is not None
+    return device.load(part.plan)

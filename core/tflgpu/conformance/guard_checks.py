@@ -34,7 +34,6 @@ def _guards(op: OpDef, target: Target) -> Outcome:
     device = target.device
     if not isinstance(device, Device):
         return NotApplicable("the device runs nodes; it has no buffers to guard")
-    site = target.site(Precision.F32)
     refused: Unsupported | None = None
     done = 0
     samples = list(op.samples())
@@ -43,9 +42,9 @@ def _guards(op: OpDef, target: Target) -> Outcome:
     for i, sample in enumerate([samples[0], samples[len(samples) // 2], samples[-1]]):
         tensors = Tensors.INTERNAL if i % 2 else Tensors.EDGE
         case = Question(op, sample, Precision.F32, tensors).case()
-        refused = target.refusal(case.node, site)
+        refused = target.refusal(case.node, Precision.F32)
         if refused is None:
-            item = prepare(case, target.kernels, site, device.alignment, tensors)
+            item = prepare(case, target.compiled_for(Precision.F32), tensors)
             judge(target, case, run_one(device, item, guard_bands=True), half=False)
             done += 1
     return None if done else refused
@@ -90,12 +89,12 @@ def _outputs(target: Target) -> list[Array]:
     try:
         device = other.device
         assert isinstance(device, Device)
-        site = other.site(Precision.F32)
+        compiled_for = other.compiled_for(Precision.F32)
         items: list[Prepared] = []
         for op in _of_each_kind(other.ops.values()):
             case = Question(op, op.samples()[0], Precision.F32, Tensors.EDGE).case()
-            if other.refusal(case.node, site) is None:
-                items.append(prepare(case, other.kernels, site, device.alignment, Tensors.EDGE))
+            if compiled_for.refusal(case.node) is None:
+                items.append(prepare(case, compiled_for, Tensors.EDGE))
         recording = device.load(merge_plans([i.plan for i in items]))
         inputs = list(recording.inputs)
         for item in items:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import Case
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Constant, Lowering, Temp, storage_of
-from tflgpu.kernel.rule import KernelRule, Site
+from tflgpu.kernel.rule import KernelRule
 from tflgpu.runtime.protocols import (
     ArenaRef,
     ConstRef,
@@ -22,17 +23,20 @@ from tflgpu.runtime.protocols import (
 )
 
 
-def plan_of_internals(case: Case, rule: KernelRule, site: Site, alignment: int) -> Plan:
+def plan_of_internals(case: Case, target: Target) -> Plan:
     """A plan whose inputs and outputs are channel-sliced buffers, of shape [outer, padded
     channels] each. A view is not taken for an alias: its copy kernel runs.
 
     Raises:
         KernelError: a generator broke a rule of the language.
     """
+    site, alignment = target.site, target.alignment
 
     def layout(value: Value) -> Layout:
         return Layout(value.shape, LayoutKind.C4, storage_of(value, site.precision, site.caps))
 
+    rule = target.rule(case.node)
+    assert isinstance(rule, KernelRule), rule
     low = Lowering(case.node, site.caps, site.precision, layout)
     rule.build(low)
     refs: dict[object, Ref] = {v.id: InputRef(i) for i, v in enumerate(case.graph.inputs)}

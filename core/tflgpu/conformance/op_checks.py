@@ -124,8 +124,7 @@ def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answ
     lacking = target.lacks(question.precision)
     if lacking is not None:
         return lacking
-    site = target.site(question.precision)
-    refused = target.refusal(case.node, site)
+    refused = target.refusal(case.node, question.precision)
     if isinstance(target.device, NodeDevice):
         if question.tensors is Tensors.INTERNAL:
             return NotApplicable("the device runs nodes; tensors lie as it likes")
@@ -133,7 +132,7 @@ def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answ
     if refused is not None:
         return refused
     try:
-        return prepare(case, target.kernels, site, target.device.alignment, question.tensors)
+        return prepare(case, target.compiled_for(question.precision), question.tensors)
     except TflgpuError as error:
         return error
 

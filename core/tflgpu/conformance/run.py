@@ -14,16 +14,15 @@ from typing import Union
 import attrs
 import numpy as np
 
+from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.target import Target
 from tflgpu.conformance.internals import plan_of_internals
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.samples import Case
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import KernelRule, Rule, Site, Unsupported
-from tflgpu.kernels.registry import KernelRegistry
-from tflgpu.runtime.limits import tensor_limits
-from tflgpu.runtime.lower import LoweringInput, lower
+from tflgpu.kernel.rule import Rule, Unsupported
 from tflgpu.runtime.protocols import Device, Plan
 
 
@@ -102,37 +101,29 @@ def run_case(
         AssertionError: with internal tensors, a padding lane is not zero.
     """
     # No cache to stay in: whatever the precision may store as f16 is stored so.
-    site = Site(attrs.evolve(device.caps, cache_bytes=0), precision)
-    refused = tensor_limits(case.node, case.op, site)
+    target = Target.plain(
+        attrs.evolve(device.caps, cache_bytes=0),
+        precision,
+        ops={case.op.name: case.op},
+        rules=rules,
+        alignment=device.alignment,
+    )
+    refused = target.refusal(case.node)
     if refused is not None:
         return refused
-    kernels = KernelRegistry(tuple(rules))
-    rule = kernels.select(case.node, site)
-    if isinstance(rule, Unsupported):
-        return rule
-    prepared = prepare(case, kernels, site, device.alignment, tensors)
-    return run_one(device, prepared, guard_bands=guard_bands)
+    return run_one(device, prepare(case, target, tensors), guard_bands=guard_bands)
 
 
-def prepare(
-    case: Case, kernels: KernelRegistry, site: Site, alignment: int, tensors: Tensors
-) -> Prepared:
-    """Lower a case that the device takes.
+def prepare(case: Case, target: Target, tensors: Tensors) -> Prepared:
+    """Compile a case that the target takes.
 
     Raises:
         KernelError: a generator broke a rule of the language or a limit of the device.
     """
-    graph, node = case.graph, case.node
-    rule = kernels.select(node, site)
-    assert isinstance(rule, KernelRule), rule
     if tensors is Tensors.INTERNAL:
-        return Prepared(case, plan_of_internals(case, rule, site, alignment), tensors)
-    views = frozenset({id(node)} if case.op.is_view else ())
-    request = LoweringInput(
-        graph.nodes, graph.inputs, graph.outputs, {id(node): rule},
-        lambda n: kernels.elementwise(n, site), views, site,
-    )  # fmt: skip
-    return Prepared(case, lower(request, alignment), tensors)
+        return Prepared(case, plan_of_internals(case, target), tensors)
+    graph = case.graph
+    return Prepared(case, plan_of(graph.nodes, graph.inputs, graph.outputs, target), tensors)
 
 
 def run_one(device: Device, item: Prepared, *, guard_bands: bool = False) -> list[Array]:

@@ -7,18 +7,17 @@ from typing import Any, TypeVar
 
 import attrs
 
+from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site, Unsupported
-from tflgpu.kernels.registry import KernelRegistry
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
 from tflgpu.runtime.checked import unchecked
-from tflgpu.runtime.limits import tensor_limits
 from tflgpu.runtime.protocols import Device, NodeDevice
 
 _T = TypeVar("_T")
@@ -46,9 +45,6 @@ class Target:
     tolerance_scale: float = 1.0
     examples: int | None = None
     opener: Callable[[], Device | NodeDevice] | None = None
-    kernels: KernelRegistry = attrs.Factory(
-        lambda self: KernelRegistry(self.registry.rules(self.backend)), takes_self=True
-    )
     _kept: dict[object, Any] = attrs.field(factory=dict, repr=False)
 
     @classmethod
@@ -80,12 +76,31 @@ class Target:
     def declared(self) -> frozenset[str]:
         """Ops that there are kernels for; none are known of a device that runs nodes, which is
         asked of each node."""
-        return frozenset() if isinstance(self.device, NodeDevice) else frozenset(self.kernels.ops)
+        if isinstance(self.device, NodeDevice):
+            return frozenset()
+        return frozenset(self.compiled_for(Precision.F32).kernels.ops)
 
-    def site(self, precision: Precision) -> Site:
-        """Where kernels are selected. It has no cache to stay in: whatever a precision may store
-        as f16 is stored so."""
-        return Site(attrs.evolve(self.caps, cache_bytes=0), precision)
+    def compiled_for(self, precision: Precision) -> CompileTarget:
+        """What graphs are compiled for, as they are. The device has no cache to stay in: whatever a
+        precision may store as f16 is stored so."""
+        return self.once(("target", precision), lambda: self._compiled_for(precision))
+
+    def _compiled_for(self, precision: Precision) -> CompileTarget:
+        device, ops, backend = self.device, self.ops, self.backend
+        caps = attrs.evolve(self.caps, cache_bytes=0)
+        if isinstance(device, NodeDevice):
+            plain = CompileTarget.plain(caps, precision, ops=ops, alignment=1)
+            return attrs.evolve(plain, rules=None, objection=lambda n: device.supports(n, ops))
+        plain = CompileTarget.plain(
+            caps,
+            precision,
+            ops=ops,
+            rules=self.registry.rules(backend),
+            alignment=device.alignment,
+        )
+        return attrs.evolve(
+            plain, objection=lambda n: self.registry.node_support(backend, n, plain.site)
+        )
 
     def lacks(self, precision: Precision) -> NotApplicable | None:
         """Why a precision makes no sense here; None where it does."""
@@ -96,20 +111,9 @@ class Target:
             return NotApplicable(f"{name} has no 16-bit arithmetic")
         return None
 
-    def refusal(self, node: Node, site: Site) -> Unsupported | None:
+    def refusal(self, node: Node, precision: Precision) -> Unsupported | None:
         """Why the device does not take a node, asked as the delegate asks."""
-        if isinstance(self.device, NodeDevice):
-            return self.device.supports(node, self.ops)
-        refused = tensor_limits(node, self.ops.get(node.op), site)
-        if refused is not None:
-            return refused
-        reason = self.ops[node.op].limits(node)
-        if reason is not None:
-            return Unsupported(reason)
-        rule = self.kernels.select(node, site)
-        if isinstance(rule, Unsupported):
-            return rule
-        return self.registry.node_support(self.backend, node, site)
+        return self.compiled_for(precision).refusal(node)
 
     def scaled(self, tolerance: Tolerance) -> Tolerance:
         """A tolerance with the backend's factor on it."""

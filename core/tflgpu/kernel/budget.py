@@ -9,8 +9,10 @@ kernel is over it all the same runs on the CPU.
 
 from __future__ import annotations
 
+import weakref
+
 from tflgpu.kernel.tree import Builtin, Call, Const, Expr, Kernel, Name
-from tflgpu.kernel.walk import blocks, operands, postorder
+from tflgpu.kernel.walk import blocks, walk
 
 #: Functions that a processor computes in dozens of instructions. PoCL and llvmpipe take 30 to 150
 #: times as long to compile one as to compile an addition.
@@ -52,13 +54,24 @@ def cost(kernel: Kernel) -> int:
     A statement counts one. So does every distinct expression that it evaluates; blocks, and
     functions that a processor has no instruction for, count more. A loop's body counts once,
     whatever its bounds.
-    Time is linear in the size of the kernel.
+    Time is linear in the size of the kernel; it is counted once.
     """
+    found = _costs.get(kernel)
+    if found is None:
+        found = _costs[kernel] = _count(kernel)
+    return found
+
+
+#: Kernels never change, and so neither do their costs.
+_costs: weakref.WeakKeyDictionary[Kernel, int] = weakref.WeakKeyDictionary()
+
+
+def _count(kernel: Kernel) -> int:
     total = 0
     waiting = [kernel.body]
     while waiting:
         for stmt in waiting.pop():
-            total += 1 + sum(map(_own_cost, postorder(operands(stmt))))
+            total += 1 + sum(map(_own_cost, walk(stmt).order))
             nested = [block for block in blocks(stmt) if block]
             total += _BLOCK_COST * len(nested)
             waiting += nested
@@ -66,6 +79,6 @@ def cost(kernel: Kernel) -> int:
 
 
 def _own_cost(expr: Expr) -> int:
-    if isinstance(expr, Call) and expr.fn in _HEAVY:
-        return _HEAVY_COST
-    return 0 if isinstance(expr, (Const, Name, Builtin)) else 1
+    if isinstance(expr, (Const, Name, Builtin)):
+        return 0
+    return _HEAVY_COST if isinstance(expr, Call) and expr.fn in _HEAVY else 1

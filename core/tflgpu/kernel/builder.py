@@ -47,6 +47,7 @@ from tflgpu.kernel.tree import (
     Vec,
 )
 from tflgpu.kernel.types import F32, I32, Scalar, Type
+from tflgpu.kernel.unique import unique
 
 Size3 = tuple[int, int, int]
 
@@ -300,16 +301,18 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         self._blocks[-1].append(stmt)
 
     def build(self) -> Kernel:
-        """The finished kernel, checked.
+        """The finished kernel, checked; one of equal content that exists already is given back.
 
         Raises:
             KernelError: it breaks a rule of the language.
         """
         if len(self._blocks) != 1:
             raise KernelError(f"{self.name}: built inside an open block")
-        kernel = Kernel(
-            self.name, self.workgroup, tuple(self._buffers), tuple(self._shared),
-            tuple(self._blocks[0]),
+        kernel = unique(
+            Kernel(
+                self.name, self.workgroup, tuple(self._buffers), tuple(self._shared),
+                tuple(self._blocks[0]),
+            )
         )  # fmt: skip
         check(kernel)
         return kernel

@@ -9,6 +9,7 @@ guarantees.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 
 import attrs
@@ -33,7 +34,6 @@ from tflgpu.kernel.tree import (
     Barrier,
     Break,
     Builtin,
-    Expr,
     For,
     If,
     Kernel,
@@ -48,7 +48,7 @@ from tflgpu.kernel.tree import (
     Var,
 )
 from tflgpu.kernel.types import BOOL, I32, Scalar
-from tflgpu.kernel.walk import operands, postorder, statements
+from tflgpu.kernel.walk import postorder, statements, walk
 
 MAX_WORKGROUP = 1024
 
@@ -77,12 +77,22 @@ class _Scope:
         raise KernelError(f"kernel {self.kernel.name}: {message}")
 
 
+#: Kernels in which nothing was found. They never change.
+_sound: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
 def check(kernel: Kernel) -> None:
-    """Check a kernel.
+    """Check a kernel; one that was found to be right is not looked at again.
 
     Raises:
         KernelError: a rule is broken; the message says which and where.
     """
+    if kernel not in _sound:
+        _check(kernel)
+        _sound.add(kernel)
+
+
+def _check(kernel: Kernel) -> None:
     scope = _Scope(kernel, {}, {})
     if any(n < 1 for n in kernel.workgroup) or len(kernel.workgroup) != 3:
         scope.fail(f"workgroup {kernel.workgroup} needs three sizes of at least 1")
@@ -125,17 +135,17 @@ def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:
 
 
 def _statement(stmt: Stmt, scope: _Scope) -> None:
-    _uses(stmt, scope)
+    uniform = _uses(stmt, scope)
     if isinstance(stmt, (Let, Var)):
         _is_new(stmt.ident, scope)
         scope.names[stmt.ident] = isinstance(stmt, Var)
-        scope.uniform[stmt.ident] = _uniform(stmt.value, scope) and not scope.partial
+        scope.uniform[stmt.ident] = uniform and not scope.partial
     elif isinstance(stmt, Assign):
         if not scope.names.get(stmt.target.ident, False):
             scope.fail(f"{stmt.target.ident} is assigned but is not a variable here")
         if stmt.value.type != stmt.target.type:
             scope.fail(f"{stmt.value.type} assigned to {stmt.target.ident}: {stmt.target.type}")
-        if scope.partial or not _uniform(stmt.value, scope):
+        if scope.partial or not uniform:  # once it differs, it counts as different for good
             scope.uniform[stmt.target.ident] = False
     elif isinstance(stmt, Store):
         if stmt.buffer not in scope.kernel.buffers or stmt.buffer.access == "read":
@@ -150,9 +160,9 @@ def _statement(stmt: Stmt, scope: _Scope) -> None:
         if stmt.value.type != stmt.array.type:
             scope.fail(f"{stmt.value.type} stored in {stmt.array.name} of {stmt.array.type}")
     elif isinstance(stmt, If):
-        _if(stmt, scope)
+        _if(stmt, scope, uniform)
     elif isinstance(stmt, For):
-        _for(stmt, scope)
+        _for(stmt, scope, uniform)
     elif isinstance(stmt, Break):
         if not scope.in_loop:
             scope.fail("break outside a loop")
@@ -213,23 +223,22 @@ def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:
         scope.matrices[made.ident] = made.role
 
 
-def _if(stmt: If, scope: _Scope) -> None:
+def _if(stmt: If, scope: _Scope, uniform: bool) -> None:
     if stmt.cond.type != BOOL:
         scope.fail(f"an if on {stmt.cond.type}")
     before = scope.divergent
-    scope.divergent = before or not _uniform(stmt.cond, scope)
+    scope.divergent = before or not uniform
     _block(stmt.then, scope)
     _block(stmt.orelse, scope)
     scope.divergent = before
 
 
-def _for(stmt: For, scope: _Scope) -> None:
+def _for(stmt: For, scope: _Scope, bounds_uniform: bool) -> None:
     if stmt.start.type != I32 or stmt.stop.type != I32 or stmt.step < 1:
         scope.fail(f"loop {stmt.index.ident}: bounds are i32 and the step is at least 1")
     _is_new(stmt.index.ident, scope)
     _bound_stays(stmt, scope)
     before = (scope.in_loop, scope.divergent, scope.may_break)
-    bounds_uniform = _uniform(stmt.start, scope) and _uniform(stmt.stop, scope)
     scope.names[stmt.index.ident] = False
     scope.uniform[stmt.index.ident] = bounds_uniform
     scope.in_loop, scope.may_break = True, False
@@ -267,27 +276,25 @@ def _bound_stays(stmt: For, scope: _Scope) -> None:
             scope.fail(f"the bound of loop {stmt.index.ident} may change while it runs: let it")
 
 
-def _uses(stmt: Stmt, scope: _Scope) -> None:
-    for expr in postorder(operands(stmt)):
-        if isinstance(expr, Name) and expr.ident not in scope.names:
-            scope.fail(f"{expr.ident} is used outside the block that defines it")
-        if isinstance(expr, Name) and expr.ident in scope.matrices:
-            scope.fail(f"{expr.ident} is a matrix, not a value")
-        if isinstance(expr, Load) and (
-            expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write"
-        ):
-            scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
-        if isinstance(expr, SharedLoad) and expr.array not in scope.kernel.shared:
-            scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
-
-
-def _uniform(expr: Expr, scope: _Scope) -> bool:
-    """Whether all invocations of a workgroup surely get the same value."""
-    for part in postorder([expr]):
-        if isinstance(part, Builtin) and part.kind != "group_id":
-            return False
-        if isinstance(part, Name) and not scope.uniform.get(part.ident, False):
-            return False
-        if isinstance(part, (Load, SharedLoad)):
-            return False
-    return True
+def _uses(stmt: Stmt, scope: _Scope) -> bool:
+    """Check what a statement reads. Whether all invocations of a workgroup surely get the same
+    values of it."""
+    uniform = True
+    for expr in walk(stmt).order:
+        if isinstance(expr, Name):
+            if expr.ident not in scope.names:
+                scope.fail(f"{expr.ident} is used outside the block that defines it")
+            if expr.ident in scope.matrices:
+                scope.fail(f"{expr.ident} is a matrix, not a value")
+            uniform = uniform and scope.uniform.get(expr.ident, False)
+        elif isinstance(expr, Builtin):
+            uniform = uniform and expr.kind == "group_id"
+        elif isinstance(expr, Load):
+            uniform = False
+            if expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write":
+                scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
+        elif isinstance(expr, SharedLoad):
+            uniform = False
+            if expr.array not in scope.kernel.shared:
+                scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
+    return uniform

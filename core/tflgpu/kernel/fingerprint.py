@@ -1,92 +1,123 @@
-"""A kernel's content as one short string, the same in every process and on every machine."""
+"""A kernel's content as one short string: kernels that share it are the same kernel."""
 
 from __future__ import annotations
 
 import hashlib
+import marshal
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-from tflgpu.kernel.tree import Buffer, Const, Expr, For, Kernel, Name, Shared, Stmt
+from tflgpu.kernel.tree import (
+    Assign,
+    Binary,
+    Buffer,
+    Builtin,
+    Call,
+    Const,
+    For,
+    Kernel,
+    Lane,
+    Let,
+    Name,
+    Select,
+    Shared,
+    Splat,
+    Stmt,
+    Vec,
+)
 from tflgpu.kernel.types import Type
-from tflgpu.kernel.walk import blocks, children, operands, postorder
+from tflgpu.kernel.walk import blocks, walk
 
 #: Part of every fingerprint: raise it when a tree comes to mean something else.
-LANGUAGE_VERSION = 2
+LANGUAGE_VERSION = 3
+
+#: What a walk gives, and what is written block by block, beside a node's own fields.
+_ELSEWHERE = frozenset({"Expr", "tuple[Expr, ...]", "tuple[Stmt, ...]"})
+#: `marshal`'s oldest format: the one in which equal values are equal bytes, whichever objects
+#: they are.
+_MARSHAL_VERSION = 0
 
 
 def fingerprint(kernel: Kernel) -> str:
-    """32 hexadecimal digits that two kernels share only if they are the same tree.
+    """32 hexadecimal digits that two kernels share only if they are the same tree, so that they
+    print the same. They are the same in every process of one version of Python.
 
-    Names count, so kernels with one fingerprint print the same. Whether two equal
-    sub-expressions are one object or two does not. Time is linear in the size of the kernel.
+    Names count, and so does whether two equal sub-expressions of a statement are one object, since
+    printers compute those once. Time is linear in the size of the kernel.
     """
-    return _Digest().kernel(kernel)
+    content: list[Any] = [LANGUAGE_VERSION, kernel.name, *kernel.workgroup]
+    content += [_plain(each) for each in (*kernel.buffers, *kernel.shared)]
+    waiting: list[Stmt | str] = list(kernel.body[::-1])
+    while waiting:
+        stmt = waiting.pop()
+        if isinstance(stmt, str):
+            content.append(stmt)
+            continue
+        way = walk(stmt)
+        content.append(_fields(stmt))
+        content += map(_fields, way.order)
+        content += way.parts
+        content.append(way.roots)
+        for block in blocks(stmt)[::-1]:
+            waiting += ["}", *block[::-1], "{"]
+    data = marshal.dumps(content, _MARSHAL_VERSION)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-class _Digest:
-    """Feeds a hash; an expression is fed once and is a number from then on."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
-        self._numbers: dict[str, int] = {}  # by content
-        self._known: dict[int, int] = {}  # by object, within one kernel, which keeps it alive
-
-    def kernel(self, kernel: Kernel) -> str:
-        self._feed(f"v{LANGUAGE_VERSION} {kernel.name!r} {kernel.workgroup}")
-        for parameter in (*kernel.buffers, *kernel.shared):
-            self._feed(_plain(parameter))
-        self._block(kernel.body)
-        return self._hash.hexdigest()
-
-    def _feed(self, text: str) -> None:
-        self._hash.update(text.encode())
-        self._hash.update(b"\n")
-
-    def _block(self, body: tuple[Stmt, ...]) -> None:
-        self._feed("{")
-        for stmt in body:
-            roots = operands(stmt)
-            for expr in postorder(roots):
-                self._number(expr)
-            numbers = [self._known[id(root)] for root in roots]
-            fields = _fields(stmt)
-            if isinstance(stmt, For):
-                fields.append(_plain(stmt.index))
-            self._feed(f"{type(stmt).__name__} {fields} {numbers}")
-            for block in blocks(stmt):
-                self._block(block)
-        self._feed("}")
-
-    def _number(self, expr: Expr) -> None:
-        if id(expr) in self._known:
-            return
-        parts = [self._known[id(part)] for part in children(expr)]
-        text = f"{type(expr).__name__} {_fields(expr)} {parts}"
-        found = self._numbers.get(text)
-        if found is None:
-            found = self._numbers[text] = len(self._numbers)
-            self._feed(text)
-        self._known[id(expr)] = found
+#: By class of node: what gives its own fields, everything but expressions and blocks. Those that
+#: kernels are full of are written out, which takes a quarter of the time.
+_getters: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    Name: lambda e: ("Name", e.type.text, e.ident, e.mutable),
+    Builtin: lambda e: ("Builtin", e.kind, e.axis),
+    Binary: lambda e: ("Binary", e.type.text, e.op),
+    Call: lambda e: ("Call", e.type.text, e.fn),
+    Vec: lambda e: ("Vec", e.type.text),
+    Splat: lambda e: ("Splat", e.type.text),
+    Lane: lambda e: ("Lane", e.type.text, e.index),
+    Select: lambda e: ("Select", e.type.text),
+    # 1, 1.0 and True are equal, so that it must be said which is meant.
+    Const: lambda e: (("Const", e.type.text, float(e.value) if e.type.is_float else int(e.value))),
+    Let: lambda s: ("Let", s.ident),
+    Assign: lambda s: ("Assign",),
+}
 
 
-def _fields(node: Any) -> list[str]:
-    """A node's own fields: everything but expressions and blocks."""
-    if isinstance(node, Const):
-        # Its bytes: 1, 1.0 and True differ by type only, and a NaN is not equal to itself.
-        return [str(node.type), node.type.scalar.numpy.type(node.value).tobytes().hex()]
-    values: list[Any] = [getattr(node, f.name) for f in attrs.fields(type(node))]
-    return [_plain(v) for v in values if not isinstance(v, (Expr, tuple))]
+def _getter(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """For all other classes: look at the class once."""
+    names = [
+        field.name
+        for field in attrs.fields(kind)
+        if str(field.type) not in _ELSEWHERE and (str(field.type) != "Name" or kind is For)
+    ]
+
+    def found(node: Any) -> tuple[Any, ...]:
+        return (kind.__name__, *[_plain(getattr(node, name)) for name in names])
+
+    _getters[kind] = found
+    return found
 
 
-def _plain(value: Any) -> str:
-    """A field's text, which holds no address and no set order."""
-    if isinstance(value, Type):
-        return str(value)
-    if isinstance(value, Buffer):
-        return f"{value.name!r} {value.scalar.value} {value.width} {value.access}"
-    if isinstance(value, Shared):
-        return f"{value.name!r} {value.type} {value.count}"
-    if isinstance(value, Name):
-        return f"{value.ident!r} {value.type} {value.mutable}"
+def _fields(node: Any) -> tuple[Any, ...]:
+    kind = type(node)
+    return (_getters.get(kind) or _getter(kind))(node)
+
+
+def _plain(value: Any) -> Any:
+    """A field as numbers and texts."""
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    if kind is Type:
+        return value.text
+    if kind is Buffer:
+        return value.name, value.scalar.value, value.width, value.access
+    if kind is Shared:
+        return value.name, value.type.text, value.count
+    if kind is Name:
+        return value.ident, value.type.text, value.mutable
     return repr(value)
+
+
+_AS_THEY_ARE = frozenset({str, int, float, bool})

@@ -52,7 +52,7 @@ from tflgpu.kernel.tree import (
     Var,
     Vec,
 )
-from tflgpu.kernel.walk import children, operands, postorder
+from tflgpu.kernel.walk import Walk, walk
 
 _BATCH = 1 << 14  # invocations run together: few enough that values stay in the cache
 
@@ -112,7 +112,7 @@ class _Interpreter:
         self.races = races
         self.shared: dict[str, SharedMemory] = {}
         self.batch_groups = 0
-        self._steps: dict[int, tuple[list[_Step], list[int]]] = {}
+        self._steps: dict[int, tuple[list[_Step], Sequence[int]]] = {}
         self._constants: dict[int, Array] = {}
         self._operations: dict[type[Expr], Callable[..., Array]] = {
             Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
@@ -284,23 +284,21 @@ class _Interpreter:
         """A statement's operands: [n], [n, lanes], or 1 for n where all have the same."""
         found = self._steps.get(id(stmt))
         if found is None:
-            found = self._steps[id(stmt)] = self._compile(operands(stmt))
+            found = self._steps[id(stmt)] = self._compile(walk(stmt))
         steps, roots = found
         values: list[Array] = []
         for operation, expr, args in steps:
             values.append(operation(frame, expr, *[values[i] for i in args]))
         return [values[i] for i in roots]
 
-    def _compile(self, roots: Sequence[Expr]) -> tuple[list[_Step], list[int]]:
-        slots: dict[int, int] = {}
+    def _compile(self, way: Walk) -> tuple[list[_Step], Sequence[int]]:
         steps: list[_Step] = []
-        for slot, expr in enumerate(postorder(roots)):
+        for expr, parts in zip(way.order, way.parts, strict=True):
             operation = self._operations.get(type(expr))
             if operation is None:
                 raise KernelError(f"unknown expression {type(expr).__name__}")
-            steps.append((operation, expr, tuple(slots[id(c)] for c in children(expr))))
-            slots[id(expr)] = slot
-        return steps, [slots[id(root)] for root in roots]
+            steps.append((operation, expr, parts))
+        return steps, way.roots
 
     def _const(self, frame: Frame, expr: Const) -> Array:
         found = self._constants.get(id(expr))

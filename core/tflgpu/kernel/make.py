@@ -34,6 +34,12 @@ from tflgpu.kernel.tree import (
 )
 from tflgpu.kernel.types import BOOL, Scalar, Type
 
+_RANGES = {
+    scalar.value: (int(np.iinfo(scalar.numpy).min), int(np.iinfo(scalar.numpy).max))
+    for scalar in Scalar
+    if scalar.numpy.kind in "iu"
+}
+
 
 def wrap(value: Operand, like: Type) -> Expr:
     """An expression for ``value``; a Python number becomes a constant of ``like``'s lanes.
@@ -54,8 +60,8 @@ def wrap(value: Operand, like: Type) -> Expr:
         if isinstance(value, float) or not hasattr(value, "__index__"):
             raise KernelError(f"{value!r} is not a whole number")
         number = int(value)
-        info = np.iinfo(like.scalar.numpy)
-        if not info.min <= number <= info.max:
+        least, most = _RANGES[like.scalar.value]
+        if not least <= number <= most:
             raise KernelError(f"{number} does not fit {like.scalar.value}")
     return Const(like.with_width(1), number)
 

@@ -49,7 +49,7 @@ from tflgpu.kernel.tree import (
     Vec,
 )
 from tflgpu.kernel.types import Scalar, Type
-from tflgpu.kernel.walk import children, operands, postorder, statements
+from tflgpu.kernel.walk import statements, walk
 
 # Binding strength of an expression's outermost operator, as in C.
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY = 15, 14, 13, 12, 11, 10, 9
@@ -335,7 +335,7 @@ class Printer:
         self._depth -= 1
 
     def _statement(self, stmt: Stmt) -> None:
-        codes = self._prepare(operands(stmt))
+        codes = self._prepare(stmt)
         if isinstance(stmt, (Let, Var)):
             ident, mutable = self.names[stmt.ident], isinstance(stmt, Var)
             self._line(self.declare(ident, stmt.value.type, codes[0].text, mutable))
@@ -372,33 +372,36 @@ class Printer:
         else:
             raise self.fail(f"unknown statement {type(stmt).__name__}")
 
-    def _prepare(self, roots: Sequence[Expr]) -> list[Code]:
+    def _prepare(self, stmt: Stmt) -> list[Code]:
         """Print a statement's expressions. What several operators share, and what is nested too
         deep to read, gets a temporary before the statement: nothing in the language is
         evaluated lazily, so that is where it would be computed anyway."""
-        order = postorder(roots)
-        uses: dict[int, int] = {}
-        for expr in [*roots, *(child for parent in order for child in children(parent))]:
-            uses[id(expr)] = uses.get(id(expr), 0) + 1
-        at_root = {id(root) for root in roots}
-        depth: dict[int, int] = {}
+        order, parts_of, roots = walk(stmt)
+        uses = [0] * len(order)
+        for places in (roots, *parts_of):
+            for place in places:
+                uses[place] += 1
+        depth: list[int] = []
+        codes: list[Code] = []
         self._codes, self._temporaries = {}, set()
-        for expr in order:
-            handler = self._handlers.get(type(expr))
+        handlers = self._handlers
+        for place, expr in enumerate(order):
+            handler = handlers.get(type(expr))
             if handler is None:
                 raise self.fail(f"unknown expression {type(expr).__name__}")
-            parts = children(expr)
-            code = handler(expr, *(self._codes[id(part)] for part in parts))
-            depth[id(expr)] = 1 + max((depth[id(part)] for part in parts), default=0)
-            shared = uses[id(expr)] > 1 and not _is_trivial(expr)
-            deep = depth[id(expr)] >= _MAX_DEPTH and id(expr) not in at_root
+            parts = parts_of[place]
+            code = handler(expr, *[codes[part] for part in parts])
+            depth.append(1 + max([depth[part] for part in parts], default=0))
+            shared = uses[place] > 1 and not _is_trivial(expr)
+            deep = depth[place] >= _MAX_DEPTH and place not in roots
             if shared or deep:
                 ident = self.names.fresh("e")
                 self._line(self.declare(ident, expr.type, code.text, False))
-                code, depth[id(expr)] = Code(ident), 0
+                code, depth[place] = Code(ident), 0
                 self._temporaries.add(id(expr))
+            codes.append(code)
             self._codes[id(expr)] = code
-        return [self._codes[id(root)] for root in roots]
+        return [codes[root] for root in roots]
 
 
 def _is_trivial(expr: Expr) -> bool:

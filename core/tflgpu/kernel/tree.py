@@ -14,7 +14,7 @@ NaN and infinities are values like any others; `tflgpu.kernel.evaluate` says wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Union
+from typing import Any, Union
 
 import attrs
 
@@ -325,6 +325,10 @@ class SharedLoad(Expr):
 
 class Stmt:
     """Base of all statements."""
+
+    #: Where `tflgpu.kernel.walk` keeps the way through its expressions.
+    __slots__ = ("walked",)
+    walked: Any
 
 
 @attrs.frozen(eq=False)

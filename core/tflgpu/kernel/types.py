@@ -21,37 +21,27 @@ class Scalar(enum.Enum):
     U8 = "u8"
     I16 = "i16"
 
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of a lane."""
-        return _NUMPY[self]
+    # Plain attributes, not properties: making a kernel asks for them a hundred thousand times.
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes a lane takes in a buffer."""
-        return _NUMPY[self].itemsize
-
-    @property
-    def is_float(self) -> bool:
-        """f16 or f32."""
-        return self in (Scalar.F16, Scalar.F32)
-
-    @property
-    def is_storage_only(self) -> bool:
-        """Whether it is only a buffer's element, never a value's type."""
-        return self in (Scalar.I8, Scalar.U8, Scalar.I16)
+    #: The NumPy dtype of a lane.
+    numpy: np.dtype[Any]
+    #: Bytes a lane takes in a buffer.
+    itemsize: int
+    #: f16 or f32.
+    is_float: bool
+    #: Whether it is only a buffer's element, never a value's type.
+    is_storage_only: bool
 
 
-_NUMPY: dict[Scalar, np.dtype[Any]] = {
-    Scalar.F16: np.dtype(np.float16),
-    Scalar.F32: np.dtype(np.float32),
-    Scalar.I32: np.dtype(np.int32),
-    Scalar.U32: np.dtype(np.uint32),
-    Scalar.BOOL: np.dtype(np.bool_),
-    Scalar.I8: np.dtype(np.int8),
-    Scalar.U8: np.dtype(np.uint8),
-    Scalar.I16: np.dtype(np.int16),
-}
+for _scalar, _dtype in (
+    (Scalar.F16, np.float16), (Scalar.F32, np.float32), (Scalar.I32, np.int32),
+    (Scalar.U32, np.uint32), (Scalar.BOOL, np.bool_), (Scalar.I8, np.int8),
+    (Scalar.U8, np.uint8), (Scalar.I16, np.int16),
+):  # fmt: skip
+    _scalar.numpy = np.dtype(_dtype)
+    _scalar.itemsize = _scalar.numpy.itemsize
+    _scalar.is_float = _scalar.numpy.kind == "f"
+    _scalar.is_storage_only = _scalar in (Scalar.I8, Scalar.U8, Scalar.I16)
 
 
 @attrs.frozen
@@ -60,22 +50,38 @@ class Type:
 
     scalar: Scalar
     width: int = 1
+    #: Whether its lanes are f16 or f32.
+    is_float: bool = attrs.field(init=False, eq=False, repr=False)
+    #: Its name, as messages and fingerprints have it.
+    text: str = attrs.field(init=False, eq=False, repr=False)
+
+    @is_float.default
+    def _is_float(self) -> bool:
+        return self.scalar.is_float
+
+    @text.default
+    def _text(self) -> str:
+        lane = str(self.scalar.value)
+        return f"{lane}x{self.width}" if self.width > 1 else lane
 
     def __str__(self) -> str:
-        return self.scalar.value + (f"x{self.width}" if self.width > 1 else "")
+        return self.text
 
     def with_width(self, width: int) -> Type:
         """The same lanes, another number of them."""
-        return Type(self.scalar, width)
+        return self if width == self.width else _type(self.scalar, width)
 
     def with_scalar(self, scalar: Scalar) -> Type:
         """The same number of lanes, of another type."""
-        return Type(scalar, self.width)
+        return self if scalar is self.scalar else _type(scalar, self.width)
 
-    @property
-    def is_float(self) -> bool:
-        """Whether its lanes are f16 or f32."""
-        return self.scalar.is_float
+
+_types: dict[tuple[str, int], Type] = {}
+
+
+def _type(scalar: Scalar, width: int) -> Type:
+    key = (scalar._value_, width)
+    return _types.get(key) or _types.setdefault(key, Type(scalar, width))
 
 
 F16 = Type(Scalar.F16)

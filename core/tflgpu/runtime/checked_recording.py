@@ -68,9 +68,11 @@ class CheckedRecording:
             self._given[side] = party.call(side, getattr, inner, side)
             self._seen[side] = self._checked(side, self._given[side])
         self._check_apart()
-        count = party.call("dispatches", getattr, inner, "dispatches", 0)
+        count = party.call("dispatches", getattr, inner, "dispatches", dispatches or 0)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise party.broke(f"dispatches is {shown(count)}, not how many there are")
+        if dispatches is not None and count != dispatches:
+            raise party.broke(f"dispatches is {count}, and the plan has {dispatches}")
         #: Kernels that it launches in a run, for reports.
         self.dispatches = count
         self._prepare()

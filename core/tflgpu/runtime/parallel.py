@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 _MAX_THREADS = 16
 
@@ -39,6 +40,33 @@ def in_parallel(name: str, function: Callable[..., T], *arguments: Sequence[Any]
 
     # Signals are handled in the main thread. So that none comes between starting a thread and
     # knowing of it, the pool is a matter of a thread of its own.
+    return aside(name, work, stopped.set)
+
+
+def as_they_come(name: str, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    """``function`` of each item, in order, on threads that get ``name``. A thread begins as soon as
+    there is an item, while the next is still being made: programs are printed while a driver
+    compiles those before them.
+
+    Raises:
+        Whatever making an item or a call raises, the first in order; all calls have ended then.
+    """
+    stopped = threading.Event()
+
+    def until_stopped() -> Iterator[S]:
+        for item in items:
+            if stopped.is_set():
+                raise InterruptedError("the call was interrupted")
+            yield item
+
+    def work() -> list[T]:
+        pool = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), name)
+        try:
+            begun = [pool.submit(function, item) for item in until_stopped()]
+            return [each.result() for each in begun]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
     return aside(name, work, stopped.set)
 
 

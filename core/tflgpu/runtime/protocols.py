@@ -291,6 +291,8 @@ class Device(Protocol):
         buffer and the place. What is read, by a kernel or from an output, and was not written in
         this run has all bits set: NaN as a float, -1 as an integer.
 
+        A recording may say in ``dispatches`` how many kernels a run launches: as many as the plan.
+
         A plan that was refused leaves the device as it was.
 
         Raises:

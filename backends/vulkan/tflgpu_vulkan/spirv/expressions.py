@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tflgpu.kernel.numbers import foregone, never_nan
 from tflgpu.kernel.tree import (
@@ -23,7 +23,7 @@ from tflgpu.kernel.tree import (
     Vec,
 )
 from tflgpu.kernel.types import BOOL, Scalar
-from tflgpu.kernel.walk import children, postorder
+from tflgpu.kernel.walk import Walk
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
@@ -71,7 +71,6 @@ class Expressions:
         self._memory = memory
         #: What a name stands for: a value, or the variable that has it.
         self.names: dict[str, Id] = {}
-        self._values: dict[int, Id] = {}  # of the expressions being evaluated
         self._handlers: dict[type[Expr], Callable[..., Id]] = {
             Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
             Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
@@ -80,16 +79,15 @@ class Expressions:
             SharedLoad: memory.load_shared,
         }  # fmt: skip
 
-    def evaluate(self, roots: Sequence[Expr]) -> list[Id]:
-        """The values of expressions; what they share is computed once."""
-        values: dict[int, Id] = {}
-        self._values = values
-        for expr in postorder(roots):
+    def evaluate(self, way: Walk) -> list[Id]:
+        """The values of a statement's expressions; what they share is computed once."""
+        values: list[Id] = []
+        for expr, parts in zip(way.order, way.parts, strict=True):
             handler = self._handlers.get(type(expr))
             if handler is None:
                 raise self._body.declarations.fail(f"unknown expression {type(expr).__name__}")
-            values[id(expr)] = handler(expr, *(values[id(part)] for part in children(expr)))
-        return [values[id(root)] for root in roots]
+            values.append(handler(expr, *[values[part] for part in parts]))
+        return [values[root] for root in way.roots]
 
     def _const(self, expr: Const) -> Id:
         return self._body.const(expr.type, expr.value)

@@ -20,7 +20,7 @@ from tflgpu.kernel.tree import (
     Var,
 )
 from tflgpu.kernel.types import BOOL, I32
-from tflgpu.kernel.walk import operands
+from tflgpu.kernel.walk import walk
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
@@ -58,7 +58,7 @@ class Statements:
 
     def _statement(self, stmt: Stmt) -> None:
         body, names = self._body, self._expressions.names
-        values = self._expressions.evaluate(operands(stmt))
+        values = self._expressions.evaluate(walk(stmt))
         if isinstance(stmt, Let):
             names[stmt.ident] = values[0]
         elif isinstance(stmt, Var):

@@ -51,6 +51,7 @@ def run_checks() -> list[Check]:
         shared("arrays_stay", _arrays_stay),
         shared("recordings_apart", _recordings_apart),
         shared("profile", _profile),
+        shared("dispatch_count", _dispatch_count),
         shared("source", _source),
     ]
 
@@ -302,6 +303,17 @@ def _profile(device: Device) -> Outcome:
         recording.run()
         same(np.array(recording.outputs[0]), chain_expected(x + 1, 4), "a run after a profile")
     return None if times else NotApplicable("the device has no timers")
+
+
+def _dispatch_count(device: Device) -> Outcome:
+    """A kernel that is launched twice counts twice, though it is compiled once."""
+    for steps in (1, 4):
+        with loaded(device, chain(257, device.alignment, steps=steps)) as recording:
+            count = getattr(recording, "dispatches", None)
+            if count is None:
+                return NotApplicable("the recording does not say how many dispatches it has")
+            assert count == steps, f"a recording of {steps} dispatches says that it has {count}"
+    return None
 
 
 def _source(device: Device) -> Outcome:
