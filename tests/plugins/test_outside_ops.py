@@ -83,11 +83,14 @@ MIXED = step("ToyMix", BIAS, WEIGHTS)
 def compiled(content: bytes, site: Site | None = None, *ops: OpDef) -> Compiled:
     found = registry_of(outside(*ops))
     graph = build_graph(read_model(content), 0, found.ops())
-    site = site or Site(DeviceCaps(), Precision.F32)
-    passes = tuple(default_passes(found.passes()))
-    return compile_graph(
-        graph, Target(found.ops(), passes, site, 64, tuple(found.rules("cpu_ref")))
+    target = Target.plain(
+        site.caps if site else DeviceCaps(),
+        site.precision if site else Precision.F32,
+        ops=found.ops(),
+        rules=tuple(found.rules("cpu_ref")),
     )
+    passes = tuple(default_passes(found.passes()))
+    return compile_graph(graph, attrs.evolve(target, passes=passes))
 
 
 def names(graph: Graph) -> list[str]:
@@ -162,7 +165,7 @@ def test_its_products_are_counted() -> None:
 def test_its_weights_are_halved(op: str) -> None:
     weights = RNG.uniform(-1, 1, (96, 128)).astype(np.float32)
     layer = step("ToyMix", None, weights) if op == "ToyMix" else step(op, weights.T.copy(), None)
-    site = Site(DeviceCaps(f16_storage=True, is_gpu=True), Precision.F32_F16)
+    site = Target.plain(DeviceCaps(f16_storage=True, is_gpu=True), Precision.F32_F16).site
     (plan,) = compiled(model((40, 96), [layer]), site).plans
     stored = [b.scalar for d in plan.dispatches for b in d.kernel.buffers if b.name == "weights"]
     assert stored == [Scalar.F16]
@@ -200,7 +203,7 @@ def test_its_quantized_form_is_seen_in_floats(monkeypatch: pytest.MonkeyPatch) -
     assert given.const(1).dtype == np.int32
     view = float_view(build_graph(read_model(content), 0, found.ops()), found.ops()).graph
     np.testing.assert_allclose(view.nodes[1].const(1), given.const(1) * scales, rtol=1e-5)
-    site = Site(DeviceCaps(int8_storage=True), Precision.F32)
+    site = Target.plain(DeviceCaps(int8_storage=True), Precision.F32).site
     layer = compiled(quantized("FULLY_CONNECTED"), site)
     check(content, monkeypatch, dispatches=sum(part.dispatches for part in layer.parts))
 
@@ -291,7 +294,7 @@ def test_a_pass_sees_all_ops_and_the_target() -> None:
         seen.append(context)
         return 0
 
-    site = Site(DeviceCaps(f16_storage=True), Precision.F32_F16)
+    site = Target.plain(DeviceCaps(f16_storage=True), Precision.F32_F16).site
     found = registry_of(outside(register_passes=lambda: [Pass("look", look)]))
     graph = build_graph(read_model(model((2, 3, 6), [MIXED])), 0, found.ops())
     passes = tuple(default_passes(found.passes()))

@@ -7,16 +7,10 @@ from collections.abc import Mapping
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import Site
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter
-
-
-def _anywhere() -> Site:
-    return Site(DeviceCaps(), Precision.F32)
 
 
 @attrs.frozen(eq=False)
@@ -28,11 +22,12 @@ class PassContext:
 
     Attributes:
         ops: Op definitions by name, those of plugins among them.
-        site: The device's capabilities and the precision.
+        site: The device's capabilities and the precision; None where the graph is prepared for no
+            device in particular.
     """
 
     ops: Mapping[str, OpDef]
-    site: Site = attrs.field(factory=_anywhere)
+    site: Site | None = None
 
     def op(self, node: Node) -> OpDef | None:
         """The definition of a node's op; None where there is none."""
