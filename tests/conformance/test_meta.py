@@ -18,6 +18,7 @@ from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernel.types import F32x4
 from tflgpu.kernels import conv, pool
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.plugins import Registry
 
 
@@ -31,7 +32,7 @@ def wrong_conv(low: Lowering) -> None:
     problem = conv.conv_problem(low)
     window = shifted(conv.conv_window(low.node))
     gather = conv.gather_window(low.node.input(0).shape, window)
-    conv.build_product(low, attrs.evolve(problem, gather=gather), "wrong")
+    build_direct(low, attrs.evolve(problem, gather=gather), "wrong", Block())
 
 
 def wrong_pool(low: Lowering) -> None:

@@ -20,8 +20,7 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Lowering, Precision
 from tflgpu.kernel.matrix import has_matrices
 from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernels.conv import build_conv, conv_problem
-from tflgpu.kernels.fully_connected import build_fully_connected
+from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
 from tflgpu.ops.base import Activation
@@ -104,14 +103,15 @@ def case(shape: Shape, *, half: bool, scale: float = 1.0, weight_scale: float = 
 
 
 def plan_of(
-    case: Case, build: Build, precision: Precision, caps: DeviceCaps, alignment: int
+    case: Case, build: Build | None, precision: Precision, caps: DeviceCaps, alignment: int
 ) -> Plan:
+    """By a generator, or by the rule that is chosen."""
     graph = case.graph
     target = Target.plain(
         # Where everything stays in the cache, F32_F16 stores f32.
         attrs.evolve(caps, is_gpu=True, cache_bytes=1 << 30),
         precision,
-        rules=[KernelRule("CONV_2D", "test", build, rank=1000)],
+        rules=[KernelRule("CONV_2D", "test", build, rank=1000)] if build else [],
         alignment=alignment,
     )
     return plan_of_nodes(graph.nodes, graph.inputs, graph.outputs, target)
@@ -224,7 +224,7 @@ def test_matrices_are_used_where_they_are_fast(
     made = case(SHAPES[0], half=False)
     tiles, splits = features
     caps = attrs.evolve(interpreter.caps, matrix_tiles=tiles, matrix_splits=splits)
-    (dispatch,) = plan_of(made, build_conv, precision, caps, 64).dispatches
+    (dispatch,) = plan_of(made, None, precision, caps, 64).dispatches
     assert has_matrices(dispatch.kernel) == (precision in used)
 
 
@@ -240,7 +240,7 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
     )
     made = Case(node, graph, x, x.astype(np.float64) @ matrix.T.astype(np.float64))
     tiled = attrs.evolve(interpreter.caps, matrix_tiles=True, matrix_splits=True)
-    plan = plan_of(made, build_fully_connected, Precision.F32_F16, tiled, interpreter.alignment)
+    plan = plan_of(made, None, Precision.F32_F16, tiled, interpreter.alignment)
     assert has_matrices(plan.dispatches[0].kernel)
     recording = interpreter.load(plan, guard_bands=True)
     recording.inputs[0][...] = x
@@ -254,7 +254,7 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
 def test_short_sums_do_without(interpreter: Device) -> None:
     made = case(SHAPES[3], half=True)
     caps = attrs.evolve(interpreter.caps, matrix_tiles=True)
-    (dispatch,) = plan_of(made, build_conv, Precision.F16, caps, 64).dispatches
+    (dispatch,) = plan_of(made, None, Precision.F16, caps, 64).dispatches
     assert not has_matrices(dispatch.kernel)
 
 

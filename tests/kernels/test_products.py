@@ -22,8 +22,9 @@ from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import build_gemm
-from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
+from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.tiles import TILES, Tile, choose_tile
+from tflgpu.kernels.tuning import H200
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
@@ -138,7 +139,7 @@ def test_direct(device: Device, shape: Shape, block: Block) -> None:
 
 def test_few_rows(device: Device) -> None:
     few = Shape(2, 2, 40, 33, 1)
-    assert 2 * few.height * few.width <= MAX_ROWS
+    assert 2 * few.height * few.width <= H200.few_rows
     _check(device, few, lambda low: build_gemv(low, conv_problem(low), "conv"), Precision.F32)
 
 

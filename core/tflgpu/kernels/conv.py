@@ -1,44 +1,28 @@
-"""CONV_2D: which kernel, and how input pixels are found.
+"""CONV_2D: how input pixels are found, and which kernels there are.
 
-many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
-many rows, other GPUs      blocked product through shared memory        gemm.py
-few rows, GPU              a workgroup per few output slices            gemv.py
-CPU                        one invocation per few pixels and a slice    direct.py
-few wide groups, GPU       each group as a product of its own
+one product, or several    the rules of `products.py`
 other groups               one invocation per few pixels and a slice    grouped.py
 filter known only at run   one invocation per pixel and slice           here
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import attrs
-import numpy as np
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, Precision, guard
+from tflgpu.kernel.lowering import Lowering, guard
 from tflgpu.kernel.rule import KernelRule, Site
 from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.direct import Block, build_direct
-from tflgpu.kernels.gemm import (
-    F16_MAX,
-    Finish,
-    Gather,
-    Problem,
-    build_gemm,
-    pack_bias,
-    pack_weights,
-)
-from tflgpu.kernels.gemv import MAX_ROWS, build_gemv
+from tflgpu.kernels.gemm import Finish, Gather, Problem, pack_bias, pack_weights
 from tflgpu.kernels.grouped import build_grouped
-from tflgpu.kernels.matrix_gemm import Operands, build_matrix_gemm, split_operands
-from tflgpu.kernels.matrix_tiles import LEAST_DEPTH, choose_matrix_tile
-from tflgpu.kernels.tiles import choose_tile
+from tflgpu.kernels.products import Family, Size
+from tflgpu.kernels.tuning import tuning_of
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
 
@@ -50,11 +34,6 @@ def finish_with(activation: Activation) -> Finish:
         return activate(k, activation, value)
 
     return finish
-
-
-# Groups are products of their own where there are at most so many, with at least so many channels:
-# each takes a dispatch, and a tile of a product is at least so wide.
-_MOST_GROUPS, _WIDE = 8, 32
 
 
 def gather_window(shape: tuple[int, ...], window: Window, first: int = 0) -> Gather:
@@ -130,56 +109,22 @@ def conv_problem(low: Lowering, group: int = 0) -> Problem:
     )
 
 
-def _separable(low: Lowering) -> bool:
-    """Whether each group is worth a product of its own."""
-    groups, (outs, _, _, inner) = _groups(low.node), low.node.input(1).shape
-    per_group = outs // groups
-    return (
-        low.caps.is_gpu
-        and groups <= _MOST_GROUPS
-        and min(inner, per_group) >= _WIDE
+def _size(node: Node, site: Site) -> Size:
+    groups, (outs, height, width, inner) = _groups(node), node.input(1).shape
+    per_group, tuning = outs // groups, tuning_of(site.caps)
+    separable = (
+        groups <= tuning.most_groups
+        and min(inner, per_group) >= tuning.wide
         and inner % 4 == per_group % 4 == 0
     )
+    window = conv_window(node)
+    rows = node.input(0).shape[0] * window.out_h * window.out_w
+    return Size(rows, height * width * -(-inner // 4), groups, separable)
 
 
-def build_conv(low: Lowering) -> None:
-    """The kernel of a convolution with a constant filter."""
-    groups = _groups(low.node)
-    if groups == 1 or _separable(low):
-        for group in range(groups):
-            build_product(low, conv_problem(low, group), low.node.op.lower())
-    else:
-        build_grouped(low, f"{low.node.op.lower()}_grouped")
-
-
-def build_product(low: Lowering, problem: Problem, name: str) -> None:
-    """Pick the kernel of a product by its shape and the device."""
-    if not low.caps.is_gpu:
-        columns = 2 if problem.slices % 2 == 0 else 1
-        build_direct(low, problem, f"{name}_direct", Block(4, columns))
-    elif problem.pixels <= MAX_ROWS:
-        build_gemv(low, problem, f"{name}_gemv")
-    elif (operands := _matrix_operands(low, problem)) is not None:
-        parts = (operands.inputs, len(operands.weights))
-        sizes = (problem.pixels, problem.slices, problem.depth)
-        matrix_tile = choose_matrix_tile(*sizes, *parts, low.caps)
-        build_matrix_gemm(low, problem, operands, matrix_tile, f"{name}_matrix")
-    else:
-        tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps)
-        build_gemm(low, problem, tile, f"{name}_gemm")
-
-
-def _matrix_operands(low: Lowering, problem: Problem) -> Operands | None:
-    """The operands for matrix tiles, None where those are not there or would be no faster."""
-    # F32 promises f32 products.
-    if not low.caps.matrix_tiles or low.precision is Precision.F32 or problem.depth < LEAST_DEPTH:
-        return None
-    if low.precision is Precision.F32_F16:
-        largest = np.abs(problem.weights).max()  # NaN if there is one
-        if not largest <= F16_MAX:
-            return None
-    operands = split_operands(low, problem)
-    return operands if operands.products == 1 or low.caps.matrix_splits else None
+def _problems(low: Lowering) -> Iterator[Problem]:
+    for group in range(_groups(low.node)):
+        yield conv_problem(low, group)
 
 
 def constant_weights(node: Node, site: Site) -> str | None:
@@ -234,7 +179,12 @@ def _accepts_runtime(node: Node, site: Site) -> str | None:
     return floats_only(node)
 
 
+def _build_grouped(low: Lowering) -> None:
+    build_grouped(low, f"{low.node.op.lower()}_grouped")
+
+
 RULES = (
-    KernelRule("CONV_2D", "product", build_conv, constant_weights, rank=0),
+    *Family("CONV_2D", constant_weights, _size, _problems).rules(),
+    KernelRule("CONV_2D", "grouped", _build_grouped, constant_weights, rank=-4),
     KernelRule("CONV_2D", "runtime_filter", build_runtime_filter, _accepts_runtime, rank=-10),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.builder import Builder
@@ -12,8 +12,9 @@ from tflgpu.kernel.tree import Expr
 from tflgpu.kernel.types import Scalar
 from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.conv import build_product, constant_weights, finish_with, floats_only
+from tflgpu.kernels.conv import constant_weights, finish_with, floats_only
 from tflgpu.kernels.gemm import Gather, Problem, pack_bias, pack_weights
+from tflgpu.kernels.products import Family, Size
 
 
 def gather_rows(units: int) -> Gather:
@@ -52,22 +53,25 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return node.input(0).elements // units, units, outs
 
 
-def build_fully_connected(low: Lowering) -> None:
-    """The kernel with a constant matrix."""
+def _size(node: Node, site: Site) -> Size:
+    rows, units, _ = _sizes(node)
+    return Size(rows, -(-units // 4))
+
+
+def _problems(low: Lowering) -> Iterator[Problem]:
+    """The product with a constant matrix."""
     node = low.node
     rows, units, outs = _sizes(node)
     bias = node.optional_input(2)
-    matrix = node.const(1)
-    problem = Problem(
+    yield Problem(
         rows,
         outs,
         -(-units // 4),
-        pack_weights(matrix.reshape(outs, 1, 1, units)),
+        pack_weights(node.const(1).reshape(outs, 1, 1, units)),
         pack_bias(None if bias is None else bias.data, outs),
         gather_rows(units),
         finish_with(low.attrs.activation),
     )
-    build_product(low, problem, "fully_connected")
 
 
 def build_runtime_matrix(low: Lowering) -> None:
@@ -100,7 +104,7 @@ def _accepts_runtime(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    KernelRule("FULLY_CONNECTED", "product", build_fully_connected, constant_weights),
+    *Family("FULLY_CONNECTED", constant_weights, _size, _problems).rules(),
     KernelRule(
         "FULLY_CONNECTED", "runtime_matrix", build_runtime_matrix, _accepts_runtime, rank=-10
     ),

@@ -15,12 +15,10 @@ from tflgpu.kernels.team import Teams
 #: Output slices of a workgroup, and shares of the sum.
 _COLUMNS = 4
 _MAX_SHARES = 64
-#: More rows than this are better served by the blocked product.
-MAX_ROWS = 8
 
 
 def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
-    """Write the kernel of a product with at most `MAX_ROWS` rows and dispatch it."""
+    """Write the kernel of a product with few rows and dispatch it."""
     rows = problem.pixels
     shares = 1
     limit = min(_MAX_SHARES, low.caps.max_workgroup // _COLUMNS)

@@ -25,6 +25,7 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.builder import Builder
+from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Lowering, Precision
 from tflgpu.kernel.matrix import TILE, Matrix, MatrixRole
 from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
@@ -101,12 +102,21 @@ def split_operands(low: Lowering, problem: Problem) -> Operands:
     """How the operands of a product become f16 (see the module's text)."""
     is_half = low.layout(low.node.input(0)).storage is Scalar.F16
     inputs = 1 if is_half or low.precision is Precision.F16 else 2
+    return Operands(inputs, _split_weights(problem.weights, low.precision, low.caps))
+
+
+def parts_of_weights(weights: Array, precision: Precision, caps: DeviceCaps) -> int:
+    """How many f16 values each of the weights becomes, 1 or 2."""
+    return len(_split_weights(weights, precision, caps))
+
+
+def _split_weights(weights: Array, precision: Precision, caps: DeviceCaps) -> tuple[Array, ...]:
     with np.errstate(over="ignore"):
-        high = problem.weights.astype(np.float16)
-    if low.precision.weight_storage(problem.weights, low.caps) is Scalar.F16:
-        return Operands(inputs, (high,))
-    rest = ((problem.weights - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
-    return Operands(inputs, (high, rest) if rest.any() else (high,))
+        high = weights.astype(np.float16)
+    if precision.weight_storage(weights, caps) is Scalar.F16:
+        return (high,)
+    rest = ((weights - high.astype(np.float32)) * _LOW_SCALE).astype(np.float16)
+    return (high, rest) if rest.any() else (high,)
 
 
 class _Lane:

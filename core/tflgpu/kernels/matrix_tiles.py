@@ -1,9 +1,5 @@
-"""How a product on matrix tiles is cut: the tiles to choose from, and a model that chooses.
-
-The model's constants were fitted to 229 kernel times of convolutions of nine vision models on an
-NVIDIA H200 (OpenCL in F16 and F32_F16, Vulkan in F16), so that its choices are fast rather than
-its times right: on average the choice is 4 % slower than the best of all tiles, at most 34 %.
-"""
+"""How a product on matrix tiles is cut: the tiles to choose from, and a model that chooses
+(its constants: `tflgpu.kernels.tuning`)."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import attrs
 
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.matrix import SUBGROUP, TILE
+from tflgpu.kernels.tuning import MatrixModel, tuning_of
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
 #: column are in different banks.
@@ -106,19 +103,6 @@ TILES = (
     MatrixTile(1, 1, 8, 1, 1, 4),
 )
 
-#: Shorter sums are bound by their stores, which the blocked product without matrices does as fast.
-LEAST_DEPTH = 5
-
-_A_CLOCKS = 0.55  # of moving an input's f16 vector to shared memory
-_B_CLOCKS = 0.18  # of moving a weights' one
-_MULTIPLY_CLOCKS = 0.32
-_STAGE_LATENCY = 133.0
-_FETCH_LATENCY = 51.5
-_MULTIPLY_LATENCY = 44.8
-_RESULT_CLOCKS = 0.32
-_RESIDENT_BYTES = 51000
-_WAVE_CLOCKS = 304.0
-
 
 def choose_matrix_tile(
     pixels: int, slices: int, depth: int, inputs: int, weights: int, caps: DeviceCaps
@@ -138,27 +122,37 @@ def choose_matrix_tile(
         if t.shared_bytes(inputs, weights) <= caps.shared_bytes
         and t.threads <= min(caps.max_workgroup, caps.max_workgroup_size[0])
     ]  # fmt: skip
-    units = caps.compute_units
-    return min(fitting, key=lambda t: _clocks(t, pixels, slices, depth, inputs, weights, units))
+    model, units = tuning_of(caps).matrix, caps.compute_units
+    sizes = (pixels, slices, depth, inputs, weights)
+    return min(fitting, key=lambda t: _clocks(model, t, *sizes, units))
 
 
 def _clocks(
-    tile: MatrixTile, pixels: int, slices: int, depth: int, inputs: int, weights: int, units: int
+    model: MatrixModel,
+    tile: MatrixTile,
+    pixels: int,
+    slices: int,
+    depth: int,
+    inputs: int,
+    weights: int,
+    units: int,
 ) -> float:
     """Clocks of the whole product, in a unit of its own: waves of workgroups, each some stages
     long. A stage costs what its fetches and multiplications cost, or, where that is less, the
     latency that nothing hides."""
     workgroups = -(-pixels // tile.pixels) * -(-slices // tile.slices)
     per_unit = -(-workgroups // units)
-    resident = max(1, min(per_unit, _RESIDENT_BYTES // tile.shared_bytes(inputs, weights)))
+    resident = max(1, min(per_unit, model.resident_bytes // tile.shared_bytes(inputs, weights)))
     stages = -(-depth // (tile.depth * tile.split))
     multiplied = tile.block_rows * tile.block_cols * (tile.depth // 4) * (inputs + weights - 1)
-    fetch = tile.pixels * inputs * _A_CLOCKS + tile.slices * 4 * weights * _B_CLOCKS
+    fetch = tile.pixels * inputs * model.a_clocks + tile.slices * 4 * weights * model.b_clocks
     work = fetch * tile.depth * tile.split
-    work += multiplied * tile.rows * tile.cols * tile.split * _MULTIPLY_CLOCKS
+    work += multiplied * tile.rows * tile.cols * tile.split * model.multiply_clocks
     # Both parts of a weight are fetched, but one fetch of an input gives both of its parts.
     fetched = (tile.pixels + tile.slices * 4 * weights) * tile.depth / tile.team_threads
-    latency = _STAGE_LATENCY + _FETCH_LATENCY * fetched + _MULTIPLY_LATENCY * multiplied
-    result = tile.pixels * tile.slices * tile.split * _RESULT_CLOCKS
+    latency = (
+        model.stage_latency + model.fetch_latency * fetched + model.multiply_latency * multiplied
+    )
+    result = tile.pixels * tile.slices * tile.split * model.result_clocks
     stage = max(work * resident, latency)
-    return -(-per_unit // resident) * (stages * stage + result * resident + _WAVE_CLOCKS)
+    return -(-per_unit // resident) * (stages * stage + result * resident + model.wave_clocks)

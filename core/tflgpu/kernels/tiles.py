@@ -1,9 +1,5 @@
-"""How a blocked product is cut: the tiles to choose from, and a machine model that chooses.
-
-The model's constants were fitted to kernel times of 86 convolution shapes of nine vision models
-on an NVIDIA H200 through OpenCL in f32; there its choice is on average 5 % slower than the best
-of all tiles, and at most 29 %.
-"""
+"""How a blocked product is cut: the tiles to choose from, and a machine model that chooses
+(its constants: `tflgpu.kernels.tuning`)."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import math
 import attrs
 
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernels.tuning import BlockedModel, tuning_of
 
 
 @attrs.frozen
@@ -81,17 +78,6 @@ TILES = (
     Tile(1, 64, 1, 4, 1, 4),
 )
 
-_LANES = 128  # multiply-adds of a processor in a clock
-_SHARED_CLOCKS = 0.63 * 4 / _LANES  # of a 16-byte read from shared memory
-_FETCH_CLOCKS = 2.2 / _LANES  # of moving 16 bytes from global to shared memory
-_HIDING = 187  # invocations that keep a processor busy
-_RESIDENT_THREADS = 1358
-_RESIDENT_BYTES = 61 * 1024
-_STAGE_LATENCY = 640.0
-_STEP_LATENCY = 0.5
-_SPLIT_CLOCKS = 20.0
-_WAVE_CLOCKS = 4080.0
-
 
 def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
     """The tile that the model expects to be fastest on a device; ``depth`` is in q slices."""
@@ -103,10 +89,13 @@ def choose_tile(pixels: int, slices: int, depth: int, caps: DeviceCaps) -> Tile:
         and t.rows <= caps.max_workgroup_size[1]
         and t.split <= caps.max_workgroup_size[2]
     ]  # fmt: skip
-    return min(fitting, key=lambda t: _clocks(t, pixels, slices, depth, caps.compute_units))
+    model, units = tuning_of(caps).blocked, caps.compute_units
+    return min(fitting, key=lambda t: _clocks(model, t, pixels, slices, depth, units))
 
 
-def _clocks(tile: Tile, pixels: int, slices: int, depth: int, units: int) -> float:
+def _clocks(
+    model: BlockedModel, tile: Tile, pixels: int, slices: int, depth: int, units: int
+) -> float:
     """Clocks of the whole product: waves of workgroups, each some stages long.
 
     A stage costs its multiply-adds, its reads of shared memory and its loads, or, where that is
@@ -116,15 +105,15 @@ def _clocks(tile: Tile, pixels: int, slices: int, depth: int, units: int) -> flo
     stages = -(-depth // (tile.depth * tile.split))
     block = tile.block_rows * tile.block_cols
     reads = tile.block_rows + 4 * tile.block_cols
-    multiply = tile.pixels * tile.slices * 16 * tile.depth * tile.split / _LANES
-    read = reads * tile.depth * tile.threads * _SHARED_CLOCKS
-    fetch = (tile.pixels + 4 * tile.slices) * tile.depth * tile.split * _FETCH_CLOCKS
+    multiply = tile.pixels * tile.slices * 16 * tile.depth * tile.split / model.lanes
+    read = reads * tile.depth * tile.threads * model.shared_clocks
+    fetch = (tile.pixels + 4 * tile.slices) * tile.depth * tile.split * model.fetch_clocks
     per_unit = -(-workgroups // units)
     resident = max(1, min(
-        per_unit, _RESIDENT_THREADS // tile.threads, _RESIDENT_BYTES // tile.shared_bytes
+        per_unit, model.resident_threads // tile.threads, model.resident_bytes // tile.shared_bytes
     ))  # fmt: skip
-    busy = min(1.0, resident * tile.threads / _HIDING)
-    latency = _STAGE_LATENCY + _STEP_LATENCY * tile.depth * (reads + 4 * block)
+    busy = min(1.0, resident * tile.threads / model.hiding)
+    latency = model.stage_latency + model.step_latency * tile.depth * (reads + 4 * block)
     stage = max((multiply + read + fetch) * resident / busy, latency)
-    adding = _SPLIT_CLOCKS * math.log2(tile.split) * block
-    return -(-per_unit // resident) * (stages * stage + adding + _WAVE_CLOCKS)
+    adding = model.split_clocks * math.log2(tile.split) * block
+    return -(-per_unit // resident) * (stages * stage + adding + model.wave_clocks)

@@ -1,0 +1,150 @@
+"""Products with constant weights: the kernels that there are for one, as ranked rules.
+
+few_rows   few rows, GPU              a workgroup per few output slices            gemv.py
+matrix     many rows, matrix tiles    blocked product on matrix tiles              matrix_gemm.py
+blocked    many rows, GPU             blocked product through shared memory        gemm.py
+direct     anything else              one invocation per few pixels and a slice    direct.py
+
+A plugin's rule of rank 0 or more comes before all of them; one that only some devices or shapes are
+better served by says so in its ``accepts``, and the next in rank takes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+import numpy as np
+
+from tflgpu.ir.graph import Node
+from tflgpu.kernel.lowering import Lowering, Precision, storage_of
+from tflgpu.kernel.rule import Accepts, KernelRule, Site
+from tflgpu.kernel.types import Scalar
+from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.kernels.gemm import F16_MAX, Problem, build_gemm
+from tflgpu.kernels.gemv import build_gemv
+from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
+from tflgpu.kernels.matrix_tiles import choose_matrix_tile
+from tflgpu.kernels.tiles import choose_tile
+from tflgpu.kernels.tuning import tuning_of
+
+#: Writes the kernel of one product, under a name.
+BuildProduct = Callable[[Lowering, Problem, str], None]
+
+
+@attrs.frozen
+class Size:
+    """What a choice of kernels asks of a node's product.
+
+    Attributes:
+        rows: Of the result.
+        depth: Length of the sums, in slices of four.
+        groups: Products beside each other.
+        separable: Whether each of several is worth dispatches of its own on a GPU.
+    """
+
+    rows: int
+    depth: int
+    groups: int = 1
+    separable: bool = False
+
+
+@attrs.frozen
+class Family:
+    """An op whose nodes are products.
+
+    Attributes:
+        op: The op; its name in small letters begins the kernels' names.
+        accepts: The reason for no that holds for all kernels.
+        size: Of a node that was accepted.
+        problems: A node's products.
+    """
+
+    op: str
+    accepts: Accepts
+    size: Callable[[Node, Site], Size]
+    problems: Callable[[Lowering], Iterable[Problem]]
+
+    def rule(
+        self, name: str, suffix: str, build: BuildProduct, more: Accepts, rank: int
+    ) -> KernelRule:
+        """A rule that writes one kernel for each product."""
+
+        def build_all(low: Lowering) -> None:
+            for problem in self.problems(low):
+                build(low, problem, f"{low.node.op.lower()}_{suffix}")
+
+        def accepts(node: Node, site: Site) -> str | None:
+            return self.accepts(node, site) or more(node, site)
+
+        return KernelRule(self.op, name, build_all, accepts, rank=rank)
+
+    def rules(self) -> tuple[KernelRule, ...]:
+        """All of them, best first."""
+        return (
+            self.rule("few_rows", "gemv", build_gemv, self._few_rows, 0),
+            self.rule("matrix", "matrix", _matrix, self._on_matrices, -1),
+            self.rule("blocked", "gemm", _blocked, self._on_gpu, -2),
+            self.rule("direct", "direct", _direct, self._alone, -3),
+        )
+
+    def _alone(self, node: Node, site: Site) -> str | None:
+        groups = self.size(node, site).groups
+        return None if groups == 1 else f"it has {groups} groups, whose channels lie side by side"
+
+    def _on_gpu(self, node: Node, site: Site) -> str | None:
+        if not site.caps.is_gpu:
+            return "the device is not a GPU"
+        size = self.size(node, site)
+        return None if size.groups == 1 or size.separable else "its groups are many or narrow"
+
+    def _few_rows(self, node: Node, site: Site) -> str | None:
+        refused = self._on_gpu(node, site)
+        if refused is not None:
+            return refused
+        rows, most = self.size(node, site).rows, tuning_of(site.caps).few_rows
+        return None if rows <= most else f"it has {rows} rows, more than {most}"
+
+    def _on_matrices(self, node: Node, site: Site) -> str | None:
+        """No where matrix tiles are not there or would be no faster."""
+        caps, precision = site.caps, site.precision
+        refused = self._on_gpu(node, site)
+        if refused is not None:
+            return refused
+        if not caps.matrix_tiles:
+            return "the device has no matrix tiles"
+        if precision is Precision.F32:
+            return "precision F32 promises products of f32"
+        depth, least = self.size(node, site).depth, tuning_of(caps).least_depth
+        if depth < least:
+            return f"its sums of {depth} slices are shorter than {least}"
+        weights = node.const(1)
+        if precision is Precision.F32_F16 and not np.abs(weights).max() <= F16_MAX:  # or NaN
+            return "its weights are beyond f16"
+        if not caps.matrix_splits:
+            # At a part's edge an input lies as f32 all the same; see `_matrix`.
+            half = storage_of(node.input(0), precision, caps) is Scalar.F16
+            if not half or parts_of_weights(weights, precision, caps) > 1:
+                return "a product of f32 would take several on the device's matrix tiles"
+        return None
+
+
+def _matrix(low: Lowering, problem: Problem, name: str) -> None:
+    operands = split_operands(low, problem)
+    if operands.products > 1 and not low.caps.matrix_splits:
+        # The input lies at a part's edge, as f32, which shows only now.
+        _blocked(low, problem, name.replace("_matrix", "_gemm"))
+        return
+    parts = (operands.inputs, len(operands.weights))
+    sizes = (problem.pixels, problem.slices, problem.depth)
+    tile = choose_matrix_tile(*sizes, *parts, low.caps)
+    build_matrix_gemm(low, problem, operands, tile, name)
+
+
+def _blocked(low: Lowering, problem: Problem, name: str) -> None:
+    tile = choose_tile(problem.pixels, problem.slices, problem.depth, low.caps)
+    build_gemm(low, problem, tile, name)
+
+
+def _direct(low: Lowering, problem: Problem, name: str) -> None:
+    build_direct(low, problem, name, Block(4, 2 if problem.slices % 2 == 0 else 1))
