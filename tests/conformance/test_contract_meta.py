@@ -126,7 +126,7 @@ class Forgiving(Wrapped):
     """Runs again after it failed, as if nothing had happened."""
 
     def run(self) -> None:
-        if not self.inner._dead or self.inner._dead == "closed":
+        if not self.inner._failure:
             self.inner.run()
 
 

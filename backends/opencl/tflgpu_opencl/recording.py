@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch, PlannedIO
-from tflgpu.runtime.recording import BaseRecording, stray_write
+from tflgpu.runtime.plan_recording import BasePlanRecording
+from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
@@ -29,7 +29,6 @@ class Launch:
 
     dispatch: PlannedDispatch
     kernel: Any
-    regions: tuple[Region, ...]
 
     def add_to(self, commands: Commands) -> None:
         """Add it to a list of commands."""
@@ -43,7 +42,7 @@ def _add(launches: Sequence[Launch], commands: Commands) -> None:
         launch.add_to(commands)
 
 
-class OpenCLRecording(BaseRecording[Outputs]):
+class OpenCLRecording(BasePlanRecording[Outputs, Region]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
@@ -51,22 +50,26 @@ class OpenCLRecording(BaseRecording[Outputs]):
         context: Any,
         queue: Any,
         native: Native | None,
+        plan: Plan,
         memory: Memory,
-        ios: Sequence[PlannedIO],
         inputs: Sequence[Staging],
         outputs: Sequence[Staging],
-        launches: Sequence[Launch],
-        on_close: Callable[[OpenCLRecording], None],
+        kernels: Sequence[Any],
     ) -> None:
-        super().__init__()
+        super().__init__(plan, memory)
         self._context = context
         self._queue = queue
         self._native = native
         self._memory = memory
         self._staging = [*inputs, *outputs]
-        self._outputs_staging = list(outputs)
-        self._launches = list(launches)
-        self._on_close = on_close
+        self._launches = [
+            Launch(dispatch, kernel)
+            for dispatch, kernel in zip(plan.dispatches, kernels, strict=True)
+        ]
+        for launch, regions in zip(self._launches, self._regions, strict=True):
+            with device_errors(f"binding {launch.dispatch.label}"):
+                for i, region in enumerate(regions):
+                    launch.kernel.set_arg(i, region.buffer)
         self._inputs = tuple(s.array for s in inputs)
         self._profiling_queue: Any = None
         # Runs of one plan take about the same time, so the last one tells what to expect. A CPU's
@@ -78,19 +81,9 @@ class OpenCLRecording(BaseRecording[Outputs]):
         for staging in self._staging:
             staging.before(self._before)
         self._sets = output_sets(
-            context, queue, native, ios, inputs, outputs, partial(_add, self._launches),
+            context, queue, native, plan.outputs, inputs, outputs, partial(_add, self._launches),
             lends=not memory.guarded,
         )  # fmt: skip
-
-    @property
-    def dispatches(self) -> int:
-        """Kernels launched by a run."""
-        return len(self._launches)
-
-    def close(self) -> None:
-        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
-        super().close()
-        self._on_close(self)
 
     # Inside
 
@@ -104,7 +97,8 @@ class OpenCLRecording(BaseRecording[Outputs]):
 
     def _run(self) -> None:
         if self._memory.guarded:
-            self._run_guarded()
+            with device_errors("running"):
+                self._run_between_bands(self._memory)
         else:
             start = time.perf_counter()
             self._outputs.for_run().commands.submit()
@@ -125,7 +119,6 @@ class OpenCLRecording(BaseRecording[Outputs]):
         except DeviceError:
             pass
         self._staging.clear()
-        self._outputs_staging.clear()
         self._profiling_queue = None
 
     def _profile(self) -> Sequence[DispatchTime]:
@@ -134,22 +127,14 @@ class OpenCLRecording(BaseRecording[Outputs]):
             with device_errors("making a queue with timers"):
                 self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
         outputs = self._outputs.for_run()
-        self._before.submit()
-        self._finish()
+        self._upload()
         with device_errors("profiling"):
             events = [self._timed(launch) for launch in self._launches]
             finish(self._profiling_queue, "profiling")
-            times = [
-                DispatchTime(
-                    launch.dispatch.label,
-                    launch.dispatch.kernel.name,
-                    (event.profile.end - event.profile.start) * 1e-9 if event else 0.0,
-                )
-                for launch, event in zip(self._launches, events, strict=True)
-            ]
+            seconds = [(e.profile.end - e.profile.start) * 1e-9 if e else 0.0 for e in events]
         outputs.download.submit()
         self._finish()
-        return times
+        return self._times(seconds)
 
     def _timed(self, launch: Launch) -> Any:
         workgroup = launch.dispatch.kernel.workgroup
@@ -158,28 +143,16 @@ class OpenCLRecording(BaseRecording[Outputs]):
             return None
         return cl.enqueue_nd_range_kernel(self._profiling_queue, launch.kernel, size, workgroup)
 
-    def _run_guarded(self) -> None:
-        """Dispatch by dispatch, so that the one which writes outside a buffer can be named."""
-        with device_errors("running"):
-            self._memory.poison()
-            for staging in self._outputs_staging:
-                self._memory.poison_region(staging.region)
-            self._before.submit()
-            for launch in self._launches:
-                single = Commands(self._queue, self._native)
-                launch.add_to(single)
-                single.submit()
-                self._finish()
-                for region in launch.regions:
-                    self._check(region, launch)
-            for region in self._memory.regions:
-                self._check(region, None)
-            for staging in self._staging:
-                self._check(staging.region, None)
-            self._outputs.for_run().download.submit()
-            self._finish()
+    def _upload(self) -> None:
+        self._before.submit()
+        self._finish()
 
-    def _check(self, region: Region, launch: Launch | None) -> None:
-        damage = self._memory.damage(region)
-        if damage:
-            raise stray_write(damage, launch.dispatch if launch else None)
+    def _dispatch_alone(self, index: int) -> None:
+        single = Commands(self._queue, self._native)
+        self._launches[index].add_to(single)
+        single.submit()
+        self._finish()
+
+    def _download(self) -> None:
+        self._outputs.for_run().download.submit()
+        self._finish()

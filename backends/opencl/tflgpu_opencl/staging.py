@@ -17,7 +17,7 @@ from tflgpu.runtime.protocols import PlannedIO
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.memory import Memory, Region, free
+from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
 
 #: What drivers want of host memory to use it in place: a page, and whole cache lines.
@@ -40,7 +40,7 @@ class Staging(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the device's part; the array lives as long as someone holds it."""
+        """Let go of the buffer, which is freed next; the array lives as long as someone holds it."""
         ...
 
 
@@ -65,8 +65,7 @@ class Copied:
             commands.read(self.region.buffer, self.array)
 
     def release(self) -> None:
-        """Free the device buffer."""
-        free(self.region)
+        """Nothing holds the buffer."""
 
 
 class Shared:
@@ -98,12 +97,11 @@ class Shared:
         commands.append(self._map, "mapping", self._host, self.region.buffer)
 
     def release(self) -> None:
-        """End the mapping and free the buffer."""
+        """End the mapping."""
         commands = Commands(self._queue, self._native)
         self.before(commands)
         commands.submit()
         self._queue.finish()
-        free(self.region)
 
 
 def pinned_array(context: Any, queue: Any, io: PlannedIO) -> Array:
