@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.plugins import registry
+from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import DeviceInfo, DispatchTime, NodeRun, Plan, Recording
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -69,6 +70,10 @@ class Wrapped:
 
     def run(self) -> None:
         self.inner.run()
+
+    def submit(self) -> Pending:
+        self.run()
+        return FINISHED
 
     def profile(self) -> Sequence[DispatchTime]:
         return self.inner.profile()

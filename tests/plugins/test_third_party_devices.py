@@ -201,6 +201,7 @@ LOADED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda r: None, "which is no recording"),
     "a number": (lambda r: 3, "which is no recording"),
     "no run": (_with("run", lambda v: None), "it has no run"),
+    "no submit": (_with("submit", lambda v: None), "it has no submit"),
     "no profile": (_with("profile", lambda v: None), "it has no profile"),
     "inputs: None": (_with("inputs", lambda v: None), "it has no inputs"),
     "inputs: number": (_with("inputs", lambda v: 4), "inputs is 4"),
@@ -336,6 +337,82 @@ def test_a_run_that_breaks_the_contract(
     install(monkeypatch, toys.hooks(with_recording(kind, run=action)))
     with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
         run(runs=1)
+
+
+# Submitting
+
+
+class _Waits:
+    """A run that is over, and answers so."""
+
+    def __init__(self, done: Any = True, wait: Any = True) -> None:
+        self._done, self._wait = done, wait
+
+    def done(self) -> Any:
+        return self._done() if callable(self._done) else self._done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return self._wait() if callable(self._wait) else self._wait
+
+
+def _submits(pending: Any) -> Callable[[Any], Any]:
+    def submit(self: Any) -> Any:
+        self._inner.run()
+        return pending
+
+    return submit
+
+
+def _submits_and(action: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def submit(self: Any) -> Any:
+        action(self)
+        return _Waits()
+
+    return submit
+
+
+SUBMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (_submits(None), "submit gave None, which is no Pending: it has no done, wait"),
+    "a number": (_submits(3), "submit gave 3, which is no Pending"),
+    "done: text": (_submits(_Waits(done="yes")), "done gave 'yes', neither True nor False"),
+    "done: raises": (_submits(_Waits(done=toys.raising(KeyError("x")))), "done raised KeyError"),
+    "wait: None": (_submits(_Waits(wait=None)), "wait gave None, neither True nor False"),
+    "wait: False": (_submits(_Waits(wait=False)), "wait without a timeout gave False"),
+    "wait: raises": (
+        _submits(_Waits(wait=toys.raising(OSError(5, "lost")))),
+        "wait raised OSError",
+    ),
+    **{name: (_submits_and(action), match) for name, (action, match) in RUNS.items()},
+}
+
+
+@pytest.mark.parametrize("fault", SUBMITS)
+def test_a_submission_that_breaks_the_contract(
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, match = SUBMITS[fault]
+    delegate, opened = _recording(kind, monkeypatch, submit=submit)
+    (step,) = opened._main._memory.session.steps
+    with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
+        pending = step.recording.submit()
+        pending.done()
+        pending.wait()
+    opened.close()
+    delegate.close()
+
+
+def test_a_good_submission_works(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, opened = _recording(kind, monkeypatch)
+    (step,) = opened._main._memory.session.steps
+    for _ in range(2):
+        step.recording.inputs[0][...] = toys.X
+        pending = step.recording.submit()
+        assert pending.wait()
+        assert pending.wait(0)
+        assert pending.done()
+        np.testing.assert_allclose(step.recording.outputs[0], WANTED, rtol=1e-6)
+    opened.close()
+    delegate.close()
 
 
 # Times

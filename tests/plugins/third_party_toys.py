@@ -34,6 +34,9 @@ class NodeRecording:
     def run(self) -> None:
         self._inner.run()
 
+    def submit(self) -> Any:
+        return self._inner.submit()
+
     def profile(self) -> Any:
         self._inner.run()
         return ()
@@ -70,6 +73,9 @@ class PlanRecording:
 
     def run(self) -> None:
         self._inner.run()
+
+    def submit(self) -> Any:
+        return self._inner.submit()
 
     def profile(self) -> Any:
         return self._inner.profile()

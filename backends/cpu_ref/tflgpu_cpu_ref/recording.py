@@ -31,6 +31,7 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
             DeviceError: a dispatch writes what another binding of it sees.
         """
         super().__init__(plan, memory)
+        self._goes_on = False
         self._memory = memory
         self._inputs = _arrays(memory.inputs, plan.inputs)
         # Nothing is lent: the interpreter takes far longer than a copy.
@@ -45,10 +46,10 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
     # Inside
 
     def _run(self) -> None:
-        self._outputs.for_run()
         if self._memory.guarded:
-            self._run_between_bands(self._memory)
+            self._run_between_bands()
             return
+        self._outputs.for_run()
         self._memory.poison()
         for index in range(len(self._bound)):
             self._dispatch_alone(index)

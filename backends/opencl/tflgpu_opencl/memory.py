@@ -91,13 +91,15 @@ class Memory(BasePlanMemory[Region]):
     def _look(self, region: Region, start: int, nbytes: int) -> Bytes:
         found = np.empty(nbytes, np.uint8)
         at = region.band + start
-        cl.enqueue_copy(self._queue, found, region.parent, src_offset=at, is_blocking=True)
+        with device_errors(f"looking around {region.name}"):
+            cl.enqueue_copy(self._queue, found, region.parent, src_offset=at, is_blocking=True)
         return found
 
     def _overwrite(self, region: Region, value: int) -> None:
         if region.nbytes:
             one = np.full(1, value, np.uint8)
-            cl.enqueue_fill_buffer(self._queue, region.buffer, one, 0, region.nbytes)
+            with device_errors(f"filling {region.name}"):
+                cl.enqueue_fill_buffer(self._queue, region.buffer, one, 0, region.nbytes)
 
     def _allocate(self, name: str, nbytes: int, data: Bytes | None = None) -> Region:
         flags = cl.mem_flags.READ_WRITE

@@ -16,7 +16,7 @@ from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.finish import SHORT, finish
+from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
 from tflgpu_opencl.outputs import Outputs, output_sets
@@ -76,6 +76,8 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         # threads and a blocked one wake each other; there, asking is quicker.
         self._is_gpu = bool(queue.device.type & cl.device_type.GPU)
         self._took = math.inf
+        self._start = 0.0
+        self._marker: Marker | None = None  # behind a run that is watched
 
         self._before = Commands(queue, native)
         for staging in self._staging:
@@ -95,15 +97,23 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
             if queue is not None:
                 finish(queue, "closing")
 
-    def _run(self) -> None:
-        if self._memory.guarded:
-            with device_errors("running"):
-                self._run_between_bands(self._memory)
-        else:
-            start = time.perf_counter()
-            self._outputs.for_run().commands.submit()
-            finish(self._queue, "running", is_short=self._is_gpu and self._took < SHORT)
-            self._took = time.perf_counter() - start
+    def _begin(self) -> None:
+        self._start = time.perf_counter()
+        self._outputs.for_run().commands.submit()
+
+    def _watch(self) -> None:
+        self._marker = Marker(self._queue, "running")
+
+    def _is_over(self) -> bool:
+        return self._marker is None or self._marker.is_over()
+
+    def _end(self) -> None:
+        if self._marker is not None:
+            marker, self._marker = self._marker, None
+            marker.finish()
+            return
+        finish(self._queue, "running", is_short=self._is_gpu and self._took < SHORT)
+        self._took = time.perf_counter() - self._start
 
     def _release(self) -> None:
         self._before = Commands(self._queue, self._native)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tflgpu.errors import DeviceError
 from tflgpu.runtime.plan_recording import BasePlanRecording
 from tflgpu.runtime.protocols import DispatchTime, Plan
 
@@ -38,6 +37,9 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
     ) -> None:
         super().__init__(plan, memory)
         self._context = context
+        # Whatever drops this when (an interruption while it is made, say): the device is there.
+        context.retain()
+        self._holds_device = True
         self._memory = memory
         self._inputs = tuple(memory.input_arrays)
         self._timers: Timers | None = None
@@ -59,7 +61,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
             into = partial(record, self._commands, memory, self._launches)
             again = partial(record_download, self._commands, memory)
             self._sets = output_sets(context, memory, into, again, self._commands.submit)
-        except DeviceError:
+        except BaseException:
             self._closed = self._released = (
                 True  # `close`, when this object goes, has nothing left to do
             )
@@ -86,13 +88,19 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         self._launches = []
         self._timed = None
         self._single = []
+        if self._holds_device:
+            self._holds_device = False
+            self._context.release()
 
-    def _run(self) -> None:
-        outputs = self._outputs.for_run()
-        if self._memory.guarded:
-            self._run_between_bands(self._memory)
-        else:
-            self._commands.submit(outputs.commands, "running")
+    def _begin(self) -> None:
+        commands = self._outputs.for_run().commands
+        self._context.start(commands, self._commands.fence, "running")
+
+    def _is_over(self) -> bool:
+        return self._context.is_over(self._commands.fence)
+
+    def _end(self) -> None:
+        self._context.finish(self._commands.fence, "running")
 
     def _profile(self) -> Sequence[DispatchTime]:
         if not self._context.details.tick or not self._launches:

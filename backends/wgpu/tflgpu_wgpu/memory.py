@@ -99,12 +99,15 @@ class Memory(BasePlanMemory[Region]):
         return Region(name, ref.nbytes, self._shared[index].buffer, offset)
 
     def _look(self, region: Region, start: int, nbytes: int) -> Bytes:
-        found = self._device.queue.read_buffer(region.buffer, region.offset + start, nbytes)
+        with device_errors(f"looking around {region.name}"):
+            found = self._device.queue.read_buffer(region.buffer, region.offset + start, nbytes)
         return np.frombuffer(found, np.uint8)
 
     def _overwrite(self, region: Region, value: int) -> None:
         image = np.full(self._end(region.nbytes), value, np.uint8)
-        if image.size:
+        if not image.size:
+            return
+        with device_errors(f"filling {region.name}"):
             self._device.queue.write_buffer(region.buffer, region.offset, image)
 
     def _allocate(self, name: str, nbytes: int, data: Bytes | None = None) -> Region:

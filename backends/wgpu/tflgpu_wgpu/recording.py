@@ -97,14 +97,17 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
             group: Any = self._device.create_bind_group(layout=pipeline.layout, entries=entries)
         return Launch(pipeline.handle, group, planned.groups)
 
-    def _run(self) -> None:
+    def _begin(self) -> None:
         with device_errors("running"):
-            outputs = self._outputs.for_run()
-            if self._memory.guarded:
-                self._run_between_bands(self._memory)
-            else:
-                self._all.submit()
-                self._download_all.wait(outputs.address)
+            self._outputs.for_run()
+            self._all.submit()
+            self._download_all.begin()
+
+    def _is_over(self) -> bool:
+        return self._download_all.is_over()
+
+    def _end(self) -> None:
+        self._download_all.end(self._outputs.current.address)
 
     def _profile(self) -> Sequence[DispatchTime]:
         if "timestamp-query" not in self._device.features or self._memory.guarded:
@@ -143,18 +146,21 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         for region, array in zip(self._memory.inputs, self._inputs, strict=True):
             data = np.zeros(_words(region.nbytes), np.uint8)
             data[: region.nbytes] = flat_bytes(array)
-            if data.size:
-                self._device.queue.write_buffer(region.buffer, region.offset, data)
+            with device_errors(f"uploading {region.name}"):
+                if data.size:
+                    self._device.queue.write_buffer(region.buffer, region.offset, data)
 
     def _dispatch_alone(self, index: int) -> None:
-        if all(self._launches[index].groups):
-            Commands(self._device, [], [self._launches[index]], []).submit()
+        with device_errors(f"running {self._planned[index].label}"):
+            if all(self._launches[index].groups):
+                Commands(self._device, [], [self._launches[index]], []).submit()
 
     def _download(self) -> None:
         for region, array in zip(self._memory.outputs, self._outputs.current.arrays, strict=True):
             size = _words(region.nbytes)
             if size:
-                found = self._device.queue.read_buffer(region.buffer, region.offset, size)
+                with device_errors(f"downloading {region.name}"):
+                    found = self._device.queue.read_buffer(region.buffer, region.offset, size)
                 flat = array.reshape(-1).view(np.uint8)
                 flat[...] = np.frombuffer(found, np.uint8, region.nbytes)
 

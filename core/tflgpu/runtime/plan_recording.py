@@ -32,6 +32,8 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
             DeviceError: memory ran out.
         """
         super().__init__(lock)
+        self._plan_memory = memory
+        self._goes_on = not memory.guarded
         self._planned = plan.dispatches
         self._regions = memory.bind(plan)
 
@@ -54,12 +56,21 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
 
     # What they use
 
-    def _run_between_bands(self, memory: BasePlanMemory[R]) -> None:
+    def _run(self) -> None:
+        if self._goes_on:
+            self._begin()
+            self._end()
+        else:
+            self._run_between_bands()
+
+    def _run_between_bands(self) -> None:
         """Run dispatch by dispatch, so that the one which writes outside a buffer can be named.
 
         Raises:
             DeviceError: one does.
         """
+        memory = self._plan_memory
+        self._outputs.for_run()
         memory.poison()
         self._upload()
         for index, (planned, regions) in enumerate(zip(self._planned, self._regions, strict=True)):

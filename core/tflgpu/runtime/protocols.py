@@ -23,6 +23,7 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.pending import Pending
 
 API_VERSION = 1
 
@@ -183,6 +184,7 @@ class Recording(Protocol):
     A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an
     exception goes through as it is. After a `run` that ended so, or in an error, the recording is
     not run again: it is closed, which waits for what is still on the device, and another is loaded.
+    A `Pending` whose `wait` ended so is as before.
     """
 
     @property
@@ -202,6 +204,18 @@ class Recording(Protocol):
             StateError: the recording or its device is closed.
             DeviceError: the device failed, now or in an earlier run: a recording that has failed
                 keeps failing, and says what was wrong first.
+        """
+        ...
+
+    def submit(self) -> Pending:
+        """Begin what `run` does, and return before it is over where the device goes on by itself.
+
+        A recording has one run in flight: whatever else is asked of it waits for that first.
+        Several recordings of a device may be in flight together; a plan that is loaded twice has
+        inputs and outputs twice.
+
+        Raises:
+            StateError, DeviceError: as `run`.
         """
         ...
 

@@ -16,6 +16,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.float_view import is_quantized
+from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import DispatchTime, NodeRun
 
 
@@ -138,6 +139,15 @@ class ReferenceRecording:
                 np.copyto(self._run.variables[value.id], array)
         for key in call.frees:
             env.pop(key, None)
+
+    def submit(self) -> Pending:
+        """A run; NumPy computes in the call.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        self.run()
+        return FINISHED
 
     def profile(self) -> Sequence[DispatchTime]:
         """A run; the references have no timers."""

@@ -10,6 +10,7 @@ from tflgpu.conformance.contract.lifetimes import lifetime_checks
 from tflgpu.conformance.contract.nodes import node_device_checks
 from tflgpu.conformance.contract.refusals import refusal_checks
 from tflgpu.conformance.contract.runs import run_checks
+from tflgpu.conformance.contract.submissions import submission_checks
 
 __all__ = ["device_checks"]
 
@@ -17,6 +18,6 @@ __all__ = ["device_checks"]
 def device_checks() -> list[Check]:
     """Every check of the contract."""
     return [
-        *run_checks(), *refusal_checks(), *band_checks(), *lifetime_checks(), *leak_checks(),
+        *run_checks(), *submission_checks(), *refusal_checks(), *band_checks(), *lifetime_checks(), *leak_checks(),
         *lending_checks(), *node_device_checks(),
     ]  # fmt: skip
