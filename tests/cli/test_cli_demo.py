@@ -12,6 +12,7 @@ from tflgpu.cli.models import opened
 from tflgpu.demo import load_digits
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe
 from tflgpu.runtime.reference import ReferenceRecording
@@ -79,6 +80,9 @@ class Skewed:
     def submit(self) -> Pending:
         self.run()
         return FINISHED
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Unsupported:
+        return Unsupported("the toy has no buffers")
 
     def profile(self) -> list[Any]:
         return []

@@ -47,6 +47,12 @@ class Spoilt:
         loaded = self._device.load(plan, guard_bands=guard_bands)
         return self._spoil(loaded, plan, guard_bands)
 
+    def allocate(self, nbytes: int) -> Any:
+        return self._device.allocate(nbytes)
+
+    def import_buffer(self, source: object) -> Any:
+        return self._device.import_buffer(source)
+
     def source(self, kernel: Kernel) -> str:
         return self._device.source(kernel)
 
@@ -74,6 +80,9 @@ class Wrapped:
     def submit(self) -> Pending:
         self.run()
         return FINISHED
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
+        return self.inner.bind(inputs, outputs)
 
     def profile(self) -> Sequence[DispatchTime]:
         return self.inner.profile()

@@ -6,16 +6,19 @@ what other backends are compared with.
 
 from __future__ import annotations
 
+import numpy as np
 from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.subgroup import LARGEST
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.base_device import BaseDevice
+from tflgpu.runtime.buffers import host_bytes
 from tflgpu.runtime.protocols import Plan
 
 from tflgpu_cpu_ref.dump import dump
-from tflgpu_cpu_ref.memory import Memory
+from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory
 from tflgpu_cpu_ref.plugin import INTERPRETER as INFO
 from tflgpu_cpu_ref.plugin import REFERENCES
 from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -54,6 +57,20 @@ class CpuRefDevice(BaseDevice):
     def source(self, kernel: Kernel) -> str:
         """The kernel's tree as text."""
         return dump(kernel)
+
+    def _allocate_buffer(self, nbytes: int) -> HostBuffer:
+        try:
+            memory = np.zeros(nbytes, np.uint8)
+        except MemoryError as error:
+            raise DeviceError(f"allocating {nbytes} bytes for a buffer: {error}") from error
+        return HostBuffer(self._lock, self._token, nbytes, Block("a buffer", memory))
+
+    def _import_buffer(self, source: object) -> HostBuffer | Unsupported:
+        memory = host_bytes(source)
+        if isinstance(memory, Unsupported):
+            return memory
+        block = Block("an imported buffer", memory)
+        return HostBuffer(self._lock, self._token, memory.nbytes, block)
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> CpuRefRecording:
         """Check every kernel and bind the plan to host arrays."""

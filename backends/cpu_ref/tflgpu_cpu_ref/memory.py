@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.plan_memory import BasePlanMemory, Bytes
-from tflgpu.runtime.protocols import ArenaRef, Plan
+from tflgpu.runtime.buffers import BaseBuffer, Bytes
+from tflgpu.runtime.plan_memory import POISON, BasePlanMemory
+from tflgpu.runtime.protocols import ArenaRef, OutputRef, Plan
 
 
 class Block:
@@ -52,8 +53,13 @@ class Memory(BasePlanMemory[Block]):
 
     def poison(self) -> None:
         """Overwrite the arena, what no dispatch is bound to included, and the outputs."""
-        self._overwrite(self._arena, 0xFF)
-        super().poison()
+        self._overwrite(self._arena, POISON)
+        for i, block in enumerate(self.outputs):
+            self._overwrite(self.bound.get(OutputRef(i), block), POISON)
+
+    def part(self, region: Block, nbytes: int) -> Block:
+        """Only that much of it, so that what lies behind is out of bounds."""
+        return Block(region.name, region.bytes[:nbytes])
 
     def _slice(self, name: str, ref: ArenaRef) -> Block:
         return Block(name, self._arena.bytes[ref.offset : ref.offset + ref.nbytes])
@@ -73,3 +79,18 @@ class Memory(BasePlanMemory[Block]):
         block = Block(name, whole, self.band)
         block.bytes[...] = 0
         return block
+
+
+class HostBuffer(BaseBuffer):
+    """A `Buffer` in host memory."""
+
+    region: Block
+
+    def _write(self, data: Bytes) -> None:
+        self.region.bytes[: len(data)] = data
+
+    def _read(self, nbytes: int) -> Bytes:
+        return self.region.bytes[:nbytes]
+
+    def _export(self) -> object:
+        return self.region.bytes

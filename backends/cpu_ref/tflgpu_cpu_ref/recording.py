@@ -35,12 +35,8 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
         self._memory = memory
         self._inputs = _arrays(memory.inputs, plan.inputs)
         # Nothing is lent: the interpreter takes far longer than a copy.
-        outputs = OutputSet(_arrays(memory.outputs, plan.outputs))
-        self._sets = OutputSets(outputs, (), lambda: outputs, lambda _: None)
-        self._bound = [
-            (planned, _bound(planned, blocks))
-            for planned, blocks in zip(plan.dispatches, self._regions, strict=True)
-        ]
+        self._sets = OutputSets(OutputSet(_arrays(memory.outputs, plan.outputs)))
+        self._rebind()
         self._seconds = [0.0] * len(self._bound)
 
     # Inside
@@ -68,7 +64,14 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
             raise DeviceError(f"{planned.label}: {error}") from error
         self._seconds[index] = time.perf_counter() - start
 
+    def _rebind(self) -> None:
+        self._bound = [
+            (planned, _bound(planned, blocks))
+            for planned, blocks in zip(self._planned, self._regions, strict=True)
+        ]
+
     def _release(self) -> None:
+        super()._release()
         self._bound = []
         self._memory.release()
 

@@ -8,12 +8,14 @@ from typing import Any, Protocol
 import attrs
 import pyopencl as cl
 from tflgpu.errors import CompileError
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.base_device import BaseDevice
 from tflgpu.runtime.protocols import Plan, PlannedDispatch, PlannedIO
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
 from tflgpu_opencl.binary_cache import BinaryCache, default_folder
+from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported
 from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memory, widest_shuffle
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
@@ -68,6 +70,7 @@ class OpenCLDevice(BaseDevice):
         super().__init__()
         self._handle = found.handle
         self.info = found.info
+        self._queue: Any = None
         self._native = native() if raw_calls else None
         self.in_place = share_memory and self._native is not None and shares_memory(self._handle)
         with device_errors(f"opening {self.info.name}"):
@@ -124,9 +127,28 @@ class OpenCLDevice(BaseDevice):
         finish(queue, "uploading")
         return recording
 
+    def _buffer_queue(self) -> Any:
+        """For copies to and from buffers; made when there is the first."""
+        if self._queue is None:
+            with device_errors("making a queue"):
+                self._queue = cl.CommandQueue(self._context)
+        return self._queue
+
+    def _allocate_buffer(self, nbytes: int) -> OpenCLBuffer:
+        queue = self._buffer_queue()
+        region = allocated(self._context, queue, nbytes)
+        return OpenCLBuffer(self._lock, self._token, nbytes, region, queue)
+
+    def _import_buffer(self, source: object) -> OpenCLBuffer | Unsupported:
+        queue = self._buffer_queue()
+        region = imported(self._context, queue, source, self._native, in_place=self.in_place)
+        if isinstance(region, Unsupported):
+            return region
+        return OpenCLBuffer(self._lock, self._token, region.nbytes, region, queue)
+
     def _release(self) -> None:
         self._compiler.clear()
-        self._context = None
+        self._context = self._queue = None
 
     def _stage(
         self, queue: Any, memory: Memory, ios: Sequence[PlannedIO], *, is_input: bool

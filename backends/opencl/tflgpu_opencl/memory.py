@@ -9,13 +9,14 @@ import attrs
 import numpy as np
 import pyopencl as cl
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.plan_memory import BasePlanMemory, Bytes, flat_bytes
+from tflgpu.runtime.buffers import Bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
 from tflgpu.runtime.protocols import ArenaRef, Plan
 
 from tflgpu_opencl.failure import device_errors
 
 #: Least size of an allocation: OpenCL has no empty buffers, and kernels load whole vectors.
-_LEAST = 16
+LEAST = 16
 #: The part of the device's largest buffer that is not worth sharing memory for.
 _MUCH = 16
 #: How many times the arena separate buffers may take.
@@ -24,13 +25,16 @@ _SHARING = 3
 
 @attrs.frozen(eq=False)
 class Region:
-    """A buffer, named for messages; ``parent`` reaches ``band`` bytes further on both sides."""
+    """A buffer, named for messages; ``parent`` reaches ``band`` bytes further on both sides.
+    ``host`` is the host's memory that it was made over, mapped but in runs, if that was imported.
+    """
 
     name: str
     nbytes: int
     buffer: Any = attrs.field(repr=False)
     parent: Any = attrs.field(default=None, repr=False)
     band: int = 0
+    host: Bytes | None = attrs.field(default=None, repr=False)
 
 
 class Memory(BasePlanMemory[Region]):
@@ -105,7 +109,7 @@ class Memory(BasePlanMemory[Region]):
         flags = cl.mem_flags.READ_WRITE
         if not self.band:
             if data is None or not nbytes:
-                return Region(name, nbytes, self._buffer(name, flags, max(nbytes, _LEAST)))
+                return Region(name, nbytes, self._buffer(name, flags, max(nbytes, LEAST)))
             flags |= cl.mem_flags.COPY_HOST_PTR
             return Region(name, nbytes, self._buffer(name, flags, nbytes, data))
         image = self.fenced(nbytes, data)
@@ -114,7 +118,7 @@ class Memory(BasePlanMemory[Region]):
             # Written before there is a part of it: NVIDIA's driver (580.159, H200) gives a part of
             # a buffer that nothing has used yet memory of its own, beside which no band lies.
             cl.enqueue_copy(self._queue, parent, image, is_blocking=True)
-            part = parent.get_sub_region(self.band, max(nbytes, _LEAST))
+            part = parent.get_sub_region(self.band, max(nbytes, LEAST))
         return Region(name, nbytes, part, parent, self.band)
 
     def _buffer(self, name: str, flags: int, nbytes: int, data: Array | None = None) -> Any:

@@ -12,15 +12,15 @@ import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError
 from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch
+from tflgpu.runtime.protocols import DispatchTime, InputRef, OutputRef, Plan, PlannedDispatch, Ref
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
-from tflgpu_opencl.outputs import Outputs, output_sets
-from tflgpu_opencl.staging import Staging
+from tflgpu_opencl.outputs import Outline, Outputs, output_sets
+from tflgpu_opencl.staging import Elsewhere, Staging
 
 
 @attrs.frozen(eq=False)
@@ -61,15 +61,12 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._queue = queue
         self._native = native
         self._memory = memory
-        self._staging = [*inputs, *outputs]
+        self._staging = list(inputs), list(outputs)  # in memory of its own
         self._launches = [
             Launch(dispatch, kernel)
             for dispatch, kernel in zip(plan.dispatches, kernels, strict=True)
         ]
-        for launch, regions in zip(self._launches, self._regions, strict=True):
-            with device_errors(f"binding {launch.dispatch.label}"):
-                for i, region in enumerate(regions):
-                    launch.kernel.set_arg(i, region.buffer)
+        self._set_arguments()
         self._inputs = tuple(s.array for s in inputs)
         self._profiling_queue: Any = None
         # Runs of one plan take about the same time, so the last one tells what to expect. A CPU's
@@ -78,16 +75,31 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._took = math.inf
         self._start = 0.0
         self._marker: Marker | None = None  # behind a run that is watched
-
-        self._before = Commands(queue, native)
-        for staging in self._staging:
-            staging.before(self._before)
-        self._sets = output_sets(
-            context, queue, native, plan.outputs, inputs, outputs, partial(_add, self._launches),
-            lends=not memory.guarded,
-        )  # fmt: skip
+        self._outline = Outline(
+            queue, native, list(inputs), list(outputs), partial(_add, self._launches)
+        )
+        self._before = self._outline.before()
+        self._sets = output_sets(context, plan.outputs, self._outline, lends=not memory.guarded)
 
     # Inside
+
+    def _set_arguments(self) -> None:
+        for launch, regions in zip(self._launches, self._regions, strict=True):
+            with device_errors(f"binding {launch.dispatch.label}"):
+                for i, region in enumerate(regions):
+                    launch.kernel.set_arg(i, region.buffer)
+
+    def _rebind(self) -> None:
+        self._set_arguments()
+        outline, (inputs, outputs) = self._outline, self._staging
+        outline.inputs[:] = [self._staged(InputRef(i), s) for i, s in enumerate(inputs)]
+        outline.outputs[:] = [self._staged(OutputRef(i), s) for i, s in enumerate(outputs)]
+        self._before = outline.before()
+        self._outputs.change(outline.lendable, outline.remake)
+
+    def _staged(self, ref: Ref, own: Staging) -> Staging:
+        region = self._memory.bound.get(ref)
+        return own if region is None else Elsewhere(own, region, self._native)
 
     def _finish(self) -> None:
         finish(self._queue, "running")
@@ -116,19 +128,22 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._took = time.perf_counter() - self._start
 
     def _release(self) -> None:
+        super()._release()
         self._before = Commands(self._queue, self._native)
         self._sets = None  # its commands hold kernels and buffers
+        self._outline.inputs.clear()
+        self._outline.outputs.clear()
         self._launches.clear()
         try:
             # A device that is lost cannot release what it held; that is no news here.
             finish(self._queue, "closing")
             with device_errors("closing"):
-                for staging in self._staging:
+                for staging in (*self._staging[0], *self._staging[1]):
                     staging.release()
                 self._memory.release()
         except DeviceError:
             pass
-        self._staging.clear()
+        self._staging = [], []
         self._profiling_queue = None
 
     def _profile(self) -> Sequence[DispatchTime]:

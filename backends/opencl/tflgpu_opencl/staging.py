@@ -104,6 +104,34 @@ class Shared:
         self._queue.finish()
 
 
+class Elsewhere:
+    """The place of an input or output that is bound to a buffer: nothing is copied. A buffer over
+    host memory is handed over before a run and taken back after it."""
+
+    def __init__(self, own: Staging, region: Region, native: Native | None) -> None:
+        self.array = own.array
+        self.region = region
+        self._native = native
+
+    def before(self, commands: Commands) -> None:
+        """Hand host memory to the device."""
+        host = self.region.host
+        if host is not None and self._native is not None:
+            call = self._native.unmap(commands.queue, self.region.buffer, host)
+            commands.append(call, "unmapping", host, self.region.buffer)
+
+    def after(self, commands: Commands) -> None:
+        """Take it back."""
+        host = self.region.host
+        if host is not None and self._native is not None:
+            flags = int(cl.map_flags.READ | cl.map_flags.WRITE)
+            call = self._native.map(commands.queue, self.region.buffer, host.nbytes, flags)
+            commands.append(call, "mapping", host, self.region.buffer)
+
+    def release(self) -> None:
+        """The buffer is not the recording's."""
+
+
 def pinned_array(context: Any, queue: Any, io: PlannedIO) -> Array:
     """A host array that drivers copy to and from at full speed, all zeros.
 

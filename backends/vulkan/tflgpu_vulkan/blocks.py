@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.plan_memory import Bytes, too_large
+from tflgpu.runtime.buffers import Bytes
+from tflgpu.runtime.plan_memory import too_large
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context

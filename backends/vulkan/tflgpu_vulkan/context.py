@@ -203,6 +203,7 @@ class Commands:
             raise
         #: Of the command buffer that was submitted last; one runs at a time.
         self.fence = array("VkFence", [made])
+        self._made: list[Any] = []
 
     def begin(self) -> Any:
         """A command buffer that is being recorded."""
@@ -213,6 +214,7 @@ class Commands:
             commandBufferCount=1,
         )
         buffer = ffi.new("VkCommandBuffer*")
+        self._made.append(buffer)
         what = "making a command buffer"
         check(lib.vkAllocateCommandBuffers(self._context.handle, info, buffer), what)
         begin = make("VkCommandBufferBeginInfo")
@@ -236,6 +238,12 @@ class Commands:
         """
         self._context.start(submit_info, self.fence, what)
         self._context.finish(self.fence, what)
+
+    def clear(self) -> None:
+        """Free all command buffers; none of them may be running."""
+        made, self._made = self._made, []
+        for buffer in made:
+            lib.vkFreeCommandBuffers(self._context.handle, self._pool, 1, buffer)
 
     def release(self) -> None:
         """Free the pool with all its command buffers; nothing of it may be running."""

@@ -6,12 +6,14 @@ import contextlib
 
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.check import check
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.base_device import BaseDevice, releasing_on_error
 from tflgpu.runtime.disk_cache import DiskCache, cache_folder
 from tflgpu.runtime.protocols import Plan
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
+from tflgpu_vulkan.buffers import VulkanBuffer, allocated, imported
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.memory import PlanMemory
 from tflgpu_vulkan.pipelines import Pipelines
@@ -74,6 +76,17 @@ class VulkanDevice(BaseDevice):
             recording = VulkanRecording(self._context, plan, memory, pipelines)
         self._context.instance.raise_problems("loading")
         return recording
+
+    def _allocate_buffer(self, nbytes: int) -> VulkanBuffer:
+        shared = self.in_place
+        region, pool = allocated(self._context, nbytes, shared=shared)
+        return VulkanBuffer(self._lock, self._token, region, self._context, pool, is_mapped=shared)
+
+    def _import_buffer(self, source: object) -> VulkanBuffer | Unsupported:
+        region = imported(self._context, source)
+        if isinstance(region, Unsupported):
+            return region
+        return VulkanBuffer(self._lock, self._token, region, self._context, None, is_mapped=False)
 
     def _release(self) -> None:
         with contextlib.suppress(DeviceError):  # one that is lost does nothing any more

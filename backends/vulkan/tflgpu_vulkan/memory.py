@@ -12,15 +12,14 @@ from collections.abc import Sequence
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.base_device import releasing_on_error
-from tflgpu.runtime.plan_memory import BasePlanMemory, Bytes, flat_bytes
-from tflgpu.runtime.protocols import ArenaRef, OutputRef, Plan, PlannedIO
+from tflgpu.runtime.buffers import Bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
+from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 
-from tflgpu_vulkan.api import lib, make
-from tflgpu_vulkan.barriers import upload_barrier
 from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
-from tflgpu_vulkan.context import Commands, Context
+from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.transfer import upload
 
-_UPLOAD_PIECE = 64 << 20
 #: Inputs up to this size in all are written straight into device memory, where the host can; some
 #: machines have just 256 MiB of it.
 _WRITABLE_INPUTS = 64 << 20
@@ -64,7 +63,7 @@ class PlanMemory(BasePlanMemory[Region]):
         self.constants = [
             self._region(f"constant {i}", a.nbytes) for i, a in enumerate(plan.constants)
         ]
-        self.bind(plan)  # so that every region is in its pool
+        self.bind(plan.dispatches)  # so that every region is in its pool
         self.input_staging = self._stage(self.inputs)
         self.output_staging = self._stage(self.outputs)
         with releasing_on_error(self):
@@ -73,6 +72,20 @@ class PlanMemory(BasePlanMemory[Region]):
             self._fill()
             self.input_arrays = self._arrays(plan.inputs, self.input_staging)
             self.output_arrays = self._arrays(plan.outputs, self.output_staging)
+
+    def uploads(self) -> list[tuple[Region, Region]]:
+        """What is copied before the kernels: from where to where."""
+        pairs = zip(self.input_staging, self.inputs, strict=True)
+        return [pair for i, pair in enumerate(pairs) if InputRef(i) not in self.bound]
+
+    def downloads(self, staging: Sequence[Region]) -> list[tuple[Region, Region]]:
+        """What is copied after them, to ``staging``."""
+        pairs = zip(self.outputs, staging, strict=True)
+        return [pair for i, pair in enumerate(pairs) if OutputRef(i) not in self.bound]
+
+    def part(self, region: Region, nbytes: int) -> Region:
+        """As much as kernels are to see, and no bands."""
+        return Region(region.name, nbytes, 0, region.offset, placed=region.block)
 
     def release(self) -> None:
         """Free everything; the device must be done with it."""
@@ -135,7 +148,7 @@ class PlanMemory(BasePlanMemory[Region]):
         """Put the constants and the bands' pattern where they belong."""
         arrays = [flat_bytes(array) for array in self._plan.constants]
         if not self.in_place:
-            self._upload(arrays)
+            upload(self._context, self.constants, arrays)
             return
         for region, data in zip(self.constants, arrays, strict=True):
             region.bytes[:] = data
@@ -145,46 +158,6 @@ class PlanMemory(BasePlanMemory[Region]):
                 after = region.offset + region.nbytes
                 for at in (start, after):
                     region.block.bytes[at : at + self.band] = self._pattern
-
-    def _upload(self, arrays: Sequence[Bytes]) -> None:
-        total = sum(data.nbytes for data in arrays)
-        if not total:
-            return
-        pool = Pool(self._context, HOST, self._context.details.alignment)
-        piece = pool.region("upload", min(total, _UPLOAD_PIECE))
-        try:
-            pool.allocate()
-            filled = 0
-            copies: list[tuple[Region, int, int, int]] = []
-            for region, data in zip(self.constants, arrays, strict=True):
-                done = 0
-                while done < data.nbytes:
-                    size = min(data.nbytes - done, piece.nbytes - filled)
-                    piece.bytes[filled : filled + size] = data[done : done + size]
-                    copies.append((region, done, filled, size))
-                    done, filled = done + size, filled + size
-                    if filled == piece.nbytes:
-                        self._copy(piece, copies)
-                        filled, copies = 0, []
-            if copies:
-                self._copy(piece, copies)
-        finally:
-            pool.release()
-
-    def _copy(self, piece: Region, copies: Sequence[tuple[Region, int, int, int]]) -> None:
-        commands = Commands(self._context)
-        try:
-            buffer = commands.begin()
-            for region, at, start, size in copies:
-                copy = make(
-                    "VkBufferCopy",
-                    srcOffset=piece.offset + start, dstOffset=region.offset + at, size=size,
-                )  # fmt: skip
-                lib.vkCmdCopyBuffer(buffer, piece.block.buffer, region.block.buffer, 1, copy)
-            upload_barrier(buffer)
-            commands.submit(commands.end(buffer), "uploading constants")
-        finally:
-            commands.release()
 
 
 def _outputs_read(plan: Plan) -> set[int]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import DispatchTime, Plan
+from tflgpu.runtime.protocols import DispatchTime, OutputRef, Plan
 
 from tflgpu_vulkan.blocks import Region
 from tflgpu_vulkan.context import Commands, Context
@@ -50,7 +51,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         self._descriptors: Descriptors | None = None
         try:
             self._descriptors = Descriptors(context, pipelines, self._regions)
-            self._launches = [
+            self._launches += [
                 Launch(dispatch, pipeline, regions, descriptors)
                 for dispatch, pipeline, regions, descriptors in zip(
                     plan.dispatches, pipelines, self._regions, self._descriptors.sets, strict=True
@@ -61,6 +62,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
             into = partial(record, self._commands, memory, self._launches)
             again = partial(record_download, self._commands, memory)
             self._sets = output_sets(context, memory, into, again, self._commands.submit)
+            self._lendable = self._sets.lendable
         except BaseException:
             self._closed = self._released = (
                 True  # `close`, when this object goes, has nothing left to do
@@ -79,6 +81,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         self._context.wait_idle()
 
     def _release(self) -> None:
+        super()._release()
         if self._timers is not None:
             self._timers.release()
         self._commands.release()
@@ -91,6 +94,23 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         if self._holds_device:
             self._holds_device = False
             self._context.release()
+
+    def _rebind(self) -> None:
+        self._commands.clear()
+        self._timed = None
+        if self._descriptors is not None and self._launches:
+            self._descriptors.write(self._regions)
+        self._launches[:] = [
+            attrs.evolve(launch, regions=regions)
+            for launch, regions in zip(self._launches, self._regions, strict=True)
+        ]
+
+        def remake(outputs: Outputs) -> None:
+            outputs.commands = record(self._commands, self._memory, self._launches, outputs.regions)
+            outputs.download = None
+
+        own = self._own(OutputRef)
+        self._outputs.change([i for i in self._lendable if i in own], remake)
 
     def _begin(self) -> None:
         commands = self._outputs.for_run().commands

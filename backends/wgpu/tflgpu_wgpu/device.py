@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.runtime.base_device import BaseDevice, releasing_on_error
 from tflgpu.runtime.protocols import Plan, PlannedDispatch
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
 from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter, widest_shuffle
+from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region
@@ -81,6 +83,16 @@ class WgpuDevice(BaseDevice):
         with releasing_on_error(memory):
             return self._recorded(plan, memory)
 
+    def _allocate_buffer(self, nbytes: int) -> WgpuBuffer:
+        region = allocated(self._device, nbytes)
+        return WgpuBuffer(self._lock, self._token, region, self._device, owned=True)
+
+    def _import_buffer(self, source: object) -> WgpuBuffer | Unsupported:
+        region = imported(self._device, source)
+        if isinstance(region, Unsupported):
+            return region
+        return WgpuBuffer(self._lock, self._token, region, self._device, owned=False)
+
     def _release(self) -> None:
         self._compiler.clear()
         # Now, and not when the last handle is collected: it holds a thread and memory.
@@ -91,7 +103,7 @@ class WgpuDevice(BaseDevice):
         return self._given_dialect or WgslDialect(self._f16, self._shuffle, band)
 
     def _recorded(self, plan: Plan, memory: Memory) -> WgpuRecording:
-        regions = memory.bind(plan)
+        regions = memory.bind(plan.dispatches)
         dialect = self._dialect(memory.band)
         jobs: list[Job] = []
         printed: dict[tuple[int, bool], Job] = {}

@@ -7,20 +7,21 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.runtime.plan_memory import BasePlanMemory, Bytes, flat_bytes
+from tflgpu.runtime.buffers import Bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
 from tflgpu.runtime.protocols import ArenaRef, Plan
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.placement import place
 
 #: Sizes are multiples of the largest element, so that a kernel's array holds whole elements.
-_STEP = 16
-_USAGE = "STORAGE|COPY_SRC|COPY_DST"
+STEP = 16
+USAGE = "STORAGE|COPY_SRC|COPY_DST"
 
 
 def padded(nbytes: int) -> int:
     """The size of a buffer that holds ``nbytes``; there are no empty ones."""
-    return max(_STEP, -(-nbytes // _STEP) * _STEP)
+    return max(STEP, -(-nbytes // STEP) * STEP)
 
 
 @attrs.frozen(eq=False)
@@ -65,6 +66,10 @@ class Memory(BasePlanMemory[Region]):
         self._placement = place(plan)
         sizes = () if guarded else self._placement.sizes
         self._shared = [self._allocate(f"arena buffer {i}", n) for i, n in enumerate(sizes)]
+
+    def part(self, region: Region, nbytes: int) -> Region:
+        """As much as kernels are to see."""
+        return Region(region.name, nbytes, region.buffer)
 
     def release(self) -> None:
         """Free everything now, whoever still refers to it."""
@@ -113,9 +118,9 @@ class Memory(BasePlanMemory[Region]):
     def _allocate(self, name: str, nbytes: int, data: Bytes | None = None) -> Region:
         self.check_size(name, nbytes)
         if not self.band and data is None:
-            return Region(name, nbytes, self.buffer(name, padded(nbytes), _USAGE))
+            return Region(name, nbytes, self.buffer(name, padded(nbytes), USAGE))
         fenced = self.fenced(nbytes, data)
         image = np.zeros(padded(nbytes) + 2 * self.band, np.uint8)
         image[: len(fenced)] = fenced
-        made = self.buffer(name, image.nbytes, _USAGE, image)
+        made = self.buffer(name, image.nbytes, USAGE, image)
         return Region(name, nbytes, made, self.band, self.band)

@@ -186,6 +186,8 @@ class Download:
         self._alive = (device, buffer)
         self._buffer = buffer._internal
         self._nbytes = nbytes
+        #: What is copied to the host, as (start, bytes); None for all of it.
+        self.spans: list[tuple[int, int]] | None = None
         self._problem: str | None = None
         self._done = False
 
@@ -251,7 +253,11 @@ class Download:
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
         if source == ffi.NULL:
             raise DeviceError("waiting for the device: its results cannot be mapped")
-        ffi.memmove(address, source, self._nbytes)
+        if self.spans is None:
+            ffi.memmove(address, source, self._nbytes)
+        for start, nbytes in self.spans or ():
+            target = ffi.cast("char *", address) + start
+            ffi.memmove(target, ffi.cast("char *", source) + start, nbytes)
         lib.wgpuBufferUnmap(self._buffer)
 
     def keep(self) -> None:

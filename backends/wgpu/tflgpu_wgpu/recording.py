@@ -13,7 +13,14 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.lending import OutputSet, OutputSets
 from tflgpu.runtime.plan_memory import flat_bytes
 from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch, PlannedIO
+from tflgpu.runtime.protocols import (
+    DispatchTime,
+    InputRef,
+    OutputRef,
+    Plan,
+    PlannedDispatch,
+    PlannedIO,
+)
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
@@ -51,43 +58,59 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         super().__init__(plan, memory, lock)
         self._device = device
         self._memory = memory
-        self._launches = [
-            self._launch(planned, pipeline, regions)
-            for planned, pipeline, regions in zip(
-                plan.dispatches, pipelines, self._regions, strict=True
-            )
-        ]
-        self._input_host, self._inputs, input_starts = _host_arrays(plan.inputs)
+        self._pipelines = list(pipelines)
+        self._input_host, self._inputs, self._input_starts = _host_arrays(plan.inputs)
         first = HostOutputs(plan.outputs)
-        uploads = [
-            Upload(region.buffer, pointer(self._input_host.ctypes.data + start), size)
-            for region, start in zip(memory.inputs, input_starts, strict=True)
-            if (size := _words(region.nbytes)) and not region.band
-        ]
-        sizes = [_words(region.nbytes) for region in memory.outputs]
-        total = first.block.nbytes if any(sizes) else 0
-        staging = memory.buffer("the outputs", padded(total), "MAP_READ|COPY_DST")
-        copies = [
-            Copy(region.buffer, staging, start, size)
-            for region, start, size in zip(memory.outputs, first.starts, sizes, strict=True)
-            if size and not region.band
-        ]
-        launches = [launch for launch in self._launches if all(launch.groups)]
-        self._all = Commands(device, uploads, launches, copies)
-        self._before = Commands(device, uploads, [], [])
-        self._after = Commands(device, [], [], copies)
-        self._download_all = download = Download(device, staging, total)
+        self._output_starts = first.starts
+        total = first.block.nbytes if any(io.nbytes for io in plan.outputs) else 0
+        self._result = memory.buffer("the outputs", padded(total), "MAP_READ|COPY_DST")
+        self._download_all = download = Download(device, self._result, total)
+        self._bind_all()
 
         def fill(outputs: HostOutputs) -> None:
             with device_errors("reading outputs"):
                 download.wait(outputs.address)
 
         # Between bands outputs are read one by one, into the first arrays.
-        lendable = range(len(plan.outputs)) if total and not memory.guarded else ()
+        self._lends = bool(total) and not memory.guarded
+        lendable = range(len(plan.outputs)) if self._lends else ()
         self._sets = OutputSets(first, lendable, partial(HostOutputs, plan.outputs), fill)
         self._timers: Timers | None = None
 
     # Inside
+
+    def _bind_all(self) -> None:
+        """Make the commands of runs in the memory that regions say."""
+        device, memory = self._device, self._memory
+        self._launches = [
+            self._launch(planned, pipeline, regions)
+            for planned, pipeline, regions in zip(
+                self._planned, self._pipelines, self._regions, strict=True
+            )
+        ]
+        launches = [launch for launch in self._launches if all(launch.groups)]
+        host, uploads, copies = self._input_host.ctypes.data, [], []
+        if not memory.guarded:
+            for i in self._own(InputRef):
+                buffer, size = memory.inputs[i].buffer, _words(memory.inputs[i].nbytes)
+                uploads.append(Upload(buffer, pointer(host + self._input_starts[i]), size))
+            for i in self._own(OutputRef):
+                buffer, size = memory.outputs[i].buffer, _words(memory.outputs[i].nbytes)
+                copies.append(Copy(buffer, self._result, self._output_starts[i], size))
+        uploads, copies = [u for u in uploads if u.nbytes], [c for c in copies if c.nbytes]
+        self._all = Commands(device, uploads, launches, copies)
+        self._before = Commands(device, uploads, [], [])
+        self._after = Commands(device, [], [], copies)
+
+    def _rebind(self) -> None:
+        with device_errors("binding buffers"):
+            self._bind_all()
+        # All outputs of a set lie in one block, which is filled as a whole.
+        own, outputs = self._own(OutputRef), self._edges[OutputRef]
+        lends = self._lends and len(own) == len(outputs)
+        spans = [(self._output_starts[i], outputs[i].nbytes) for i in own]
+        self._download_all.spans = None if len(own) == len(outputs) else spans
+        self._outputs.change(own if lends else (), lambda _: None)
 
     def _launch(
         self, planned: PlannedDispatch, pipeline: Pipeline, regions: Sequence[Region]
@@ -127,7 +150,9 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         wait_idle(self._device._internal)
 
     def _release(self) -> None:
+        super()._release()
         self._launches.clear()
+        self._pipelines.clear()
         self._timers = None
         if self._unfinished:
             self._download_all.keep()
@@ -138,7 +163,7 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         except DeviceError:
             pass
         del self._all, self._before, self._after, self._download_all
-        del self._memory, self._device
+        del self._memory, self._device, self._result
 
     # Between guard bands
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,9 @@ from tflgpu.blame import attempt, shown
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.buffers import Buffer
+from tflgpu.runtime.checked_buffers import checked_reason, inner_buffers
 from tflgpu.runtime.lending import Lender
 from tflgpu.runtime.party import Party
 from tflgpu.runtime.pending import Pending
@@ -127,6 +130,21 @@ class CheckedRecording:
                 + ", ".join(lacking)
             )
         return CheckedPending(pending, self._party, partial(self._after_submitted, before))
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`.
+
+        Raises:
+            StateError, DeviceError: as there; or it answered neither None nor a reason.
+        """
+        answer = self._party.call(
+            "bind", self._inner.bind, inner_buffers(inputs), inner_buffers(outputs)
+        )
+        return None if answer is None else checked_reason(answer, self._party, "bind")
 
     def profile(self) -> Sequence[DispatchTime]:
         """Run with timers.
@@ -387,7 +405,7 @@ def checked_recording(
         raise
 
 
-_NEEDED = ("inputs", "outputs", "run", "submit", "profile", "close")
+_NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
 
 
 def _has(inner: object, name: str) -> bool:

@@ -3,17 +3,24 @@ bound to, and guard bands around regions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.buffers import Bytes
 from tflgpu.runtime.check_plan import SMALLER
-from tflgpu.runtime.protocols import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
+from tflgpu.runtime.protocols import (
+    ArenaRef,
+    ConstRef,
+    InputRef,
+    OutputRef,
+    PlannedDispatch,
+    Ref,
+)
 
-Bytes = npt.NDArray[np.uint8]
 #: Least bytes of a pattern before and after a region; a multiple of every element's size.
 LEAST_BAND = 4096
 #: As a float this is NaN, as an integer -1: what was never written does not look like data.
@@ -73,6 +80,8 @@ class BasePlanMemory(Generic[R]):
         self.inputs: list[R] = []
         self.outputs: list[R] = []
         self._slices: dict[ArenaRef, R] = {}
+        #: What takes the place of inputs and outputs, where a recording is bound to buffers.
+        self.bound: dict[Ref, R] = {}
 
     # For subclasses to write
 
@@ -88,9 +97,15 @@ class BasePlanMemory(Generic[R]):
         """Set every byte of a region."""
         raise NotImplementedError
 
+    def part(self, region: R, nbytes: int) -> R:
+        """The first bytes of a buffer's region, for an input or output of that size. All of it
+        where nothing depends on the size."""
+        return region
+
     def release(self) -> None:
         """Free everything; the device must be done with it. Twice is harmless."""
         self.constants, self.inputs, self.outputs, self._slices = [], [], [], {}
+        self.bound = {}
 
     # What recordings use
 
@@ -109,13 +124,13 @@ class BasePlanMemory(Generic[R]):
         """All regions."""
         return [*self.constants, *self._slices.values(), *self.inputs, *self.outputs]
 
-    def bind(self, plan: Plan) -> list[tuple[R, ...]]:
+    def bind(self, dispatches: Sequence[PlannedDispatch]) -> list[tuple[R, ...]]:
         """The regions of every dispatch, one per buffer of its kernel.
 
         Raises:
             DeviceError: memory ran out.
         """
-        return [tuple(self.resolve(ref) for ref in d.refs) for d in plan.dispatches]
+        return [tuple(self.resolve(ref) for ref in d.refs) for d in dispatches]
 
     def resolve(self, ref: Ref) -> R:
         """The region that a dispatch's binding stands for.
@@ -123,6 +138,8 @@ class BasePlanMemory(Generic[R]):
         Raises:
             DeviceError: memory ran out.
         """
+        if ref in self.bound:
+            return self.bound[ref]
         if isinstance(ref, ConstRef):
             return self.constants[ref.index]
         if isinstance(ref, InputRef):

@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.buffers import Buffer
 from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.lending import NoRoomError, OutputSets, S
 from tflgpu.runtime.pending import FINISHED, Pending, Submission
@@ -134,6 +136,19 @@ class BaseRecording(Holder, Generic[S]):
             _in_flight.add(self)
             self._in_flight = submission
             return submission
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`; there are no buffers unless a subclass has them.
+
+        Raises:
+            StateError: the recording or a buffer is closed.
+            DeviceError: a buffer does not fit, or the device failed.
+        """
+        return Unsupported(f"a {type(self).__name__} uses memory of its own only")
 
     def profile(self) -> Sequence[DispatchTime]:
         """Run once with a timer around every dispatch; empty where the device has no timers.

@@ -11,6 +11,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.buffers import Buffer
 from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import DispatchTime, NodeRun, Recording
 
@@ -75,6 +76,14 @@ class _Recording:
         """Begin a run; there is nothing to wait for afterwards."""
         self.run()
         return FINISHED
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported:
+        """There are no buffers but the arrays."""
+        return Unsupported("the ReLU engine computes in arrays of its own")
 
     def profile(self) -> Sequence[DispatchTime]:
         """There are no timers: a run, and no times."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.conformance.check import Check
 from tflgpu.conformance.contract.bands import band_checks
+from tflgpu.conformance.contract.buffers import buffer_checks
 from tflgpu.conformance.contract.leaks import leak_checks
 from tflgpu.conformance.contract.lending import lending_checks
 from tflgpu.conformance.contract.lifetimes import lifetime_checks
@@ -18,6 +19,6 @@ __all__ = ["device_checks"]
 def device_checks() -> list[Check]:
     """Every check of the contract."""
     return [
-        *run_checks(), *submission_checks(), *refusal_checks(), *band_checks(), *lifetime_checks(), *leak_checks(),
+        *run_checks(), *submission_checks(), *buffer_checks(), *refusal_checks(), *band_checks(), *lifetime_checks(), *leak_checks(),
         *lending_checks(), *node_device_checks(),
     ]  # fmt: skip
