@@ -12,6 +12,8 @@ from tflgpu.cli.models import opened
 from tflgpu.demo import load_digits
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe
 from tflgpu.runtime.reference import ReferenceRecording
 
@@ -74,6 +76,13 @@ class Skewed:
         self._right.run()
         for array in self.outputs:
             np.add(array, self._offset, out=array)
+
+    def submit(self) -> Pending:
+        self.run()
+        return FINISHED
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Unsupported:
+        return Unsupported("the toy has no buffers")
 
     def profile(self) -> list[Any]:
         return []

@@ -18,6 +18,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.tree import Kernel
 from tflgpu.plugins import registry
+from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import DeviceInfo, DispatchTime, NodeRun, Plan, Recording
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -47,6 +48,12 @@ class Spoilt:
         loaded = self._device.load(plan, guard_bands=guard_bands)
         return self._spoil(loaded, plan, guard_bands)
 
+    def allocate(self, nbytes: int) -> Any:
+        return self._device.allocate(nbytes)
+
+    def import_buffer(self, source: object) -> Any:
+        return self._device.import_buffer(source)
+
     def source(self, kernel: Kernel) -> str:
         return self._device.source(kernel)
 
@@ -70,6 +77,13 @@ class Wrapped:
 
     def run(self) -> None:
         self.inner.run()
+
+    def submit(self) -> Pending:
+        self.run()
+        return FINISHED
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
+        return self.inner.bind(inputs, outputs)
 
     def profile(self) -> Sequence[DispatchTime]:
         return self.inner.profile()
@@ -127,7 +141,7 @@ class Forgiving(Wrapped):
     """Runs again after it failed, as if nothing had happened."""
 
     def run(self) -> None:
-        if not self.inner._dead or self.inner._dead == "closed":
+        if not self.inner._failure:
             self.inner.run()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import attrs
@@ -14,6 +15,7 @@ from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.tree import Kernel
 from tflgpu.kernel.types import Scalar
 from tflgpu.options import DelegateOptions
+from tflgpu.runtime.plan_memory import LEAST_BAND
 from tflgpu.runtime.protocols import (
     ArenaRef,
     ConstRef,
@@ -27,7 +29,7 @@ from tflgpu.runtime.protocols import (
 )
 from tflgpu_cpu_ref import plugin
 from tflgpu_cpu_ref.device import CpuRefDevice
-from tflgpu_cpu_ref.memory import BAND, Block
+from tflgpu_cpu_ref.memory import Memory
 from tflgpu_cpu_ref.recording import CpuRefRecording
 
 N = 13
@@ -124,22 +126,22 @@ def test_a_damaged_guard_band_is_found() -> None:
     base = recording.outputs[0]
     while isinstance(base.base, np.ndarray):
         base = base.base
-    base[-BAND] ^= 0xFF
-    with pytest.raises(DeviceError, match=r"output y: 1 bytes after .* offset 52 of 52"):
+    base[-LEAST_BAND] ^= 0xFF
+    with pytest.raises(DeviceError, match=r"#1 MUL.*: 1 bytes after output y .* offset 52 of 52"):
         recording.run()
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_block_check_says_where(side: str) -> None:
-    block = Block("b", 8, guarded=True)
+def test_damage_says_where(side: str) -> None:
+    memory = Memory(plan_of(), limit=1 << 20, guarded=True)
+    (block,) = memory.inputs
     block.view(np.dtype(np.float32))[...] = 7
-    block.check()
-    whole = block.bytes.base
-    assert whole is not None
-    whole[BAND - 3 if side == "before" else BAND + 8] = 0
-    offset = -3 if side == "before" else 8
-    with pytest.raises(DeviceError, match=rf"b: 1 bytes {side} .* offset {offset}"):
-        block.check()
+    assert memory.damage(block) is None
+    block.whole[LEAST_BAND - 3 if side == "before" else LEAST_BAND + 4 * N + 2] ^= 0xFF
+    offset = -3 if side == "before" else 4 * N + 2
+    damage = memory.damage(block)
+    assert damage is not None
+    assert re.match(rf"1 bytes {side} input x .* offset {offset} of 52", damage)
 
 
 def with_nine_buffers(kernel: Kernel) -> Kernel:

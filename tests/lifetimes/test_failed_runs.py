@@ -81,8 +81,8 @@ class Once:
 #: Where a run can fail, by backend: module and name.
 PLACES = {
     "opencl": [("tflgpu_opencl.commands.Commands", "submit"), ("tflgpu_opencl.recording", "finish")],
-    "vulkan": [("tflgpu_vulkan.context.Context", "submit"), ("tflgpu_vulkan.context.Context", "_wait")],
-    "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "wait")],
+    "vulkan": [("tflgpu_vulkan.context.Context", "start"), ("tflgpu_vulkan.context.Context", "_wait")],
+    "wgpu": [("tflgpu_wgpu.native.Commands", "submit"), ("tflgpu_wgpu.native.Download", "end")],
 }  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def test_a_failure_of_loading_is_told_and_tried_again(
     interpreter = tflgpu.Interpreter(model_content=child.model(), experimental_delegates=[delegate])
     interpreter.allocate_tensors()
     kind: Any = type(interpreter._main._memory.session.steps[0].recording)
-    assert not issubclass(kind, BaseRecording)  # as a third party's
+    assert not issubclass(kind, BaseRecording)  # what is around it: nothing of the base helps
     with monkeypatch.context() as patched:
         patched.setattr(kind, "run", Once(kind.run, failing("no"), after=False))
         with pytest.raises(DeviceError, match="no"):

@@ -15,6 +15,7 @@ import tflgpu
 import third_party_toys as toys
 from tflgpu.errors import DeviceError
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.runtime.protocols import DispatchTime
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -124,7 +125,7 @@ def test_opening_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_attribute_that_raises(name: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
-        load = source = close = lambda self: None
+        load = source = allocate = import_buffer = close = lambda self: None
         caps, alignment, info = DeviceCaps(), 64, INFO
 
     setattr(Broken, name, property(toys.raising(ERRORS[error])))
@@ -201,6 +202,8 @@ LOADED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda r: None, "which is no recording"),
     "a number": (lambda r: 3, "which is no recording"),
     "no run": (_with("run", lambda v: None), "it has no run"),
+    "no submit": (_with("submit", lambda v: None), "it has no submit"),
+    "no bind": (_with("bind", lambda v: None), "it has no bind"),
     "no profile": (_with("profile", lambda v: None), "it has no profile"),
     "inputs: None": (_with("inputs", lambda v: None), "it has no inputs"),
     "inputs: number": (_with("inputs", lambda v: 4), "inputs is 4"),
@@ -345,6 +348,169 @@ def test_a_run_that_breaks_the_contract(
     install(monkeypatch, toys.hooks(with_recording(kind, run=action)))
     with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
         run(runs=1)
+
+
+# Submitting
+
+
+class _Waits:
+    """A run that is over, and answers so."""
+
+    def __init__(self, done: Any = True, wait: Any = True) -> None:
+        self._done, self._wait = done, wait
+
+    def done(self) -> Any:
+        return self._done() if callable(self._done) else self._done
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return self._wait() if callable(self._wait) else self._wait
+
+
+def _submits(pending: Any) -> Callable[[Any], Any]:
+    def submit(self: Any) -> Any:
+        self._inner.run()
+        return pending
+
+    return submit
+
+
+def _submits_and(action: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def submit(self: Any) -> Any:
+        action(self)
+        return _Waits()
+
+    return submit
+
+
+SUBMITS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (_submits(None), "submit gave None, which is no Pending: it has no done, wait"),
+    "a number": (_submits(3), "submit gave 3, which is no Pending"),
+    "done: text": (_submits(_Waits(done="yes")), "done gave 'yes', neither True nor False"),
+    "done: raises": (_submits(_Waits(done=toys.raising(KeyError("x")))), "done raised KeyError"),
+    "wait: None": (_submits(_Waits(wait=None)), "wait gave None, neither True nor False"),
+    "wait: False": (_submits(_Waits(wait=False)), "wait without a timeout gave False"),
+    "wait: raises": (
+        _submits(_Waits(wait=toys.raising(OSError(5, "lost")))),
+        "wait raised OSError",
+    ),
+    **{name: (_submits_and(action), match) for name, (action, match) in RUNS.items()},
+}
+
+
+@pytest.mark.parametrize("fault", SUBMITS)
+def test_a_submission_that_breaks_the_contract(
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, match = SUBMITS[fault]
+    delegate, opened = _recording(kind, monkeypatch, submit=submit)
+    (step,) = opened._main._memory.session.steps
+    with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
+        pending = step.recording.submit()
+        pending.done()
+        pending.wait()
+    opened.close()
+    delegate.close()
+
+
+def test_a_good_submission_works(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, opened = _recording(kind, monkeypatch)
+    (step,) = opened._main._memory.session.steps
+    for _ in range(2):
+        step.recording.inputs[0][...] = toys.X
+        pending = step.recording.submit()
+        assert pending.wait()
+        assert pending.wait(0)
+        assert pending.done()
+        np.testing.assert_allclose(step.recording.outputs[0], WANTED, rtol=1e-6)
+    opened.close()
+    delegate.close()
+
+
+# Buffers
+
+
+class _Buffer:
+    """A good buffer of 16 bytes."""
+
+    nbytes: Any = 16
+
+    def write(self, data: Any) -> Any:
+        return None
+
+    read = write
+
+    def export(self) -> Any:
+        return self
+
+    def close(self) -> None:
+        pass
+
+
+def _buffer(**changes: Any) -> Any:
+    return with_methods(_Buffer, **changes)()
+
+
+ALLOCATED: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "gave None, neither a Buffer"),
+    "an array": (np.zeros(4), r"neither a Buffer \(it has no write, read, export, close\)"),
+    "no reason": (Unsupported(""), "which is no Unsupported with a reason"),
+    "too small": (_buffer(nbytes=15), "gave a buffer of 15 bytes; 16 were due"),
+    "no size": (_buffer(nbytes="16"), "gave a buffer of '16' bytes"),
+}
+
+
+@pytest.mark.parametrize("fault", ALLOCATED)
+def test_buffers_that_are_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, match = ALLOCATED[fault]
+    install(monkeypatch, toys.hooks(device("plans", allocate=lambda self, nbytes: given)))
+    with tflgpu.GpuDelegate(backend="toy") as delegate:
+        found: Any = delegate.device
+        with pytest.raises(DeviceError, match=f"{WHO}: .*{match}"):
+            found.allocate(16)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_buffers_that_raise(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = toys.raising(ERRORS[error])
+    made = _buffer(write=fails, read=fails, export=fails, close=fails)
+    methods = {"allocate": lambda self, nbytes: made, "import_buffer": fails}
+    install(monkeypatch, toys.hooks(device("plans", **methods)))
+    with tflgpu.GpuDelegate(backend="toy") as delegate:
+        found: Any = delegate.device
+        buffer = found.allocate(16)
+        array = np.zeros(4, np.float32)
+        for action in (
+            lambda: buffer.write(array), lambda: buffer.read(array), buffer.export, buffer.close,
+            lambda: found.import_buffer(array),
+        ):  # fmt: skip
+            with pytest.raises(DeviceError, match=WHO):
+                action()
+
+
+@pytest.mark.parametrize("answer", [False, "no", Unsupported("")], ids=repr)
+def test_bindings_without_a_reason(kind: str, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, opened = _recording(kind, monkeypatch, bind=lambda self, i, o: answer)
+    (step,) = opened._main._memory.session.steps
+    with pytest.raises(DeviceError, match=f"{WHO}: bind gave"):
+        step.recording.bind()
+    opened.close()
+    delegate.close()
+
+
+def test_good_buffers_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    delegate, opened = _recording("plans", monkeypatch)
+    (step,) = opened._main._memory.session.steps
+    buffer = delegate.device.allocate(24)
+    assert step.recording.bind(outputs={0: buffer}) is None
+    step.recording.inputs[0][...] = toys.X
+    step.recording.run()
+    found = np.zeros((2, 3), np.float32)
+    buffer.read(found)
+    np.testing.assert_allclose(found, WANTED, rtol=1e-6)
+    with pytest.raises(DeviceError, match="an array of 28 bytes for a buffer of 24"):
+        buffer.write(np.zeros(7, np.float32))
+    opened.close()
+    delegate.close()
 
 
 # Times

@@ -11,6 +11,7 @@ import tflgpu
 from tflgpu import plugins
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.plugin_sources import Plugin
 from tflgpu.plugins import Registry
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
@@ -33,6 +34,12 @@ class NodeRecording:
 
     def run(self) -> None:
         self._inner.run()
+
+    def submit(self) -> Any:
+        return self._inner.submit()
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
+        return Unsupported("the toy has no buffers")
 
     def profile(self) -> Any:
         self._inner.run()
@@ -71,6 +78,12 @@ class PlanRecording:
     def run(self) -> None:
         self._inner.run()
 
+    def submit(self) -> Any:
+        return self._inner.submit()
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
+        return self._inner.bind(inputs, outputs)
+
     def profile(self) -> Any:
         return self._inner.profile()
 
@@ -91,6 +104,12 @@ class PlanToy:
 
     def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
         return self.recording(self._inner.load(plan, guard_bands=guard_bands))
+
+    def allocate(self, nbytes: int) -> Any:
+        return self._inner.allocate(nbytes)
+
+    def import_buffer(self, source: object) -> Any:
+        return self._inner.import_buffer(source)
 
     def source(self, kernel: Any) -> str:
         return self._inner.source(kernel)

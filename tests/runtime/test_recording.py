@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, StateError
 from tflgpu.runtime.lending import NoRoomError, OutputSet, OutputSets
 from tflgpu.runtime.protocols import DispatchTime
 from tflgpu.runtime.recording import BaseRecording
@@ -100,3 +102,119 @@ def test_a_failure_lasts(problem: BaseException) -> None:
     recording.close()
     assert recording.released == 1
     assert recording.outputs == ()
+
+
+class Slow(Counter):
+    """Goes on by itself, until ``ticks`` questions were asked."""
+
+    def __init__(self, ticks: int = 2) -> None:
+        super().__init__(4)
+        self.ticks = self.left = ticks
+        self.asking: BaseException | None = None
+
+    def _begin(self) -> None:
+        self.left = self.ticks
+
+    def _is_over(self) -> bool:
+        if self.asking is not None:
+            error, self.asking = self.asking, None
+            raise error
+        self.left -= 1
+        return self.left <= 0
+
+    def _end(self) -> None:
+        assert self.left <= 0
+        super()._run()
+
+    def _run(self) -> None:
+        self._begin()
+        self.left = 0
+        self._end()
+
+
+def test_a_submission_is_waited_for_and_its_end_remembered() -> None:
+    recording = Slow(ticks=50)
+    pending = recording.submit()
+    assert not pending.done()
+    assert not pending.wait(0)
+    assert pending.wait()
+    assert recording.runs == 1
+    assert pending.done()
+    assert pending.wait(0)
+    assert (recording.outputs[0] == 1).all()
+
+
+@pytest.mark.parametrize("what", ["run", "profile", "submit", "settle", "lend"])
+def test_whatever_is_asked_waits_for_the_run_in_flight(what: str) -> None:
+    recording = Slow(ticks=5)
+    pending = recording.submit()
+    if what == "lend":
+        assert recording.lend(0) is not None
+    else:
+        getattr(recording, what)()
+    assert pending.done()
+    assert pending.wait()
+    assert recording.runs == (1 if what in ("submit", "settle", "lend") else 2)
+
+
+def test_an_interrupted_wait_leaves_the_run_in_flight() -> None:
+    recording = Slow(ticks=5)
+    pending = recording.submit()
+    recording.asking = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        pending.wait()
+    assert pending.wait()
+    recording.run()
+    assert recording.runs == 2
+
+
+@pytest.mark.parametrize("problem", [DeviceError("lost"), KeyboardInterrupt()])
+def test_what_ends_the_taking_of_results_ends_the_recording(problem: BaseException) -> None:
+    recording = Slow()
+    pending = recording.submit()
+    recording.problem = problem
+    with pytest.raises(type(problem)):
+        pending.wait()
+    assert pending.done()
+    for action in (pending.wait, recording.run, recording.submit):
+        with pytest.raises(DeviceError, match=r"lost|interrupted"):
+            action()
+
+
+def test_a_device_that_fails_while_asked_is_told_by_wait() -> None:
+    recording = Slow()
+    pending = recording.submit()
+    recording.asking = DeviceError("gone")
+    assert pending.done()  # the question failed; whoever waits is told
+    recording.asking = DeviceError("gone")
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="gone"):
+            pending.wait()
+
+
+def test_a_closed_recording_has_nothing_in_flight() -> None:
+    recording = Slow()
+    pending, over = recording.submit(), recording.submit()
+    assert pending.wait()
+    assert not over.done()
+    recording.close()
+    assert over.done()
+    assert pending.wait()  # that one was over before
+    with pytest.raises(StateError, match="closed before its run"):
+        over.wait()
+    with pytest.raises(StateError, match="is closed"):
+        recording.submit()
+
+
+def test_a_run_in_flight_keeps_its_recording() -> None:
+    recording = Slow()
+    recording.submit()
+    kept = weakref.ref(recording)
+    del recording
+    gc.collect()
+    found = kept()
+    assert found is not None  # the device may still write to its memory
+    found.close()
+    del found
+    gc.collect()
+    assert kept() is None

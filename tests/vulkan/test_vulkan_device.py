@@ -29,9 +29,9 @@ def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
 def test_constants_larger_than_a_piece_of_the_upload(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu_vulkan import memory
+    from tflgpu_vulkan import transfer
 
-    monkeypatch.setattr(memory, "_UPLOAD_PIECE", 1000)
+    monkeypatch.setattr(transfer, "_PIECE", 1000)
     constants = [whole(1999, 1), whole(3, 2), whole(0), whole(507, 3)]
     refs: list[list[Ref]] = [[ConstRef(i), OutputRef(i)] for i in range(4)]
     made = plan(
@@ -72,3 +72,18 @@ def test_what_vulkan_guarantees(open_device: Callable[..., Any]) -> None:
     assert device.caps.shared_bytes >= 16384
     assert device.caps.max_buffer_bytes >= 1 << 27
     assert device.caps.max_bindings >= 4
+
+
+def test_a_buffer_larger_than_a_piece(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tflgpu_vulkan import transfer
+
+    monkeypatch.setattr(transfer, "_PIECE", 1000)
+    x = np.random.default_rng(0).standard_normal(4099).astype(np.float32)
+    buffer = device.allocate(x.nbytes)
+    found = np.ones_like(x)
+    buffer.read(found)
+    assert (found == 0).all()
+    buffer.write(x)
+    buffer.read(found)
+    np.testing.assert_array_equal(found, x)
+    buffer.close()

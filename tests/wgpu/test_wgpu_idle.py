@@ -35,7 +35,7 @@ def test_idle_is_when_all_is_done(require_backend: Callable[[str], Any]) -> None
         recording._all.submit()
         wait_idle(handle)
         # What is left of a run is to map what was written.
-        rest = _seconds(lambda: recording._download.wait(recording._outputs.for_run().address))
+        rest = _seconds(lambda: recording._download_all.wait(recording._outputs.for_run().address))
         assert rest < took / 2, (rest, took)
     recording.close()
     device.close()

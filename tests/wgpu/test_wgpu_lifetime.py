@@ -18,9 +18,7 @@ def test_a_refused_command_ends_the_recording(device: Any) -> None:
     recording = device.load(biased(33))
     other = device.load(chain(33, device.alignment))
     # Bindings for another kernel's buffers: what wgpu refuses when the encoding is finished.
-    wrong = Launch(
-        recording._bound[0].launch.pipeline, other._bound[0].launch.bind_group, (1, 1, 1)
-    )
+    wrong = Launch(recording._launches[0].pipeline, other._launches[0].bind_group, (1, 1, 1))
     working = recording._all
     recording._all = Commands(device._device, [], [wrong], [])
     with pytest.raises(DeviceError, match=r"(?is)running.*bind group"):

@@ -6,17 +6,19 @@ what other backends are compared with.
 
 from __future__ import annotations
 
-import weakref
-
-from tflgpu.errors import CompileError, DeviceError, KernelError, StateError
+import numpy as np
+from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.subgroup import LARGEST
 from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.check_plan import check_plan
-from tflgpu.runtime.protocols import Plan, Recording
+from tflgpu.runtime.base_device import BaseDevice
+from tflgpu.runtime.buffers import host_bytes
+from tflgpu.runtime.protocols import Plan
 
 from tflgpu_cpu_ref.dump import dump
+from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory
 from tflgpu_cpu_ref.plugin import INTERPRETER as INFO
 from tflgpu_cpu_ref.plugin import REFERENCES
 from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -33,8 +35,10 @@ CAPS = DeviceCaps(
 )
 
 
-class CpuRefDevice:
+class CpuRefDevice(BaseDevice):
     """A `Device` without hardware."""
+
+    kind = "cpu_ref"
 
     def __init__(self, index: int = 1) -> None:
         """Open it.
@@ -45,39 +49,36 @@ class CpuRefDevice:
         if index != INFO.index:
             there = ", ".join(f"{d.index} = {d.name}" for d in (REFERENCES, INFO))
             raise DeviceError(f"backend {INFO.backend} has no device {index}; there are {there}")
+        super().__init__()
         self.info = INFO
         self.caps = CAPS
         self.alignment = 16
-        self._recordings: weakref.WeakSet[CpuRefRecording] = weakref.WeakSet()
-        self._closed = False
 
-    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
-        """Check every kernel and bind the plan to host arrays.
+    def source(self, kernel: Kernel) -> str:
+        """The kernel's tree as text."""
+        return dump(kernel)
 
-        Raises:
-            StateError: the device is closed.
-            CompileError: a kernel is ill-formed or over a limit of `caps`.
-            DeviceError: a binding does not fit, or memory ran out.
-        """
-        if self._closed:
-            raise StateError("this cpu_ref device is closed")
-        check_plan(plan, self)
+    def _allocate_buffer(self, nbytes: int) -> HostBuffer:
+        try:
+            memory = np.zeros(nbytes, np.uint8)
+        except MemoryError as error:
+            raise DeviceError(f"allocating {nbytes} bytes for a buffer: {error}") from error
+        return HostBuffer(self._lock, self._token, nbytes, Block("a buffer", memory))
+
+    def _import_buffer(self, source: object) -> HostBuffer | Unsupported:
+        memory = host_bytes(source)
+        if isinstance(memory, Unsupported):
+            return memory
+        block = Block("an imported buffer", memory)
+        return HostBuffer(self._lock, self._token, memory.nbytes, block)
+
+    def _load(self, plan: Plan, *, guard_bands: bool) -> CpuRefRecording:
+        """Check every kernel and bind the plan to host arrays."""
         for dispatch in plan.dispatches:
             try:
                 check(dispatch.kernel)
             except KernelError as error:
                 source = self.source(dispatch.kernel)
                 raise CompileError(f"{dispatch.label}: {error}\n{source}") from error
-        recording = CpuRefRecording(plan, guard_bands=guard_bands)
-        self._recordings.add(recording)
-        return recording
-
-    def source(self, kernel: Kernel) -> str:
-        """The kernel's tree as text."""
-        return dump(kernel)
-
-    def close(self) -> None:
-        """Close what was loaded, and refuse further plans; twice is harmless."""
-        self._closed = True
-        for recording in list(self._recordings):
-            recording.close()
+        limit = self.caps.max_buffer_bytes
+        return CpuRefRecording(plan, Memory(plan, limit=limit, guarded=guard_bands))

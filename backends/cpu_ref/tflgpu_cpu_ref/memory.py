@@ -5,54 +5,92 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-
-#: Bytes of pattern before and after a block; a multiple of every element size.
-BAND = 256
-_PATTERN = 0xA5
-#: Read as a float this is NaN, as an integer -1: what was never written does not look like data.
-_POISON = 0xFF
+from tflgpu.runtime.buffers import BaseBuffer, Bytes
+from tflgpu.runtime.plan_memory import POISON, BasePlanMemory
+from tflgpu.runtime.protocols import ArenaRef, OutputRef, Plan
 
 
 class Block:
-    """``nbytes`` of memory named for messages, between guard bands where these are asked for."""
+    """``nbytes`` of memory named for messages, with ``band`` bytes before and after them."""
 
-    def __init__(self, name: str, nbytes: int, *, guarded: bool) -> None:
+    def __init__(self, name: str, whole: Bytes, band: int = 0) -> None:
         self.name = name
-        self._band = BAND if guarded else 0
-        try:
-            self._all = np.full(nbytes + 2 * self._band, _PATTERN, np.uint8)
-        except (MemoryError, ValueError) as error:
-            raise DeviceError(f"allocating {nbytes} bytes for {name}: {error}") from error
-        self.bytes: npt.NDArray[np.uint8] = self._all[self._band : self._band + nbytes]
-        self.bytes[...] = 0
+        self.band = band
+        self.whole = whole
+        self.nbytes = len(whole) - 2 * band
+        self.bytes = whole[band : band + self.nbytes]
 
-    def view(self, dtype: np.dtype[Any], offset: int = 0, nbytes: int | None = None) -> Array:
-        """A flat array over ``nbytes`` at ``offset``, which lie inside."""
-        end = len(self.bytes) if nbytes is None else offset + nbytes
-        return self.bytes[offset:end].view(dtype)
+    def view(self, dtype: np.dtype[Any]) -> Array:
+        """A flat array over it."""
+        return self.bytes.view(dtype)
 
-    def poison(self) -> None:
-        """Overwrite the contents with what no kernel may take for data."""
-        self.bytes[...] = _POISON
 
-    def check(self) -> None:
-        """Look at the bands.
+class Memory(BasePlanMemory[Block]):
+    """The blocks of a plan. The arena is one, so that dispatches may be asked whether their
+    bindings overlap."""
+
+    def __init__(self, plan: Plan, *, limit: int, guarded: bool) -> None:
+        """Allocate.
 
         Raises:
-            DeviceError: a kernel wrote outside the block; says where.
+            DeviceError: memory ran out.
         """
-        end = self._band + len(self.bytes)
-        for what, start, band in (
-            ("before", 0, self._all[: self._band]),
-            ("after", end, self._all[end:]),
-        ):
-            hit = np.flatnonzero(band != _PATTERN)
-            if hit.size:
-                at = start + int(hit[0]) - self._band
-                raise DeviceError(
-                    f"{self.name}: {hit.size} bytes {what} the buffer were overwritten, "
-                    f"the first at offset {at} of {len(self.bytes)}"
-                )
+        super().__init__(limit=limit, guarded=guarded)
+        self._arena = self._block("the arena", plan.arena_bytes)
+        self.inputs = [self._block(f"input {io.name}", io.nbytes) for io in plan.inputs]
+        self.outputs = [self._block(f"output {io.name}", io.nbytes) for io in plan.outputs]
+        for i, array in enumerate(plan.constants):
+            data = array.reshape(-1).view(np.uint8)
+            data.setflags(write=False)
+            self.constants.append(Block(f"constant {i}", data))
+
+    @property
+    def regions(self) -> list[Block]:
+        """All blocks."""
+        return [self._arena, *super().regions]
+
+    def poison(self) -> None:
+        """Overwrite the arena, what no dispatch is bound to included, and the outputs."""
+        self._overwrite(self._arena, POISON)
+        for i, block in enumerate(self.outputs):
+            self._overwrite(self.bound.get(OutputRef(i), block), POISON)
+
+    def part(self, region: Block, nbytes: int) -> Block:
+        """Only that much of it, so that what lies behind is out of bounds."""
+        return Block(region.name, region.bytes[:nbytes])
+
+    def _slice(self, name: str, ref: ArenaRef) -> Block:
+        return Block(name, self._arena.bytes[ref.offset : ref.offset + ref.nbytes])
+
+    def _look(self, region: Block, start: int, nbytes: int) -> Bytes:
+        return region.whole[region.band + start : region.band + start + nbytes]
+
+    def _overwrite(self, region: Block, value: int) -> None:
+        region.bytes[...] = value
+
+    def _block(self, name: str, nbytes: int) -> Block:
+        self.check_size(name, nbytes)
+        try:
+            whole = self.fenced(nbytes)
+        except (MemoryError, ValueError) as error:
+            raise DeviceError(f"allocating {nbytes} bytes for {name}: {error}") from error
+        block = Block(name, whole, self.band)
+        block.bytes[...] = 0
+        return block
+
+
+class HostBuffer(BaseBuffer):
+    """A `Buffer` in host memory."""
+
+    region: Block
+
+    def _write(self, data: Bytes) -> None:
+        self.region.bytes[: len(data)] = data
+
+    def _read(self, nbytes: int) -> Bytes:
+        return self.region.bytes[:nbytes]
+
+    def _export(self) -> object:
+        return self.region.bytes

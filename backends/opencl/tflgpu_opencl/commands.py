@@ -30,7 +30,7 @@ class Commands:
     """Commands in order. ``native`` is None where pyopencl is to enqueue them."""
 
     def __init__(self, queue: Any, native: Native | None) -> None:
-        self._queue = queue
+        self.queue = queue
         self._native = native
         self._batches: list[_Batch] = []
         self._alive: list[Any] = [queue]
@@ -41,9 +41,9 @@ class Commands:
         if not all(size):
             return  # OpenCL calls an empty grid an error
         if self._native:
-            call = self._native.kernel(self._queue, kernel, size, workgroup)
+            call = self._native.kernel(self.queue, kernel, size, workgroup)
         else:
-            call = (_enqueue, (self._queue, kernel, size, workgroup))
+            call = (_enqueue, (self.queue, kernel, size, workgroup))
         self.append(call, label, kernel)
 
     def write(self, buffer: Any, array: Array) -> None:
@@ -51,9 +51,9 @@ class Commands:
         if not array.nbytes:
             return
         if self._native:
-            call = self._native.write(self._queue, buffer, array)
+            call = self._native.write(self.queue, buffer, array)
         else:
-            call = (_copy, (self._queue, buffer, array))
+            call = (_copy, (self.queue, buffer, array))
         self.append(call, "upload", buffer, array)
 
     def read(self, buffer: Any, array: Array) -> None:
@@ -61,9 +61,9 @@ class Commands:
         if not array.nbytes:
             return
         if self._native:
-            call = self._native.read(self._queue, buffer, array)
+            call = self._native.read(self.queue, buffer, array)
         else:
-            call = (_copy, (self._queue, array, buffer))
+            call = (_copy, (self.queue, array, buffer))
         self.append(call, "download", buffer, array)
 
     def append(self, call: Call, label: str, *alive: Any) -> None:

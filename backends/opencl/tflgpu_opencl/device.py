@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
 import pyopencl as cl
-from tflgpu.errors import CompileError, StateError
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.errors import CompileError
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.check_plan import check_plan
-from tflgpu.runtime.forks import Holder
-from tflgpu.runtime.protocols import DeviceInfo, Plan, PlannedDispatch, PlannedIO
+from tflgpu.runtime.base_device import BaseDevice
+from tflgpu.runtime.protocols import Plan, PlannedDispatch, PlannedIO
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
 from tflgpu_opencl.binary_cache import BinaryCache, default_folder
+from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported
 from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memory, widest_shuffle
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
@@ -27,7 +25,7 @@ from tflgpu_opencl.matrix_probe import runs_matrix_tiles
 from tflgpu_opencl.memory import Memory
 from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, make_kernel
-from tflgpu_opencl.recording import Launch, OpenCLRecording
+from tflgpu_opencl.recording import OpenCLRecording
 from tflgpu_opencl.staging import Copied, Shared, Staging
 
 
@@ -39,11 +37,10 @@ class Dialect(Protocol):
         ...
 
 
-class OpenCLDevice(Holder):
-    """A `Device` with one context; every recording has a queue of its own.
+class OpenCLDevice(BaseDevice):
+    """A `Device` with one context; every recording has a queue of its own."""
 
-    Safe to use from several threads.
-    """
+    kind = "OpenCL"
 
     def __init__(
         self,
@@ -70,16 +67,15 @@ class OpenCLDevice(Holder):
             DeviceError: there is no such device, or it cannot be opened.
         """
         found = device_at(index)
+        super().__init__()
         self._handle = found.handle
-        self._info = found.info
-        self._lock = threading.RLock()
-        self._recordings: weakref.WeakSet[OpenCLRecording] = weakref.WeakSet()
-        self.belongs_to_process()
+        self.info = found.info
+        self._queue: Any = None
         self._native = native() if raw_calls else None
         self.in_place = share_memory and self._native is not None and shares_memory(self._handle)
-        with device_errors(f"opening {self._info.name}"):
+        with device_errors(f"opening {self.info.name}"):
             self._context: Any = cl.Context([self._handle])
-            self._alignment = alignment_of(self._handle)
+            self.alignment = alignment_of(self._handle)
             self._compiler = Compiler(
                 self._context, self._handle, cache or BinaryCache(default_folder()),
                 keep=keep_binaries,
@@ -87,33 +83,17 @@ class OpenCLDevice(Holder):
             f16 = computes_in_half(self._context, self._handle, self._compiler)
             tiles = f16 and runs_matrix_tiles(self._context, self._handle, self._compiler)
             caps = caps_of(self._handle, f16_arithmetic=f16)
-            self._caps = attrs.evolve(caps, matrix_tiles=tiles, matrix_splits=tiles)
+            self.caps = attrs.evolve(caps, matrix_tiles=tiles, matrix_splits=tiles)
         printer = OpenCLDialect(
             f16_arithmetic=f16, matrix_tiles=tiles, subgroup_shuffle=widest_shuffle(self._handle),
             shuffle_ptx=caps.vendor == "nvidia",
         )  # fmt: skip
         self._dialect: Dialect = dialect or printer
-        self._closed = False
         if dialect is None:
             size = probe_shuffle(self, printer.subgroup_shuffle)
             self._dialect = attrs.evolve(printer, subgroup_shuffle=size)
             self._compiler.clear()  # what was printed by the other dialect
-            self._caps = attrs.evolve(self._caps, subgroup_shuffle=size)
-
-    @property
-    def info(self) -> DeviceInfo:
-        """Which device it is."""
-        return self._info
-
-    @property
-    def caps(self) -> DeviceCaps:
-        """Its limits and features."""
-        return self._caps
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which arena offsets must be aligned."""
-        return self._alignment
+            self.caps = attrs.evolve(self.caps, subgroup_shuffle=size)
 
     @property
     def compiled(self) -> int:
@@ -124,68 +104,50 @@ class OpenCLDevice(Holder):
         """The OpenCL C of a kernel."""
         return self._dialect.source(kernel)
 
-    def load(self, plan: Plan, *, guard_bands: bool = False) -> OpenCLRecording:
-        """Compile, allocate, upload and bind.
-
-        Raises:
-            StateError: the device is closed.
-            CompileError: the driver refused a kernel; the message has its log and the source.
-            DeviceError: out of memory, a plan that does not fit the device, or the device is
-                gone.
-        """
-        with self._lock:
-            self.check_inherited("this OpenCL device")
-            if self._closed:
-                raise StateError(f"the OpenCL device {self._info.name} is closed")
-            check_plan(plan, self)
-            kernels = {id(d.kernel): d.kernel for d in plan.dispatches}
-            programs = self._compiler.programs(kernels.values(), self.source)
-            with device_errors("making a queue"):
-                queue = cl.CommandQueue(self._context)
-            memory = Memory(
-                self._context,
-                queue,
-                plan,
-                alignment=self._alignment,
-                limit=self._caps.max_buffer_bytes,
-                guarded=guard_bands,
-            )
-            inputs = self._stage(queue, memory, plan.inputs, is_input=True)
-            outputs = self._stage(queue, memory, plan.outputs, is_input=False)
-            regions = ([s.region for s in inputs], [s.region for s in outputs])
-            launches = []
-            for dispatch in plan.dispatches:
-                bound = memory.bind(dispatch, *regions)
-                with device_errors(f"binding {dispatch.label}"):
-                    kernel = self._kernel(programs[dispatch.kernel], dispatch)
-                    for i, region in enumerate(bound):
-                        kernel.set_arg(i, region.buffer)
-                launches.append(Launch(dispatch, kernel, tuple(bound)))
-            finish(queue, "uploading")
-            recording = OpenCLRecording(
-                self._context, queue, self._native, memory, plan.outputs, inputs, outputs, launches,
-                self._recordings.discard,
-            )  # fmt: skip
-            self._recordings.add(recording)
-            return recording
-
-    def close(self) -> None:
-        """Close what was loaded, and release the device; twice is harmless."""
-        if self.inherited:
-            return
-        with self._lock:
-            self._closed = True
-            for recording in list(self._recordings):
-                recording.close()
-            self._compiler.clear()
-            self._context = None
-
-    def after_fork(self) -> None:
-        """A child may not touch it."""
-        super().after_fork()
-        self._lock = threading.RLock()
-
     # Inside
+
+    def _load(self, plan: Plan, *, guard_bands: bool) -> OpenCLRecording:
+        kernels = {id(d.kernel): d.kernel for d in plan.dispatches}
+        programs = self._compiler.programs(kernels.values(), self.source)
+        with device_errors("making a queue"):
+            queue = cl.CommandQueue(self._context)
+        # pyopencl releases what is dropped, so that nothing is left where this ends early.
+        memory = Memory(
+            self._context, queue, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
+            guarded=guard_bands,
+        )  # fmt: skip
+        inputs = self._stage(queue, memory, plan.inputs, is_input=True)
+        outputs = self._stage(queue, memory, plan.outputs, is_input=False)
+        memory.inputs, memory.outputs = [s.region for s in inputs], [s.region for s in outputs]
+        launched = [self._kernel(programs[d.kernel], d) for d in plan.dispatches]
+        recording = OpenCLRecording(
+            self._context, queue, self._native, plan, memory, inputs, outputs, launched
+        )
+        finish(queue, "uploading")
+        return recording
+
+    def _buffer_queue(self) -> Any:
+        """For copies to and from buffers; made when there is the first."""
+        if self._queue is None:
+            with device_errors("making a queue"):
+                self._queue = cl.CommandQueue(self._context)
+        return self._queue
+
+    def _allocate_buffer(self, nbytes: int) -> OpenCLBuffer:
+        queue = self._buffer_queue()
+        region = allocated(self._context, queue, nbytes)
+        return OpenCLBuffer(self._lock, self._token, nbytes, region, queue)
+
+    def _import_buffer(self, source: object) -> OpenCLBuffer | Unsupported:
+        queue = self._buffer_queue()
+        region = imported(self._context, queue, source, self._native, in_place=self.in_place)
+        if isinstance(region, Unsupported):
+            return region
+        return OpenCLBuffer(self._lock, self._token, region.nbytes, region, queue)
+
+    def _release(self) -> None:
+        self._compiler.clear()
+        self._context = self._queue = None
 
     def _stage(
         self, queue: Any, memory: Memory, ios: Sequence[PlannedIO], *, is_input: bool

@@ -31,17 +31,42 @@ def finish(queue: Any, what: str, *, is_short: bool = False) -> None:
         with device_errors(what):
             queue.finish()
         return
-    with device_errors(what):
-        marker = cl.enqueue_marker(queue)
-        queue.flush()
-        status = _COMPLETE
+    marker = Marker(queue, what)
+    wait_until(marker.is_over)
+    marker.finish()
 
-        def ended() -> bool:
-            nonlocal status
-            status = marker.command_execution_status
-            return bool(status <= _COMPLETE)
 
-        wait_until(ended)
-        queue.finish()
-    if status < _COMPLETE:
-        raise DeviceError(f"{what}: {explain(status)}")
+class Marker:
+    """The end of what a queue was given so far; the device is told to begin with it."""
+
+    def __init__(self, queue: Any, what: str) -> None:
+        """Put it there.
+
+        Raises:
+            DeviceError: the device failed; ``what`` says what it was doing.
+        """
+        self._queue, self._what = queue, what
+        with device_errors(what):
+            self._event = cl.enqueue_marker(queue)
+            queue.flush()
+
+    def is_over(self) -> bool:
+        """Whether the device has come to it, or failed before.
+
+        Raises:
+            DeviceError: the driver does not say.
+        """
+        with device_errors(self._what):
+            return bool(self._event.command_execution_status <= _COMPLETE)
+
+    def finish(self) -> None:
+        """Where the device has come to it: hear whether anything went wrong.
+
+        Raises:
+            DeviceError: it did.
+        """
+        with device_errors(self._what):
+            self._queue.finish()
+            status = self._event.command_execution_status
+        if status < _COMPLETE:
+            raise DeviceError(f"{self._what}: {explain(status)}")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch, PlannedIO
-from tflgpu.runtime.recording import BaseRecording, stray_write
+from tflgpu.runtime.plan_recording import BasePlanRecording
+from tflgpu.runtime.protocols import DispatchTime, InputRef, OutputRef, Plan, PlannedDispatch, Ref
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.finish import SHORT, finish
+from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
-from tflgpu_opencl.outputs import Outputs, output_sets
-from tflgpu_opencl.staging import Staging
+from tflgpu_opencl.outputs import Outline, Outputs, output_sets
+from tflgpu_opencl.staging import Elsewhere, Staging
 
 
 @attrs.frozen(eq=False)
@@ -29,7 +29,6 @@ class Launch:
 
     dispatch: PlannedDispatch
     kernel: Any
-    regions: tuple[Region, ...]
 
     def add_to(self, commands: Commands) -> None:
         """Add it to a list of commands."""
@@ -43,7 +42,7 @@ def _add(launches: Sequence[Launch], commands: Commands) -> None:
         launch.add_to(commands)
 
 
-class OpenCLRecording(BaseRecording[Outputs]):
+class OpenCLRecording(BasePlanRecording[Outputs, Region]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
@@ -51,48 +50,56 @@ class OpenCLRecording(BaseRecording[Outputs]):
         context: Any,
         queue: Any,
         native: Native | None,
+        plan: Plan,
         memory: Memory,
-        ios: Sequence[PlannedIO],
         inputs: Sequence[Staging],
         outputs: Sequence[Staging],
-        launches: Sequence[Launch],
-        on_close: Callable[[OpenCLRecording], None],
+        kernels: Sequence[Any],
     ) -> None:
-        super().__init__()
+        super().__init__(plan, memory)
         self._context = context
         self._queue = queue
         self._native = native
         self._memory = memory
-        self._staging = [*inputs, *outputs]
-        self._outputs_staging = list(outputs)
-        self._launches = list(launches)
-        self._on_close = on_close
+        self._staging = list(inputs), list(outputs)  # in memory of its own
+        self._launches = [
+            Launch(dispatch, kernel)
+            for dispatch, kernel in zip(plan.dispatches, kernels, strict=True)
+        ]
+        self._set_arguments()
         self._inputs = tuple(s.array for s in inputs)
         self._profiling_queue: Any = None
         # Runs of one plan take about the same time, so the last one tells what to expect. A CPU's
         # threads and a blocked one wake each other; there, asking is quicker.
         self._is_gpu = bool(queue.device.type & cl.device_type.GPU)
         self._took = math.inf
-
-        self._before = Commands(queue, native)
-        for staging in self._staging:
-            staging.before(self._before)
-        self._sets = output_sets(
-            context, queue, native, ios, inputs, outputs, partial(_add, self._launches),
-            lends=not memory.guarded,
-        )  # fmt: skip
-
-    @property
-    def dispatches(self) -> int:
-        """Kernels launched by a run."""
-        return len(self._launches)
-
-    def close(self) -> None:
-        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
-        super().close()
-        self._on_close(self)
+        self._start = 0.0
+        self._marker: Marker | None = None  # behind a run that is watched
+        self._outline = Outline(
+            queue, native, list(inputs), list(outputs), partial(_add, self._launches)
+        )
+        self._before = self._outline.before()
+        self._sets = output_sets(context, plan.outputs, self._outline, lends=not memory.guarded)
 
     # Inside
+
+    def _set_arguments(self) -> None:
+        for launch, regions in zip(self._launches, self._regions, strict=True):
+            with device_errors(f"binding {launch.dispatch.label}"):
+                for i, region in enumerate(regions):
+                    launch.kernel.set_arg(i, region.buffer)
+
+    def _rebind(self) -> None:
+        self._set_arguments()
+        outline, (inputs, outputs) = self._outline, self._staging
+        outline.inputs[:] = [self._staged(InputRef(i), s) for i, s in enumerate(inputs)]
+        outline.outputs[:] = [self._staged(OutputRef(i), s) for i, s in enumerate(outputs)]
+        self._before = outline.before()
+        self._outputs.change(outline.lendable, outline.remake)
+
+    def _staged(self, ref: Ref, own: Staging) -> Staging:
+        region = self._memory.bound.get(ref)
+        return own if region is None else Elsewhere(own, region, self._native)
 
     def _finish(self) -> None:
         finish(self._queue, "running")
@@ -102,30 +109,41 @@ class OpenCLRecording(BaseRecording[Outputs]):
             if queue is not None:
                 finish(queue, "closing")
 
-    def _run(self) -> None:
-        if self._memory.guarded:
-            self._run_guarded()
-        else:
-            start = time.perf_counter()
-            self._outputs.for_run().commands.submit()
-            finish(self._queue, "running", is_short=self._is_gpu and self._took < SHORT)
-            self._took = time.perf_counter() - start
+    def _begin(self) -> None:
+        self._start = time.perf_counter()
+        self._outputs.for_run().commands.submit()
+
+    def _watch(self) -> None:
+        self._marker = Marker(self._queue, "running")
+
+    def _is_over(self) -> bool:
+        return self._marker is None or self._marker.is_over()
+
+    def _end(self) -> None:
+        if self._marker is not None:
+            marker, self._marker = self._marker, None
+            marker.finish()
+            return
+        finish(self._queue, "running", is_short=self._is_gpu and self._took < SHORT)
+        self._took = time.perf_counter() - self._start
 
     def _release(self) -> None:
+        super()._release()
         self._before = Commands(self._queue, self._native)
         self._sets = None  # its commands hold kernels and buffers
+        self._outline.inputs.clear()
+        self._outline.outputs.clear()
         self._launches.clear()
         try:
             # A device that is lost cannot release what it held; that is no news here.
             finish(self._queue, "closing")
             with device_errors("closing"):
-                for staging in self._staging:
+                for staging in (*self._staging[0], *self._staging[1]):
                     staging.release()
                 self._memory.release()
         except DeviceError:
             pass
-        self._staging.clear()
-        self._outputs_staging.clear()
+        self._staging = [], []
         self._profiling_queue = None
 
     def _profile(self) -> Sequence[DispatchTime]:
@@ -134,22 +152,14 @@ class OpenCLRecording(BaseRecording[Outputs]):
             with device_errors("making a queue with timers"):
                 self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
         outputs = self._outputs.for_run()
-        self._before.submit()
-        self._finish()
+        self._upload()
         with device_errors("profiling"):
             events = [self._timed(launch) for launch in self._launches]
             finish(self._profiling_queue, "profiling")
-            times = [
-                DispatchTime(
-                    launch.dispatch.label,
-                    launch.dispatch.kernel.name,
-                    (event.profile.end - event.profile.start) * 1e-9 if event else 0.0,
-                )
-                for launch, event in zip(self._launches, events, strict=True)
-            ]
+            seconds = [(e.profile.end - e.profile.start) * 1e-9 if e else 0.0 for e in events]
         outputs.download.submit()
         self._finish()
-        return times
+        return self._times(seconds)
 
     def _timed(self, launch: Launch) -> Any:
         workgroup = launch.dispatch.kernel.workgroup
@@ -158,28 +168,16 @@ class OpenCLRecording(BaseRecording[Outputs]):
             return None
         return cl.enqueue_nd_range_kernel(self._profiling_queue, launch.kernel, size, workgroup)
 
-    def _run_guarded(self) -> None:
-        """Dispatch by dispatch, so that the one which writes outside a buffer can be named."""
-        with device_errors("running"):
-            self._memory.poison()
-            for staging in self._outputs_staging:
-                self._memory.poison_region(staging.region)
-            self._before.submit()
-            for launch in self._launches:
-                single = Commands(self._queue, self._native)
-                launch.add_to(single)
-                single.submit()
-                self._finish()
-                for region in launch.regions:
-                    self._check(region, launch)
-            for region in self._memory.regions:
-                self._check(region, None)
-            for staging in self._staging:
-                self._check(staging.region, None)
-            self._outputs.for_run().download.submit()
-            self._finish()
+    def _upload(self) -> None:
+        self._before.submit()
+        self._finish()
 
-    def _check(self, region: Region, launch: Launch | None) -> None:
-        damage = self._memory.damage(region)
-        if damage:
-            raise stray_write(damage, launch.dispatch if launch else None)
+    def _dispatch_alone(self, index: int) -> None:
+        single = Commands(self._queue, self._native)
+        self._launches[index].add_to(single)
+        single.submit()
+        self._finish()
+
+    def _download(self) -> None:
+        self._outputs.for_run().download.submit()
+        self._finish()

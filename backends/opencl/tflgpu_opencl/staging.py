@@ -17,7 +17,7 @@ from tflgpu.runtime.protocols import PlannedIO
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.memory import Memory, Region, free
+from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
 
 #: What drivers want of host memory to use it in place: a page, and whole cache lines.
@@ -40,7 +40,7 @@ class Staging(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the device's part; the array lives as long as someone holds it."""
+        """Let go of the buffer, which is freed next; the array lives as long as someone holds it."""
         ...
 
 
@@ -65,8 +65,7 @@ class Copied:
             commands.read(self.region.buffer, self.array)
 
     def release(self) -> None:
-        """Free the device buffer."""
-        free(self.region)
+        """Nothing holds the buffer."""
 
 
 class Shared:
@@ -98,12 +97,39 @@ class Shared:
         commands.append(self._map, "mapping", self._host, self.region.buffer)
 
     def release(self) -> None:
-        """End the mapping and free the buffer."""
+        """End the mapping."""
         commands = Commands(self._queue, self._native)
         self.before(commands)
         commands.submit()
         self._queue.finish()
-        free(self.region)
+
+
+class Elsewhere:
+    """The place of an input or output that is bound to a buffer: nothing is copied. A buffer over
+    host memory is handed over before a run and taken back after it."""
+
+    def __init__(self, own: Staging, region: Region, native: Native | None) -> None:
+        self.array = own.array
+        self.region = region
+        self._native = native
+
+    def before(self, commands: Commands) -> None:
+        """Hand host memory to the device."""
+        host = self.region.host
+        if host is not None and self._native is not None:
+            call = self._native.unmap(commands.queue, self.region.buffer, host)
+            commands.append(call, "unmapping", host, self.region.buffer)
+
+    def after(self, commands: Commands) -> None:
+        """Take it back."""
+        host = self.region.host
+        if host is not None and self._native is not None:
+            flags = int(cl.map_flags.READ | cl.map_flags.WRITE)
+            call = self._native.map(commands.queue, self.region.buffer, host.nbytes, flags)
+            commands.append(call, "mapping", host, self.region.buffer)
+
+    def release(self) -> None:
+        """The buffer is not the recording's."""
 
 
 def pinned_array(context: Any, queue: Any, io: PlannedIO) -> Array:

@@ -67,11 +67,20 @@ _WRITE = (_COMPUTE, vk.VK_ACCESS_SHADER_WRITE_BIT)
 _USE = (_COMPUTE, vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_SHADER_WRITE_BIT)
 _HOST_READ = (vk.VK_PIPELINE_STAGE_HOST_BIT, vk.VK_ACCESS_HOST_READ_BIT)
 
+_ALL = (_COMPUTE | vk.VK_PIPELINE_STAGE_TRANSFER_BIT,
+        vk.VK_ACCESS_MEMORY_READ_BIT | vk.VK_ACCESS_MEMORY_WRITE_BIT)  # fmt: skip
+
 _DISPATCHES = _barrier(_WRITE, _USE)
 _UPLOAD = _barrier(_COPY_WRITE, _USE)
 _DOWNLOAD = _barrier(_WRITE, _COPY_READ)
 _COPIED = _barrier(_COPY_WRITE, _HOST_READ)
 _WRITTEN = _barrier(_WRITE, _HOST_READ)
+_HANDOVER = _barrier(_ALL, _ALL)
+
+
+def handover_barrier(buffer: Any) -> None:
+    """Between submissions that use the same memory; a barrier reaches past its command buffer."""
+    lib.vkCmdPipelineBarrier(buffer, *_HANDOVER)
 
 
 def dispatch_barrier(buffer: Any) -> None:

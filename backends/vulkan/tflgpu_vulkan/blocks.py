@@ -7,15 +7,14 @@ from typing import Any
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.check_plan import SMALLER
+from tflgpu.runtime.buffers import Bytes
+from tflgpu.runtime.plan_memory import too_large
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.features import cached_flags, shared_flags, writable_flags
 
-Bytes = npt.NDArray[np.uint8]
 #: Vulkan has no empty buffers, and kernels load whole vectors.
 _LEAST = 16
 
@@ -177,10 +176,7 @@ class Pool:
         size = max(nbytes, _LEAST) + 2 * band
         size = -(-size // self._alignment) * self._alignment
         if size > self._limit:
-            raise DeviceError(
-                f"{name} takes {nbytes} bytes, and the device allocates at most {self._limit}"
-                + SMALLER
-            )
+            raise too_large(name, nbytes, self._limit)
         if not self._sizes or self._sizes[-1] + size > self._limit:
             self._sizes.append(0)
         region = Region(name, nbytes, band, self._sizes[-1] + band)

@@ -80,22 +80,34 @@ class Context(Holder):
         if was_open:
             self.release()
 
-    def submit(self, submit_info: Any, fence: Any, what: str) -> None:
-        """Hand a command buffer to the queue and wait until it is done.
+    def start(self, submit_info: Any, fence: Any, what: str) -> None:
+        """Hand a command buffer to the queue; ``fence`` will tell of its end.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+        with self._queue_lock:
+            result = lib.vkQueueSubmit(self.queue, 1, submit_info, fence[0])
+        if result:
+            raise DeviceError(f"{what}: {result_name(result)}")
+
+    def finish(self, fence: Any, what: str) -> None:
+        """Wait until what was handed over with ``fence`` is done.
 
         Raises:
             DeviceError: the device failed.
         """
         handle = self.handle
-        with self._queue_lock:
-            result = lib.vkQueueSubmit(self.queue, 1, submit_info, fence[0])
-        if not result:
-            result = self._wait(handle, fence)
+        result = self._wait(handle, fence)
         if result:
             raise DeviceError(f"{what}: {result_name(result)}")
         lib.vkResetFences(handle, 1, fence)
         if self.instance.problems:
             self.instance.raise_problems(what)
+
+    def is_over(self, fence: Any) -> bool:
+        """Whether `finish` would not wait: it is done, or the device failed."""
+        return bool(lib.vkGetFenceStatus(self.handle, fence[0]) != vk.VK_NOT_READY)
 
     def _wait(self, handle: Any, fence: Any) -> int:
         status = lib.vkGetFenceStatus
@@ -189,7 +201,9 @@ class Commands:
         except DeviceError:
             lib.vkDestroyCommandPool(context.handle, self._pool, NULL)
             raise
-        self._fence = array("VkFence", [made])
+        #: Of the command buffer that was submitted last; one runs at a time.
+        self.fence = array("VkFence", [made])
+        self._made: list[Any] = []
 
     def begin(self) -> Any:
         """A command buffer that is being recorded."""
@@ -200,6 +214,7 @@ class Commands:
             commandBufferCount=1,
         )
         buffer = ffi.new("VkCommandBuffer*")
+        self._made.append(buffer)
         what = "making a command buffer"
         check(lib.vkAllocateCommandBuffers(self._context.handle, info, buffer), what)
         begin = make("VkCommandBufferBeginInfo")
@@ -221,10 +236,17 @@ class Commands:
         Raises:
             DeviceError: the device failed.
         """
-        self._context.submit(submit_info, self._fence, what)
+        self._context.start(submit_info, self.fence, what)
+        self._context.finish(self.fence, what)
+
+    def clear(self) -> None:
+        """Free all command buffers; none of them may be running."""
+        made, self._made = self._made, []
+        for buffer in made:
+            lib.vkFreeCommandBuffers(self._context.handle, self._pool, 1, buffer)
 
     def release(self) -> None:
         """Free the pool with all its command buffers; nothing of it may be running."""
         handle = self._context.handle
-        lib.vkDestroyFence(handle, self._fence[0], NULL)
+        lib.vkDestroyFence(handle, self.fence[0], NULL)
         lib.vkDestroyCommandPool(handle, self._pool, NULL)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
 
-from tflgpu.errors import DeviceError, StateError
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.errors import DeviceError
 from tflgpu.kernel.check import check
+from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.check_plan import check_plan
+from tflgpu.runtime.base_device import BaseDevice, releasing_on_error
 from tflgpu.runtime.disk_cache import DiskCache, cache_folder
-from tflgpu.runtime.forks import Holder
-from tflgpu.runtime.protocols import DeviceInfo, Plan
+from tflgpu.runtime.protocols import Plan
 from tflgpu.runtime.subgroup_probe import probe_shuffle
 
+from tflgpu_vulkan.buffers import VulkanBuffer, allocated, imported
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.memory import PlanMemory
 from tflgpu_vulkan.pipelines import Pipelines
@@ -23,8 +21,10 @@ from tflgpu_vulkan.recording import VulkanRecording
 from tflgpu_vulkan.spirv.module import text_of
 
 
-class VulkanDevice(Holder):
-    """A `Device` with one queue, which its recordings share. Safe to use from several threads."""
+class VulkanDevice(BaseDevice):
+    """A `Device` with one queue, which its recordings share."""
+
+    kind = "Vulkan"
 
     def __init__(
         self, index: int = 0, *, cache: DiskCache | None = None, share_memory: bool = True
@@ -39,31 +39,16 @@ class VulkanDevice(Holder):
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
+        super().__init__()
         self._context = Context(index)
-        self._lock = threading.RLock()
-        self._recordings: weakref.WeakSet[VulkanRecording] = weakref.WeakSet()
-        self._closed = self._released = False
-        self.belongs_to_process()
-        self.in_place = share_memory and self._context.details.shares_memory
+        details = self._context.details
+        self.info, self.caps, self.alignment = self._context.info, details.caps, details.alignment
+        self.in_place = share_memory and details.shares_memory
         self._pipelines = Pipelines(self._context, cache or DiskCache(cache_folder("vulkan")))
-        size = probe_shuffle(self, self._context.details.target.subgroup_shuffle)
-        self._context.details = self._context.details.with_shuffle(size)
+        size = probe_shuffle(self, details.target.subgroup_shuffle)
+        self._context.details = details.with_shuffle(size)
+        self.caps = self._context.details.caps
         self._pipelines.made = 0
-
-    @property
-    def info(self) -> DeviceInfo:
-        """Which device it is."""
-        return self._context.info
-
-    @property
-    def caps(self) -> DeviceCaps:
-        """Its limits and features."""
-        return self._context.details.caps
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which arena offsets must be aligned."""
-        return self._context.details.alignment
 
     @property
     def compiled(self) -> int:
@@ -78,58 +63,36 @@ class VulkanDevice(Holder):
         """
         return text_of(kernel, self._context.details.target)
 
-    def load(self, plan: Plan, *, guard_bands: bool = False) -> VulkanRecording:
-        """Compile, allocate, upload, bind and record.
+    # Inside
 
-        Raises:
-            StateError: the device is closed.
-            KernelError: a kernel is ill-formed.
-            CompileError: the driver refused a kernel; the message has its assembly.
-            DeviceError: out of memory, a plan that does not fit the device, or the device is
-                gone.
-        """
-        with self._lock:
-            self.check_inherited("this Vulkan device")
-            if self._closed:
-                raise StateError(f"the Vulkan device {self.info.name} is closed")
-            check_plan(plan, self)
-            for dispatch in plan.dispatches:
-                # A name that is never defined would only be a KeyError in the printer.
-                check(dispatch.kernel)
-            memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
-            try:
-                made = self._pipelines.get((d.kernel for d in plan.dispatches), guard=memory.band)
-                pipelines = [made[id(d.kernel)] for d in plan.dispatches]
-            except BaseException:
-                memory.release()
-                raise
-            recording = VulkanRecording(
-                self._context, plan, memory, pipelines, self._recordings.discard
-            )
-            self._recordings.add(recording)
-            self._context.instance.raise_problems("loading")
-            return recording
+    def _load(self, plan: Plan, *, guard_bands: bool) -> VulkanRecording:
+        for dispatch in plan.dispatches:
+            # A name that is never defined would only be a KeyError in the printer.
+            check(dispatch.kernel)
+        memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
+        with releasing_on_error(memory):
+            made = self._pipelines.get((d.kernel for d in plan.dispatches), guard=memory.band)
+            pipelines = [made[id(d.kernel)] for d in plan.dispatches]
+            recording = VulkanRecording(self._context, plan, memory, pipelines)
+        self._context.instance.raise_problems("loading")
+        return recording
 
-    def close(self) -> None:
-        """Close what was loaded, and release the device; twice is harmless."""
-        if self.inherited:
-            return
-        with self._lock:
-            if self._released:
-                return
-            self._closed = True
-            for recording in list(self._recordings):
-                recording.close()
-            with contextlib.suppress(DeviceError):  # one that is lost does nothing any more
-                self._context.wait_idle()
-            self._pipelines.close()
-            self._context.close()
-            self._released = True
+    def _allocate_buffer(self, nbytes: int) -> VulkanBuffer:
+        shared = self.in_place
+        region, pool = allocated(self._context, nbytes, shared=shared)
+        return VulkanBuffer(self._lock, self._token, region, self._context, pool, is_mapped=shared)
 
-    def after_fork(self) -> None:
-        """A child may not touch it."""
-        super().after_fork()
-        self._lock = threading.RLock()
+    def _import_buffer(self, source: object) -> VulkanBuffer | Unsupported:
+        region = imported(self._context, source)
+        if isinstance(region, Unsupported):
+            return region
+        return VulkanBuffer(self._lock, self._token, region, self._context, None, is_mapped=False)
+
+    def _release(self) -> None:
+        with contextlib.suppress(DeviceError):  # one that is lost does nothing any more
+            self._context.wait_idle()
+        self._pipelines.close()
+        self._context.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

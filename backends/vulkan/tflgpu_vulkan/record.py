@@ -16,6 +16,7 @@ from tflgpu_vulkan.barriers import (
     copied_barrier,
     dispatch_barrier,
     download_barrier,
+    handover_barrier,
     upload_barrier,
     written_barrier,
 )
@@ -97,6 +98,12 @@ class Descriptors:
         made = ffi.new("VkDescriptorSet[]", len(pipelines))
         check(lib.vkAllocateDescriptorSets(handle, allocation, made), what)
         self.sets = [array("VkDescriptorSet", [one]) for one in made]
+        self.write(bindings)
+
+    def write(self, bindings: Sequence[Sequence[Region]]) -> None:
+        """Let them name other regions; no command buffer that uses them may be running, and those
+        that do are recorded anew."""
+        kind = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
         writes = [
             make(
                 "VkWriteDescriptorSet",
@@ -109,7 +116,7 @@ class Descriptors:
             for one, regions in zip(self.sets, bindings, strict=True)
         ]
         lib.vkUpdateDescriptorSets(
-            handle, len(writes), array("VkWriteDescriptorSet", writes), 0, NULL
+            self._context.handle, len(writes), array("VkWriteDescriptorSet", writes), 0, NULL
         )
 
     def release(self) -> None:
@@ -168,7 +175,7 @@ def record(
     buffer = commands.begin()
     if timers:
         timers.reset(buffer)
-    if _copy(buffer, memory.input_staging, memory.inputs):
+    if _copy(buffer, memory.uploads()):
         upload_barrier(buffer)
     needed = barriers([launch.access for launch in launches])
     for index, launch in enumerate(launches):
@@ -182,6 +189,8 @@ def record(
             timers.stamp(buffer, 2 * index + 1)
     _download(buffer, memory, staging)
     written_barrier(buffer)
+    if memory.bound:
+        handover_barrier(buffer)
     return commands.end(buffer)
 
 
@@ -201,16 +210,17 @@ def record_one(commands: Commands, launch: Launch) -> Any:
 
 
 def _download(buffer: Any, memory: PlanMemory, staging: Sequence[Region]) -> None:
-    if any(a is not b for a, b in zip(memory.outputs, staging, strict=True)):
+    pairs = memory.downloads(staging)
+    if any(a is not b for a, b in pairs):
         download_barrier(buffer)
-        if _copy(buffer, memory.outputs, staging):
+        if _copy(buffer, pairs):
             copied_barrier(buffer)
 
 
-def _copy(buffer: Any, sources: Sequence[Region], targets: Sequence[Region]) -> bool:
+def _copy(buffer: Any, pairs: Sequence[tuple[Region, Region]]) -> bool:
     """Copy regions; whether there was anything to copy."""
     any_bytes = False
-    for source, target in zip(sources, targets, strict=True):
+    for source, target in pairs:
         if source.nbytes and source is not target:
             any_bytes = True
             copy = make(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import DispatchTime, Plan
-from tflgpu.runtime.recording import BaseRecording, stray_write
+import attrs
+from tflgpu.runtime.plan_recording import BasePlanRecording
+from tflgpu.runtime.protocols import DispatchTime, OutputRef, Plan
 
 from tflgpu_vulkan.blocks import Region
 from tflgpu_vulkan.context import Commands, Context
@@ -26,7 +26,7 @@ from tflgpu_vulkan.record import (
 )
 
 
-class VulkanRecording(BaseRecording[Outputs]):
+class VulkanRecording(BasePlanRecording[Outputs, Region]):
     """A `Recording`: one command buffer, submitted by each run.
 
     With guard bands it has one for each dispatch, so that the one which writes outside a buffer
@@ -34,17 +34,14 @@ class VulkanRecording(BaseRecording[Outputs]):
     """
 
     def __init__(
-        self,
-        context: Context,
-        plan: Plan,
-        memory: PlanMemory,
-        pipelines: Sequence[Pipeline],
-        on_close: Callable[[VulkanRecording], None],
+        self, context: Context, plan: Plan, memory: PlanMemory, pipelines: Sequence[Pipeline]
     ) -> None:
-        super().__init__()
+        super().__init__(plan, memory)
         self._context = context
+        # Whatever drops this when (an interruption while it is made, say): the device is there.
+        context.retain()
+        self._holds_device = True
         self._memory = memory
-        self._on_close = on_close
         self._inputs = tuple(memory.input_arrays)
         self._timers: Timers | None = None
         self._timed: tuple[Outputs, Any] | None = None
@@ -53,34 +50,25 @@ class VulkanRecording(BaseRecording[Outputs]):
         self._commands = Commands(context)
         self._descriptors: Descriptors | None = None
         try:
-            self._descriptors = Descriptors(context, pipelines, memory.bindings)
-            self._launches = [
-                Launch(dispatch, pipeline, tuple(regions), descriptors)
+            self._descriptors = Descriptors(context, pipelines, self._regions)
+            self._launches += [
+                Launch(dispatch, pipeline, regions, descriptors)
                 for dispatch, pipeline, regions, descriptors in zip(
-                    plan.dispatches, pipelines, memory.bindings, self._descriptors.sets, strict=True
+                    plan.dispatches, pipelines, self._regions, self._descriptors.sets, strict=True
                 )
             ]
-            if memory.band:
+            if memory.guarded:
                 self._single = [record_one(self._commands, launch) for launch in self._launches]
             into = partial(record, self._commands, memory, self._launches)
             again = partial(record_download, self._commands, memory)
             self._sets = output_sets(context, memory, into, again, self._commands.submit)
-        except DeviceError:
+            self._lendable = self._sets.lendable
+        except BaseException:
             self._closed = self._released = (
                 True  # `close`, when this object goes, has nothing left to do
             )
             self._release()
             raise
-
-    @property
-    def dispatches(self) -> int:
-        """Kernels launched by a run."""
-        return len(self._launches)
-
-    def close(self) -> None:
-        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
-        super().close()
-        self._on_close(self)
 
     def __del__(self) -> None:
         # Dropped without having been closed (or half made): the device's objects go with it.
@@ -93,6 +81,7 @@ class VulkanRecording(BaseRecording[Outputs]):
         self._context.wait_idle()
 
     def _release(self) -> None:
+        super()._release()
         if self._timers is not None:
             self._timers.release()
         self._commands.release()
@@ -102,13 +91,36 @@ class VulkanRecording(BaseRecording[Outputs]):
         self._launches = []
         self._timed = None
         self._single = []
+        if self._holds_device:
+            self._holds_device = False
+            self._context.release()
 
-    def _run(self) -> None:
-        outputs = self._outputs.for_run()
-        if self._memory.band:
-            self._run_guarded()
-        else:
-            self._commands.submit(outputs.commands, "running")
+    def _rebind(self) -> None:
+        self._commands.clear()
+        self._timed = None
+        if self._descriptors is not None and self._launches:
+            self._descriptors.write(self._regions)
+        self._launches[:] = [
+            attrs.evolve(launch, regions=regions)
+            for launch, regions in zip(self._launches, self._regions, strict=True)
+        ]
+
+        def remake(outputs: Outputs) -> None:
+            outputs.commands = record(self._commands, self._memory, self._launches, outputs.regions)
+            outputs.download = None
+
+        own = self._own(OutputRef)
+        self._outputs.change([i for i in self._lendable if i in own], remake)
+
+    def _begin(self) -> None:
+        commands = self._outputs.for_run().commands
+        self._context.start(commands, self._commands.fence, "running")
+
+    def _is_over(self) -> bool:
+        return self._context.is_over(self._commands.fence)
+
+    def _end(self) -> None:
+        self._context.finish(self._commands.fence, "running")
 
     def _profile(self) -> Sequence[DispatchTime]:
         if not self._context.details.tick or not self._launches:
@@ -121,21 +133,8 @@ class VulkanRecording(BaseRecording[Outputs]):
             timed = record(self._commands, self._memory, self._launches, into.regions, self._timers)
             self._timed = into, timed
         self._commands.submit(self._timed[1], "profiling")
-        return [
-            DispatchTime(launch.dispatch.label, launch.dispatch.kernel.name, seconds)
-            for launch, seconds in zip(self._launches, self._timers.seconds(), strict=True)
-        ]
+        return self._times(self._timers.seconds())
 
-    def _run_guarded(self) -> None:
-        self._memory.poison()
-        for launch, single in zip(self._launches, self._single, strict=True):
-            self._commands.submit(single, f"running {launch.dispatch.label}")
-            for region in launch.regions:
-                self._check(region, launch)
-        for region in self._memory.regions:
-            self._check(region, None)
-
-    def _check(self, region: Region, launch: Launch | None) -> None:
-        damage = self._memory.damage(region)
-        if damage:
-            raise stray_write(damage, launch.dispatch if launch else None)
+    def _dispatch_alone(self, index: int) -> None:
+        label = self._launches[index].dispatch.label
+        self._commands.submit(self._single[index], f"running {label}")

@@ -7,6 +7,7 @@ wgpu-py arranges it for its own calls.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -185,14 +186,16 @@ class Download:
         self._alive = (device, buffer)
         self._buffer = buffer._internal
         self._nbytes = nbytes
+        #: What is copied to the host, as (start, bytes); None for all of it.
+        self.spans: list[tuple[int, int]] | None = None
         self._problem: str | None = None
         self._done = False
-        self._lost: BaseException | None = None
 
         # Python handles signals in callbacks too. What they raise there, KeyboardInterrupt above
-        # all, does not get through the library that calls, so it is kept for who waits.
+        # all, does not get through the library that calls, so it is kept for who asked it.
         def failed(kind: Any, error: BaseException, trace: Any) -> None:
-            self._lost = error
+            self._done = True
+            _asking.raised = error
 
         @ffi.callback(  # type: ignore[untyped-decorator]
             "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", onerror=failed
@@ -215,16 +218,46 @@ class Download:
             DeviceError: the device is lost.
             wgpu.GPUError: wgpu refused.
         """
+        self.begin()
+        self.end(address)
+
+    def begin(self) -> None:
+        """Ask to be told when everything that was submitted is done.
+
+        Raises:
+            wgpu.GPUError: wgpu refused.
+        """
+        if self._nbytes:
+            self._done, self._problem = False, None
+            _CHECKED.wgpuBufferMapAsync(self._buffer, _READ, 0, self._nbytes, self._info[0])
+
+    def is_over(self) -> bool:
+        """Whether `end` would not wait."""
+        if self._nbytes:
+            return self._done or self._ended()
+        return _poll(self._device)
+
+    def end(self, address: Any) -> None:
+        """Wait for what `begin` asked, and copy to ``address``.
+
+        Raises:
+            DeviceError: the device is lost.
+        """
         if not self._nbytes:
             wait_idle(self._device)
             return
-        self._done, self._problem, self._lost = False, None, None
-        _CHECKED.wgpuBufferMapAsync(self._buffer, _READ, 0, self._nbytes, self._info[0])
-        wait_until(self._ended)
+        if not self._done:
+            wait_until(self._ended)
         if self._problem is not None:
             raise DeviceError(f"waiting for the device: {self._problem}")
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
-        ffi.memmove(address, source, self._nbytes)
+        if source == ffi.NULL:
+            raise DeviceError("waiting for the device: its results cannot be mapped")
+        if self.spans is None:
+            ffi.memmove(address, source, self._nbytes)
+        for start, nbytes in self.spans or ():
+            target = ffi.cast("char *", address) + start
+            ffi.memmove(target, ffi.cast("char *", source) + start, nbytes)
         lib.wgpuBufferUnmap(self._buffer)
 
     def keep(self) -> None:
@@ -232,14 +265,31 @@ class Download:
         immortal(self._callback)
 
     def _ended(self) -> bool:
-        lib.wgpuDevicePoll(self._device, False, ffi.NULL)
-        if self._lost is not None:
-            raise self._lost
+        _poll(self._device)
         return self._done
+
+
+class _Asking(threading.local):
+    """What was raised in a callback while this thread asked a device."""
+
+    raised: BaseException | None = None
+
+
+_asking = _Asking()
+
+
+def _poll(device: Any) -> bool:
+    """Let a device (wgpu-native's) call back what it has to tell; whether it has nothing to do."""
+    # The header has a number of four bytes, but the function gives a bool of Rust: one byte, and
+    # whatever was in the other three.
+    idle = bool(lib.wgpuDevicePoll(device, False, ffi.NULL) & 0xFF)
+    raised = _asking.raised
+    if raised is not None:
+        _asking.raised = None
+        raise raised
+    return idle
 
 
 def wait_idle(device: Any) -> None:
     """Return when a device (wgpu-native's) has done everything that was submitted."""
-    # The header has a number of four bytes, but the function gives a bool of Rust: one byte, and
-    # whatever was in the other three.
-    wait_until(lambda: bool(lib.wgpuDevicePoll(device, False, ffi.NULL) & 0xFF))
+    wait_until(lambda: _poll(device))

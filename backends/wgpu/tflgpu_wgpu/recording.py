@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.lending import OutputSet, OutputSets
-from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch, PlannedIO
-from tflgpu.runtime.recording import BaseRecording, stray_write
+from tflgpu.runtime.plan_memory import flat_bytes
+from tflgpu.runtime.plan_recording import BasePlanRecording
+from tflgpu.runtime.protocols import (
+    DispatchTime,
+    InputRef,
+    OutputRef,
+    Plan,
+    PlannedDispatch,
+    PlannedIO,
+)
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
 from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, pointer, wait_idle
+from tflgpu_wgpu.pipelines import Pipeline
 from tflgpu_wgpu.timers import Timers
 
 
@@ -36,151 +44,150 @@ class HostOutputs(OutputSet):
         super().__init__(arrays)
 
 
-@attrs.frozen(eq=False)
-class Bound:
-    """A dispatch, ready to be encoded, and the regions that it touches."""
-
-    dispatch: PlannedDispatch
-    launch: Launch
-    regions: tuple[Region, ...]
-
-
-class WgpuRecording(BaseRecording[HostOutputs]):
+class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
     """A `Recording`: everything is bound once, and each run encodes one command buffer."""
 
     def __init__(
         self,
         device: Any,
         lock: threading.RLock,
-        memory: Memory,
         plan: Plan,
-        bound: Sequence[Bound],
-        on_close: Callable[[WgpuRecording], None],
+        memory: Memory,
+        pipelines: Sequence[Pipeline],
     ) -> None:
-        super().__init__(lock)
+        super().__init__(plan, memory, lock)
         self._device = device
         self._memory = memory
-        self._bound = list(bound)
-        self._on_close = on_close
-        input_host, self._inputs, input_starts = _host_arrays(plan.inputs)
+        self._pipelines = list(pipelines)
+        self._input_host, self._inputs, self._input_starts = _host_arrays(plan.inputs)
         first = HostOutputs(plan.outputs)
-        output_host, output_starts = first.block, first.starts
-        uploads = [
-            Upload(region.buffer, pointer(input_host.ctypes.data + start), size)
-            for region, start in zip(memory.inputs, input_starts, strict=True)
-            if (size := _words(region.nbytes)) and not region.band
-        ]
-        banded = [(region, input_host[start : start + _words(region.nbytes)])
-                  for region, start in zip(memory.inputs, input_starts, strict=True)]  # fmt: skip
-        self._banded_inputs = [(r, a) for r, a in banded if r.band and a.size]
-        sizes = [_words(region.nbytes) for region in memory.outputs]
-        total = output_host.nbytes if any(sizes) else 0
-        staging = memory.buffer("the outputs", padded(total), "MAP_READ|COPY_DST")
-        copies = [
-            Copy(region.buffer, staging, start, size)
-            for region, start, size in zip(memory.outputs, output_starts, sizes, strict=True)
-            if size and not region.band
-        ]
-        self._banded_outputs = [
-            (region, output_host[start : start + size])
-            for region, start, size in zip(memory.outputs, output_starts, sizes, strict=True)
-            if size and region.band
-        ]
-        launches = [b.launch for b in self._bound if all(b.launch.groups)]
-        self._all = Commands(device, uploads, launches, copies)
-        self._before = Commands(device, uploads, [], [])
-        self._after = Commands(device, [], [], copies)
-        self._download = download = Download(device, staging, total)
-        # Between bands outputs are read one by one, into the first arrays.
+        self._output_starts = first.starts
+        total = first.block.nbytes if any(io.nbytes for io in plan.outputs) else 0
+        self._result = memory.buffer("the outputs", padded(total), "MAP_READ|COPY_DST")
+        self._download_all = download = Download(device, self._result, total)
+        self._bind_all()
 
         def fill(outputs: HostOutputs) -> None:
             with device_errors("reading outputs"):
                 download.wait(outputs.address)
 
-        lendable = range(len(plan.outputs)) if total and not memory.guarded else ()
+        # Between bands outputs are read one by one, into the first arrays.
+        self._lends = bool(total) and not memory.guarded
+        lendable = range(len(plan.outputs)) if self._lends else ()
         self._sets = OutputSets(first, lendable, partial(HostOutputs, plan.outputs), fill)
         self._timers: Timers | None = None
 
-    @property
-    def dispatches(self) -> int:
-        """Kernels launched by a run."""
-        return len(self._bound)
-
-    def close(self) -> None:
-        """Release everything; twice is harmless. Arrays that someone holds stay valid."""
-        super().close()
-        self._on_close(self)
-
     # Inside
 
-    def _run(self) -> None:
+    def _bind_all(self) -> None:
+        """Make the commands of runs in the memory that regions say."""
+        device, memory = self._device, self._memory
+        self._launches = [
+            self._launch(planned, pipeline, regions)
+            for planned, pipeline, regions in zip(
+                self._planned, self._pipelines, self._regions, strict=True
+            )
+        ]
+        launches = [launch for launch in self._launches if all(launch.groups)]
+        host, uploads, copies = self._input_host.ctypes.data, [], []
+        if not memory.guarded:
+            for i in self._own(InputRef):
+                buffer, size = memory.inputs[i].buffer, _words(memory.inputs[i].nbytes)
+                uploads.append(Upload(buffer, pointer(host + self._input_starts[i]), size))
+            for i in self._own(OutputRef):
+                buffer, size = memory.outputs[i].buffer, _words(memory.outputs[i].nbytes)
+                copies.append(Copy(buffer, self._result, self._output_starts[i], size))
+        uploads, copies = [u for u in uploads if u.nbytes], [c for c in copies if c.nbytes]
+        self._all = Commands(device, uploads, launches, copies)
+        self._before = Commands(device, uploads, [], [])
+        self._after = Commands(device, [], [], copies)
+
+    def _rebind(self) -> None:
+        with device_errors("binding buffers"):
+            self._bind_all()
+        # All outputs of a set lie in one block, which is filled as a whole.
+        own, outputs = self._own(OutputRef), self._edges[OutputRef]
+        lends = self._lends and len(own) == len(outputs)
+        spans = [(self._output_starts[i], outputs[i].nbytes) for i in own]
+        self._download_all.spans = None if len(own) == len(outputs) else spans
+        self._outputs.change(own if lends else (), lambda _: None)
+
+    def _launch(
+        self, planned: PlannedDispatch, pipeline: Pipeline, regions: Sequence[Region]
+    ) -> Launch:
+        entries = [{"binding": i, "resource": r.binding} for i, r in enumerate(regions)]
+        with device_errors(f"binding {planned.label}"):
+            group: Any = self._device.create_bind_group(layout=pipeline.layout, entries=entries)
+        return Launch(pipeline.handle, group, planned.groups)
+
+    def _begin(self) -> None:
         with device_errors("running"):
-            outputs = self._outputs.for_run()
-            if self._memory.guarded:
-                self._run_guarded()
-            else:
-                self._all.submit()
-                self._download.wait(outputs.address)
+            self._outputs.for_run()
+            self._all.submit()
+            self._download_all.begin()
+
+    def _is_over(self) -> bool:
+        return self._download_all.is_over()
+
+    def _end(self) -> None:
+        self._download_all.end(self._outputs.current.address)
 
     def _profile(self) -> Sequence[DispatchTime]:
         if "timestamp-query" not in self._device.features or self._memory.guarded:
             self._run()
             return []
         with device_errors("profiling"):
-            return self._run_timed()
+            if self._timers is None:
+                self._timers = Timers(self._device)
+            address = self._outputs.for_run().address
+            self._before.submit()
+            seconds = self._timers.run(self._launches)
+            self._after.submit()
+            self._download_all.wait(address)
+        return self._times(seconds)
 
     def _wait_idle(self) -> None:
         wait_idle(self._device._internal)
 
     def _release(self) -> None:
-        self._bound.clear()
-        self._banded_inputs, self._banded_outputs = [], []
+        super()._release()
+        self._launches.clear()
+        self._pipelines.clear()
         self._timers = None
         if self._unfinished:
-            self._download.keep()
+            self._download_all.keep()
         try:
             # A device that is lost cannot release what it held; that is no news here.
             with device_errors("closing"):
                 self._memory.release()
         except DeviceError:
             pass
-        del self._all, self._before, self._after, self._download
-        del self._memory, self._device
+        del self._all, self._before, self._after, self._download_all
+        del self._memory, self._device, self._result
 
-    def _run_timed(self) -> list[DispatchTime]:
-        if self._timers is None:
-            self._timers = Timers(self._device)
-        address = self._outputs.for_run().address
-        self._before.submit()
-        seconds = self._timers.run([b.launch for b in self._bound])
-        self._after.submit()
-        self._download.wait(address)
-        return [
-            DispatchTime(b.dispatch.label, b.dispatch.kernel.name, time)
-            for b, time in zip(self._bound, seconds, strict=True)
-        ]
+    # Between guard bands
 
-    def _run_guarded(self) -> None:
-        """Dispatch by dispatch, so that the one which writes outside a buffer can be named."""
-        self._memory.poison()
-        queue = self._device.queue
-        for region, host in self._banded_inputs:
-            queue.write_buffer(region.buffer, region.offset, host)
-        for bound in self._bound:
-            if all(bound.launch.groups):
-                Commands(self._device, [], [bound.launch], []).submit()
-            for region in dict.fromkeys(bound.regions):
-                self._check(region, bound)
-        for region in self._memory.regions:
-            self._check(region, None)
-        for region, host in self._banded_outputs:
-            found = queue.read_buffer(region.buffer, region.offset, host.nbytes)
-            host[...] = np.frombuffer(found, np.uint8)
+    def _upload(self) -> None:
+        for region, array in zip(self._memory.inputs, self._inputs, strict=True):
+            data = np.zeros(_words(region.nbytes), np.uint8)
+            data[: region.nbytes] = flat_bytes(array)
+            with device_errors(f"uploading {region.name}"):
+                if data.size:
+                    self._device.queue.write_buffer(region.buffer, region.offset, data)
 
-    def _check(self, region: Region, bound: Bound | None) -> None:
-        damage = self._memory.damage(region)
-        if damage:
-            raise stray_write(damage, bound.dispatch if bound else None)
+    def _dispatch_alone(self, index: int) -> None:
+        with device_errors(f"running {self._planned[index].label}"):
+            if all(self._launches[index].groups):
+                Commands(self._device, [], [self._launches[index]], []).submit()
+
+    def _download(self) -> None:
+        for region, array in zip(self._memory.outputs, self._outputs.current.arrays, strict=True):
+            size = _words(region.nbytes)
+            if size:
+                with device_errors(f"downloading {region.name}"):
+                    found = self._device.queue.read_buffer(region.buffer, region.offset, size)
+                flat = array.reshape(-1).view(np.uint8)
+                flat[...] = np.frombuffer(found, np.uint8, region.nbytes)
 
 
 def _words(nbytes: int) -> int:

@@ -23,12 +23,16 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.buffers import Buffer
+from tflgpu.runtime.checked_buffers import checked_buffer
 from tflgpu.runtime.checked_recording import Edge, checked_recording
 from tflgpu.runtime.party import Party
 from tflgpu.runtime.protocols import Device, DeviceInfo, NodeDevice, NodeRun, Plan, Recording
 
 _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
-_DEVICE = ("info", "caps", "alignment", "load", "source", "close")
+_DEVICE = (
+    "info", "caps", "alignment", "load", "source", "allocate", "import_buffer", "close",
+)  # fmt: skip
 
 
 class _Checked:
@@ -94,6 +98,24 @@ class CheckedDevice(_Checked):
             for side in (plan.inputs, plan.outputs)
         )
         return checked_recording(found, self._party, inputs, outputs, len(plan.dispatches))
+
+    def allocate(self, nbytes: int) -> Buffer | Unsupported:
+        """As `Device.allocate`.
+
+        Raises:
+            StateError, DeviceError: as there; or what it gave is no buffer.
+        """
+        found = self._party.call("allocate", self._inner.allocate, nbytes)
+        return checked_buffer(found, self._party, "allocate", nbytes)
+
+    def import_buffer(self, source: object) -> Buffer | Unsupported:
+        """As `Device.import_buffer`.
+
+        Raises:
+            StateError, DeviceError: as there; or what it gave is no buffer.
+        """
+        found = self._party.call("import_buffer", self._inner.import_buffer, source)
+        return checked_buffer(found, self._party, "import_buffer", 0)
 
     def source(self, kernel: Kernel) -> str:
         """The text that is compiled for a kernel.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +15,12 @@ from tflgpu.blame import attempt, shown
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.buffers import Buffer
+from tflgpu.runtime.checked_buffers import checked_reason, inner_buffers
 from tflgpu.runtime.lending import Lender
 from tflgpu.runtime.party import Party
+from tflgpu.runtime.pending import Pending
 from tflgpu.runtime.protocols import DispatchTime, Recording
 
 
@@ -111,6 +116,38 @@ class CheckedRecording:
             self._party.blame("run", error)
         self._after_run()
 
+    def submit(self) -> Pending:
+        """As `Recording.submit`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed, or what it gave is no `Pending`.
+        """
+        before = None if self._has_run else self._inputs_now()
+        pending = self._party.call("submit", self._inner.submit)
+        lacking = [n for n in ("done", "wait") if not self._party.call(n, _has, pending, n)]
+        if lacking:
+            raise self._party.broke(
+                f"submit gave {shown(pending)}, which is no Pending: it has no "
+                + ", ".join(lacking)
+            )
+        return CheckedPending(pending, self._party, partial(self._after_submitted, before))
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`.
+
+        Raises:
+            StateError, DeviceError: as there; or it answered neither None nor a reason.
+        """
+        answer = self._party.call(
+            "bind", self._inner.bind, inner_buffers(inputs), inner_buffers(outputs)
+        )
+        return None if answer is None else checked_reason(answer, self._party, "bind")
+
     def profile(self) -> Sequence[DispatchTime]:
         """Run with timers.
 
@@ -196,16 +233,27 @@ class CheckedRecording:
     def _first_run(self) -> None:
         """A run that also shows whether the inputs are left alone; later ones are believed to do
         as the first did, since looking takes as long as copying the inputs."""
-        before = [array.tobytes() for array in self._seen["inputs"]]
+        before = self._inputs_now()
         self._party.call("run", self._inner.run)
+        self._after_submitted(before)
+
+    def _inputs_now(self) -> list[bytes]:
+        return [array.tobytes() for array in self._seen["inputs"]]
+
+    def _after_submitted(self, before: list[bytes] | None) -> None:
+        """After a run, the first with what the inputs were."""
+        if before is not None:
+            self._inputs_left_alone(before)
+        self._after_run()
+        self._has_run = True
+
+    def _inputs_left_alone(self, before: list[bytes]) -> None:
         for i, (array, held) in enumerate(zip(self._seen["inputs"], before, strict=False)):
             if array.tobytes() != held:
                 raise self._party.broke(
                     f"run changed inputs[{i}] ({self._edges['inputs'][i].name}); a run leaves "
                     "its inputs alone"
                 )
-        self._after_run()
-        self._has_run = True
 
     def _after_run(self) -> None:
         try:
@@ -253,6 +301,45 @@ class CheckedRecording:
                     f"{side}[{i}] ({self._edges[side][i].name}) is somewhere else after a run; "
                     "arrays stay at the same address"
                 )
+
+
+class CheckedPending:
+    """A `Pending` around another's."""
+
+    def __init__(self, inner: Any, party: Party, after: Callable[[], None]) -> None:
+        """``after`` looks at the recording once the run is over."""
+        self._inner, self._party = inner, party
+        self._after: Callable[[], None] | None = after
+
+    def done(self) -> bool:
+        """As `Pending.done`.
+
+        Raises:
+            DeviceError: it failed on the question, or did not answer it.
+        """
+        return self._answer("done", self._party.call("done", self._inner.done))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `Pending.wait`.
+
+        Raises:
+            StateError: the recording was closed.
+            DeviceError: the run failed, or broke the contract; names the plugin.
+        """
+        over = self._answer("wait", self._party.call("wait", self._inner.wait, timeout))
+        if timeout is None and not over:
+            raise self._party.broke(
+                "wait without a timeout gave False; it returns when all is over"
+            )
+        if over and self._after is not None:
+            after, self._after = self._after, None
+            after()
+        return over
+
+    def _answer(self, what: str, answer: object) -> bool:
+        if not isinstance(answer, (bool, np.bool_)):
+            raise self._party.broke(f"{what} gave {shown(answer)}, neither True nor False")
+        return bool(answer)
 
 
 class CheckedLender(CheckedRecording):
@@ -320,7 +407,7 @@ def checked_recording(
         raise
 
 
-_NEEDED = ("inputs", "outputs", "run", "profile", "close")
+_NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
 
 
 def _has(inner: object, name: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -98,12 +98,21 @@ class OutputSet:
 S = TypeVar("S", bound=OutputSet)
 
 
+def _no_other() -> Any:
+    raise NoRoomError("nothing of this recording is lent")
+
+
+def _fill_nothing(given: object) -> None:
+    """Where nothing is lent, there is nothing to put elsewhere."""
+
+
 class OutputSets(Generic[S]):
     """The sets of one recording: how a `Lender` keeps its word. One thread at a time.
 
     Args:
         first: The set of a recording that never lends.
-        lendable: Outputs whose place can be chosen; the others are the same in every set.
+        lendable: Outputs whose place can be chosen; the others are the same in every set. None
+            of them: then the rest is not needed.
         make: Another set. Raises `DeviceError` or `MemoryError` where there is no memory for it.
         fill: Put the results of the last run into a set once more.
 
@@ -114,12 +123,12 @@ class OutputSets(Generic[S]):
     def __init__(
         self,
         first: S,
-        lendable: Collection[int],
-        make: Callable[[], S],
-        fill: Callable[[S], None],
+        lendable: Collection[int] = (),
+        make: Callable[[], S] = _no_other,
+        fill: Callable[[S], None] = _fill_nothing,
     ) -> None:
         self.current = first
-        self._lendable = frozenset(lendable)
+        self.lendable = frozenset(lendable)
         self._make, self._fill = make, fill
         self._bytes = sum(first.arrays[i].nbytes for i in lendable)
         self._sets = [first]
@@ -136,7 +145,7 @@ class OutputSets(Generic[S]):
 
     def lend(self, index: int) -> Array | None:
         """As `Lender.lend`."""
-        if index not in self._lendable or not self._has_run:
+        if index not in self.lendable or not self._has_run:
             return None
         if index in self.current.touched:
             self.settle()
@@ -158,6 +167,12 @@ class OutputSets(Generic[S]):
         self._fill(other)
         other.touched.clear()
         self.current = other
+
+    def change(self, lendable: Collection[int], remake: Callable[[S], None]) -> None:
+        """Other outputs can be lent from now on; ``remake`` changes what fills a set."""
+        self.lendable = frozenset(lendable)
+        for each in self._sets:
+            remake(each)
 
     def release(self) -> None:
         """Let go of all sets."""

@@ -23,6 +23,8 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.buffers import Buffer
+from tflgpu.runtime.pending import Pending
 
 API_VERSION = 1
 
@@ -184,6 +186,7 @@ class Recording(Protocol):
     exception goes through as it is. After a `run` that ended so, or in an error, the recording is
     not run again: it is closed, which waits for what is still on the device, and another is loaded.
     Whoever runs it all the same gets the right outputs, or a DeviceError.
+    A `Pending` whose `wait` ended so is as before.
     """
 
     @property
@@ -203,6 +206,37 @@ class Recording(Protocol):
             StateError: the recording or its device is closed.
             DeviceError: the device failed, now or in an earlier run: a recording that has failed
                 keeps failing, and says what was wrong first.
+        """
+        ...
+
+    def submit(self) -> Pending:
+        """Begin what `run` does, and return before it is over where the device goes on by itself.
+
+        A recording has one run in flight: whatever else is asked of it waits for that first.
+        Several recordings of a device may be in flight together; a plan that is loaded twice has
+        inputs and outputs twice.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        ...
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """Let the next runs read inputs from and write outputs to buffers of the device, by index;
+        None in a buffer's place gives back the recording's own memory. What is not named stays as
+        it is. The host array of what is bound to a buffer is neither read nor written.
+
+        Gives the reason where that cannot be, and nothing is changed then: between guard bands,
+        for one.
+
+        Raises:
+            StateError: the recording or a buffer is closed.
+            DeviceError: as `run`; or there is no such input or output, the buffer is too small or
+                of another device, or a run would write what another of its buffers has.
         """
         ...
 
@@ -305,6 +339,26 @@ class Device(Protocol):
 
     def source(self, kernel: Kernel) -> str:
         """The text that is compiled for a kernel (for people)."""
+        ...
+
+    def allocate(self, nbytes: int) -> Buffer | Unsupported:
+        """A buffer for recordings to be bound to, all zeros; or the reason why there are none.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: it is over a limit of `caps`, or memory ran out.
+        """
+        ...
+
+    def import_buffer(self, source: object) -> Buffer | Unsupported:
+        """A buffer over memory that there is, used in place and never copied: a buffer of the same
+        API, as `Buffer.export` gives it, or what has Python's buffer protocol. Whoever made it
+        sees to it that it stays. Or the reason why this device cannot use it so.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: the device failed.
+        """
         ...
 
     def close(self) -> None:

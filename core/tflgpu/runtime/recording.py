@@ -4,28 +4,42 @@ and outputs that can be lent."""
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.buffers import Buffer
 from tflgpu.runtime.forks import Holder
 from tflgpu.runtime.lending import NoRoomError, OutputSets, S
+from tflgpu.runtime.pending import FINISHED, Pending, Submission
 from tflgpu.runtime.protocols import DispatchTime, PlannedDispatch
+from tflgpu.runtime.waiting import wait_until
 
 T = TypeVar("T")
+#: Recordings with a run in flight; what the device reads and writes lives as long as that.
+_in_flight: set[Any] = set()
 
 
 class BaseRecording(Holder, Generic[S]):
     """A `tflgpu.runtime.protocols.Recording` and `tflgpu.runtime.lending.Lender`.
 
-    A subclass sets ``_inputs`` and ``_sets``, and has `_run`, `_profile`, `_wait_idle` and
-    `_release`. A signal may end any of its methods anywhere (Ctrl-C raises KeyboardInterrupt):
-    a run that was begun and not finished leaves the recording unusable, and `close` waits for
-    what may still be on the device. A `close` that was interrupted goes on when called again.
+    A subclass sets ``_inputs`` and ``_sets``, and has `_profile`, `_wait_idle` and `_release`; and
+    `_begin`, `_watch`, `_is_over` and `_end`, or, where a run cannot go on by itself, `_run`.
+
+    One run is in flight at a time: whatever else is asked of the recording waits for it first. A
+    signal may end any of the methods anywhere (Ctrl-C raises KeyboardInterrupt): a run that was
+    neither finished nor handed out as a `Pending` leaves the recording unusable, and `close`
+    waits for what may still be on the device. A `close` that was interrupted goes on when called
+    again.
     """
+
+    #: Whether a run goes on by itself once `_begin` and `_watch` have returned.
+    _goes_on = True
 
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         """With ``lock`` everything happens under that one: a device's, say."""
@@ -33,6 +47,7 @@ class BaseRecording(Holder, Generic[S]):
         self._closed = False
         self._released = False
         self._unfinished = False  # something was begun on the device, and its end was not seen
+        self._in_flight: Submission | None = None  # who will see the end
         self._failure = ""
         self._inputs: tuple[Array, ...] = ()
         self._sets: OutputSets[S] | None = None
@@ -40,9 +55,26 @@ class BaseRecording(Holder, Generic[S]):
 
     # For subclasses to write
 
-    def _run(self) -> None:
-        """Run, and leave the outputs in ``_outputs.for_run()``."""
+    def _begin(self) -> None:
+        """Submit a run that leaves the outputs in ``_outputs.for_run()``."""
         raise NotImplementedError
+
+    def _end(self) -> None:
+        """Wait for the run that was begun; the outputs are there afterwards."""
+        raise NotImplementedError
+
+    def _watch(self) -> None:
+        """Between `_begin` and `_end`, where `_is_over` will be asked: see to it that the device
+        starts, and that it can be."""
+
+    def _is_over(self) -> bool:
+        """Whether `_end` would return at once. Asks the device."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        """A whole run."""
+        self._begin()
+        self._end()
 
     def _profile(self) -> Sequence[DispatchTime]:
         """The same with timers."""
@@ -79,6 +111,44 @@ class BaseRecording(Holder, Generic[S]):
         with self._lock:
             self._check_usable()
             self._attempt(self._run)
+
+    def submit(self) -> Pending:
+        """Begin a run; what it gives tells when the outputs are there.
+
+        Raises:
+            StateError: the recording is closed.
+            DeviceError: the device refused it, or failed in an earlier run.
+        """
+        if not self._goes_on:
+            self.run()
+            return FINISHED
+        with self._lock:
+            self._check_usable()
+            submission = Submission(self._ask, self._wait_for)
+            self._unfinished = True
+            try:
+                self._begin()
+                self._watch()
+            except BaseException as error:
+                self._failure = str(error) or type(error).__name__
+                raise
+            # A device that writes to memory which nobody holds any more writes to somebody else's.
+            _in_flight.add(self)
+            self._in_flight = submission
+            return submission
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`; there are no buffers unless a subclass has them.
+
+        Raises:
+            StateError: the recording or a buffer is closed.
+            DeviceError: a buffer does not fit, or the device failed.
+        """
+        return Unsupported(f"a {type(self).__name__} uses memory of its own only")
 
     def profile(self) -> Sequence[DispatchTime]:
         """Run once with a timer around every dispatch; empty where the device has no timers.
@@ -126,6 +196,8 @@ class BaseRecording(Holder, Generic[S]):
                 # A device that is lost cannot be waited for, and runs nothing.
                 with contextlib.suppress(DeviceError):
                     self._wait_idle()
+            self._in_flight = None
+            _in_flight.discard(self)
             if self._sets is not None:
                 self._sets.release()
             self._release()
@@ -150,9 +222,51 @@ class BaseRecording(Holder, Generic[S]):
         if self._closed:
             self.check_inherited("this recording")
             raise StateError("this recording is closed")
+        if self._in_flight is not None:
+            self._collect(self._in_flight)
         if self._unfinished:
             reason = self._failure or "it was interrupted"
             raise DeviceError(f"an earlier run of this recording failed: {reason}")
+
+    def _ask(self, submission: Submission) -> bool:
+        """As `Pending.done`."""
+        if submission.end is not None or self._closed:
+            return True
+        with self._lock:
+            if submission is not self._in_flight:
+                return True
+            try:
+                return self._is_over()
+            except DeviceError:
+                return True  # which `wait` tells
+
+    def _wait_for(self, submission: Submission, timeout: float | None) -> bool:
+        """As `Pending.wait`."""
+        with self._lock:
+            if submission is self._in_flight and not self._closed:
+                return self._collect(submission, timeout)
+        if submission.end is True:
+            return True
+        if submission.end is None:
+            self.check_inherited("this recording")
+            raise StateError("this recording was closed before its run was waited for")
+        raise DeviceError(submission.end)
+
+    def _collect(self, submission: Submission, timeout: float | None = None) -> bool:
+        """Wait for the run in flight, and take its outputs. False where it took longer."""
+        try:
+            if not wait_until(self._is_over, math.inf if timeout is None else timeout):
+                return False
+            # From here on an interruption leaves the outputs half written.
+            self._in_flight, submission.end = None, "the run was interrupted at its end"
+            self._end()
+        except DeviceError as error:
+            self._in_flight, submission.end = None, str(error)
+            self._failure = str(error)
+            raise
+        self._unfinished, submission.end = False, True
+        _in_flight.discard(self)
+        return True
 
     def _attempt(self, action: Callable[[], T]) -> T:
         """Do what no later run may follow if it fails."""

@@ -16,6 +16,8 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.float_view import is_quantized
+from tflgpu.runtime.buffers import Buffer
+from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import DispatchTime, NodeRun
 
 
@@ -134,6 +136,23 @@ class ReferenceRecording:
                 np.copyto(self._run.variables[value.id], array)
         for key in call.frees:
             env.pop(key, None)
+
+    def submit(self) -> Pending:
+        """A run; NumPy computes in the call.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        self.run()
+        return FINISHED
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported:
+        """As `Recording.bind`: there are no buffers."""
+        return Unsupported("NumPy references compute in arrays of their own")
 
     def profile(self) -> Sequence[DispatchTime]:
         """A run; the references have no timers."""

@@ -9,6 +9,7 @@ delay stays a small part of it.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -25,12 +26,16 @@ _PART, _LONGEST = 1 / 64, 0.02
 _pass_on: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    """Return once ``done()`` is true. It asks the device; whatever it raises ends the wait."""
+def wait_until(done: Callable[[], bool], timeout: float = math.inf) -> bool:
+    """Return once ``done()`` is true: True; or after ``timeout`` seconds: False. ``done`` asks the
+    device; whatever it raises ends the wait."""
     start = time.perf_counter()
     while not done():
         waited = time.perf_counter() - start
+        if waited >= timeout:
+            return False
         if waited < _AWAKE:
             _pass_on()
         else:
-            time.sleep(min(waited * _PART, _LONGEST))
+            time.sleep(min(waited * _PART, _LONGEST, timeout - waited))
+    return True

@@ -11,6 +11,8 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.buffers import Buffer
+from tflgpu.runtime.pending import FINISHED, Pending
 from tflgpu.runtime.protocols import DispatchTime, NodeRun, Recording
 
 from tflgpu_minimal.plugin import INFO
@@ -69,6 +71,19 @@ class _Recording:
         for node in self._run.nodes:
             source, target = node.input(0), node.outputs[0]
             np.maximum(self._arrays[source.id], 0, out=self._arrays[target.id])
+
+    def submit(self) -> Pending:
+        """Begin a run; there is nothing to wait for afterwards."""
+        self.run()
+        return FINISHED
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported:
+        """There are no buffers but the arrays."""
+        return Unsupported("the ReLU engine computes in arrays of its own")
 
     def profile(self) -> Sequence[DispatchTime]:
         """There are no timers: a run, and no times."""

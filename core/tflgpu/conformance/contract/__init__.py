@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.conformance.check import Check
 from tflgpu.conformance.contract.bands import band_checks
+from tflgpu.conformance.contract.buffers import buffer_checks
 from tflgpu.conformance.contract.interrupts import interrupt_checks
 from tflgpu.conformance.contract.leaks import leak_checks
 from tflgpu.conformance.contract.lending import lending_checks
@@ -11,6 +12,7 @@ from tflgpu.conformance.contract.lifetimes import lifetime_checks
 from tflgpu.conformance.contract.nodes import node_device_checks
 from tflgpu.conformance.contract.refusals import refusal_checks
 from tflgpu.conformance.contract.runs import run_checks
+from tflgpu.conformance.contract.submissions import submission_checks
 
 __all__ = ["device_checks"]
 
@@ -18,6 +20,7 @@ __all__ = ["device_checks"]
 def device_checks() -> list[Check]:
     """Every check of the contract."""
     return [
-        *run_checks(), *refusal_checks(), *band_checks(), *lifetime_checks(), *leak_checks(),
-        *interrupt_checks(), *lending_checks(), *node_device_checks(),
+        *run_checks(), *submission_checks(), *buffer_checks(), *refusal_checks(), *band_checks(),
+        *lifetime_checks(), *leak_checks(), *interrupt_checks(), *lending_checks(),
+        *node_device_checks(),
     ]  # fmt: skip

@@ -3,127 +3,165 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakSet
 
 import numpy as np
-from tflgpu.errors import CompileError, DeviceError, KernelError, StateError
+from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.kernel import Kernel, interpret
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.check import check
-from tflgpu.runtime.check_plan import check_plan
-from tflgpu.runtime.protocols import (
-    ArenaRef,
-    ConstRef,
-    DispatchTime,
-    InputRef,
-    Plan,
-    PlannedDispatch,
-    PlannedIO,
-    Ref,
-)
+from tflgpu.runtime.base_device import BaseDevice
+from tflgpu.runtime.buffers import BaseBuffer, Bytes
+from tflgpu.runtime.lending import OutputSet, OutputSets
+from tflgpu.runtime.plan_memory import BasePlanMemory
+from tflgpu.runtime.plan_recording import BasePlanRecording
+from tflgpu.runtime.protocols import ArenaRef, DispatchTime, Plan, PlannedIO
 
 from tflgpu_example_backend.plugin import DEVICE
 
 
-class ExampleDevice:
+class ExampleDevice(BaseDevice):
     """`tflgpu.runtime.protocols.Device`."""
 
-    info = DEVICE
-    #: What the kernels may use. Promise only what is there: the suite tests every promise.
-    caps = DeviceCaps(f16_storage=True, max_workgroup=128, max_bindings=12, vendor=DEVICE.vendor)
-    alignment = 64
+    kind = "example"
 
     def __init__(self, index: int) -> None:
         if index != DEVICE.index:
             raise DeviceError(f"there is no device {index}, only 0 = {DEVICE.name}")
-        self._recordings: WeakSet[ExampleRecording] = WeakSet()
-        self._closed = False
+        super().__init__()
+        self.info = DEVICE
+        # What kernels may use. Promise only what is there: the suite tests every promise.
+        self.caps = DeviceCaps(
+            f16_storage=True, max_workgroup=128, max_bindings=12, vendor=DEVICE.vendor
+        )
+        self.alignment = 64
 
-    def load(self, plan: Plan, *, guard_bands: bool = False) -> ExampleRecording:
+    def source(self, kernel: Kernel) -> str:
+        """What is compiled: here, the tree itself."""
+        return f"kernel {kernel.name}\n{len(kernel.body)} statements"
+
+    def _load(self, plan: Plan, *, guard_bands: bool) -> ExampleRecording:
         """Check the kernels (a GPU would compile them) and bind the plan to memory."""
-        if self._closed:
-            raise StateError("the example device is closed")
-        check_plan(plan, self)
         for dispatch in plan.dispatches:
             try:
                 check(dispatch.kernel)
             except KernelError as error:
                 source = self.source(dispatch.kernel)
                 raise CompileError(f"{dispatch.label}: {error}\n{source}") from error
-        recording = ExampleRecording(plan, guard_bands)
-        self._recordings.add(recording)
-        return recording
+        return ExampleRecording(plan, ExampleMemory(plan, guarded=guard_bands))
 
-    def source(self, kernel: Kernel) -> str:
-        """What is compiled: here, the tree itself."""
-        return f"kernel {kernel.name}\n{len(kernel.body)} statements"
-
-    def close(self) -> None:
-        """Close what was loaded, and refuse further plans; twice is harmless."""
-        self._closed = True
-        for recording in list(self._recordings):
-            recording.close()
+    def _allocate_buffer(self, nbytes: int) -> ExampleBuffer:
+        return ExampleBuffer(self._lock, self._token, nbytes, Place("a buffer", _zeros(nbytes)))
 
 
-class ExampleRecording:
+class Place:
+    """Some bytes, and the band of bytes on both sides that nothing may write."""
+
+    def __init__(self, name: str, whole: Bytes, band: int = 0) -> None:
+        self.name, self.whole, self.band = name, whole, band
+        self.nbytes = len(whole) - 2 * band
+        self.bytes = whole[band : band + self.nbytes]
+
+    def array(self, io: PlannedIO) -> Array:
+        """The host's view of an input or output."""
+        found: Array = self.bytes.view(io.dtype.numpy).reshape(io.shape)
+        return found
+
+
+class ExampleMemory(BasePlanMemory[Place]):
+    """Places for all that a plan needs. A GPU has memory of its own, and copies."""
+
+    def __init__(self, plan: Plan, *, guarded: bool) -> None:
+        super().__init__(limit=1 << 31, guarded=guarded)
+        self._arena = _zeros(plan.arena_bytes)
+        self.inputs = [self._place(f"input {io.name}", _zeros(io.nbytes)) for io in plan.inputs]
+        self.outputs = [self._place(f"output {io.name}", _zeros(io.nbytes)) for io in plan.outputs]
+        for i, array in enumerate(plan.constants):
+            self.constants.append(Place(f"constant {i}", array.reshape(-1).view(np.uint8)))
+
+    def _place(self, name: str, data: Bytes) -> Place:
+        return Place(name, self.fenced(len(data), data), self.band)
+
+    def _slice(self, name: str, ref: ArenaRef) -> Place:
+        """Part of the arena; between guard bands, memory of its own."""
+        part = self._arena[ref.offset : ref.offset + ref.nbytes]
+        return self._place(name, part) if self.guarded else Place(name, part)
+
+    def part(self, region: Place, nbytes: int) -> Place:
+        return Place(region.name, region.bytes[:nbytes])
+
+    def _look(self, region: Place, start: int, nbytes: int) -> Bytes:
+        return region.whole[region.band + start : region.band + start + nbytes]
+
+    def _overwrite(self, region: Place, value: int) -> None:
+        region.bytes[...] = value
+
+
+class ExampleRecording(BasePlanRecording[OutputSet, Place]):
     """`tflgpu.runtime.protocols.Recording`: everything that can be done once is done here."""
 
-    def __init__(self, plan: Plan, guard_bands: bool) -> None:
-        self._guard_bands = guard_bands
-        self._arena = np.zeros(plan.arena_bytes, np.uint8)
-        self._constants = plan.constants
-        self._inputs = [_array(io) for io in plan.inputs]
-        self._outputs = [_array(io) for io in plan.outputs]
-        self._bound = [(d, [self._resolve(d, i) for i in range(len(d.refs))])
-                       for d in plan.dispatches]  # fmt: skip
-        self._closed = False
+    def __init__(self, plan: Plan, memory: ExampleMemory) -> None:
+        super().__init__(plan, memory)
+        self._goes_on = False  # a run is over when the call returns
+        self._memory = memory
+        self._inputs = tuple(p.array(io) for p, io in zip(memory.inputs, plan.inputs, strict=True))
+        arrays = [p.array(io) for p, io in zip(memory.outputs, plan.outputs, strict=True)]
+        self._sets = OutputSets(OutputSet(arrays))
+        self._rebind()
 
-    @property
-    def inputs(self) -> Sequence[Array]:
-        """Arrays to write before a run."""
-        return self._inputs
+    def _rebind(self) -> None:
+        """The memory of every dispatch's buffers, as flat elements of their type."""
+        self._arrays = [
+            [
+                place.bytes.view(buffer.scalar.numpy)
+                for buffer, place in zip(dispatch.kernel.buffers, places, strict=True)
+            ]
+            for dispatch, places in zip(self._planned, self._regions, strict=True)
+        ]
 
-    @property
-    def outputs(self) -> Sequence[Array]:
-        """Arrays to read after a run."""
-        return self._outputs
+    def _run(self) -> None:
+        self._outputs.for_run()
+        if self._memory.guarded:
+            self._run_between_bands()
+            return
+        for index in range(self.dispatches):
+            self._dispatch_alone(index)
 
-    def run(self) -> None:
-        """Run every dispatch in order."""
-        if self._closed:
-            raise StateError("this recording is closed")
-        if self._guard_bands:
-            # The interpreter finds what is written outside a buffer. What no kernel wrote is to
-            # be NaN, or -1.
-            for array in (self._arena, *self._outputs):
-                array.reshape(-1).view(np.uint8).fill(0xFF)
-        for dispatch, arrays in self._bound:
-            try:
-                interpret(dispatch.kernel, dispatch.groups, arrays)
-            except KernelError as error:
-                raise DeviceError(f"{dispatch.label}: {error}") from error
+    def _dispatch_alone(self, index: int) -> None:
+        dispatch = self._planned[index]
+        try:
+            interpret(dispatch.kernel, dispatch.groups, self._arrays[index])
+        except KernelError as error:
+            raise DeviceError(f"{dispatch.label}: {error}") from error
 
-    def profile(self) -> Sequence[DispatchTime]:
+    def _profile(self) -> Sequence[DispatchTime]:
         """There are no timers: a run, and no times."""
-        self.run()
+        self._run()
         return ()
 
-    def close(self) -> None:
-        """Refuse further runs; twice is harmless."""
-        self._closed = True
-
-    def _resolve(self, dispatch: PlannedDispatch, index: int) -> Array:
-        """The memory of one of a dispatch's buffers, as flat elements of its type."""
-        ref: Ref = dispatch.refs[index]
-        dtype = dispatch.kernel.buffers[index].scalar.numpy
-        if isinstance(ref, ArenaRef):
-            return self._arena[ref.offset : ref.offset + ref.nbytes].view(dtype)
-        if isinstance(ref, ConstRef):
-            return self._constants[ref.index]
-        arrays = self._inputs if isinstance(ref, InputRef) else self._outputs
-        return arrays[ref.index].reshape(-1)
+    def _release(self) -> None:
+        super()._release()
+        self._arrays = []
+        self._memory.release()
 
 
-def _array(io: PlannedIO) -> Array:
-    return np.zeros(io.shape, io.dtype.numpy)
+class ExampleBuffer(BaseBuffer):
+    """`tflgpu.runtime.buffers.Buffer`."""
+
+    region: Place
+
+    def _write(self, data: Bytes) -> None:
+        self.region.bytes[: len(data)] = data
+
+    def _read(self, nbytes: int) -> Bytes:
+        return self.region.bytes[:nbytes]
+
+    def _export(self) -> object:
+        return self.region.bytes
+
+
+def _zeros(nbytes: int) -> Bytes:
+    try:
+        return np.zeros(nbytes, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise DeviceError(f"allocating {nbytes} bytes: {error}") from error

@@ -1,0 +1,106 @@
+"""OpenCL buffers that recordings can be bound to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.buffers import BaseBuffer, Bytes, host_bytes
+
+from tflgpu_opencl.failure import device_errors
+from tflgpu_opencl.memory import LEAST, Region
+from tflgpu_opencl.native import Native
+
+_FLAGS = cl.mem_flags.READ_WRITE
+#: What drivers want of host memory to use it in place: a page, and whole cache lines.
+PAGE, LINE = 4096, 64
+
+
+class OpenCLBuffer(BaseBuffer):
+    """A `Buffer`: a ``pyopencl.Buffer``, copied to and from on a queue of the device's."""
+
+    region: Region
+
+    def __init__(self, lock: Any, token: object, nbytes: int, region: Region, queue: Any) -> None:
+        super().__init__(lock, token, nbytes, region)
+        self._queue = queue
+
+    def _write(self, data: Bytes) -> None:
+        if self.region.host is not None:
+            self.region.host[: len(data)] = data
+            return
+        with device_errors("writing a buffer"):
+            cl.enqueue_copy(self._queue, self.region.buffer, data, is_blocking=True)
+
+    def _read(self, nbytes: int) -> Bytes:
+        if self.region.host is not None:
+            return self.region.host[:nbytes]
+        found = np.empty(nbytes, np.uint8)
+        with device_errors("reading a buffer"):
+            cl.enqueue_copy(self._queue, found, self.region.buffer, is_blocking=True)
+        return found
+
+    def _export(self) -> object:
+        return self.region.buffer
+
+    def _release(self) -> None:
+        # Whoever has it otherwise keeps it: OpenCL counts.
+        self.region = Region("a closed buffer", 0, None)
+
+
+def allocated(context: Any, queue: Any, nbytes: int) -> Region:
+    """A new buffer, all zeros.
+
+    Raises:
+        DeviceError: memory ran out.
+    """
+    size = max(nbytes, LEAST)
+    with device_errors(f"allocating {nbytes} bytes for a buffer"):
+        made = cl.Buffer(context, _FLAGS, size)
+        cl.enqueue_fill_buffer(queue, made, np.zeros(1, np.uint8), 0, size)
+        queue.finish()
+    return Region("a buffer", nbytes, made)
+
+
+def imported(
+    context: Any, queue: Any, source: object, native: Native | None, *, in_place: bool
+) -> Region | Unsupported:
+    """A buffer of the context as it is, or one over host memory.
+
+    Args:
+        context: The device's.
+        queue: Any of its queues.
+        source: A ``pyopencl.Buffer``, or what has the buffer protocol.
+        native: How host memory is mapped.
+        in_place: Whether the device uses host memory in place.
+
+    Raises:
+        DeviceError: the driver refused.
+    """
+    if isinstance(source, cl.Buffer):
+        if source.context != context:
+            return Unsupported(
+                "the buffer is of another OpenCL context; make it in the one of an exported buffer"
+            )
+        return Region("an imported buffer", source.size, source)
+    host = host_bytes(source)
+    if isinstance(host, Unsupported):
+        return host
+    if not in_place or native is None:
+        return Unsupported(
+            "the device does not use host memory in place; allocate a buffer and write to it"
+        )
+    if host.ctypes.data % PAGE or not host.nbytes or host.nbytes % LINE:
+        return Unsupported(
+            f"host memory must begin at a multiple of {PAGE} bytes and have a multiple of {LINE}; "
+            f"this begins {host.ctypes.data % PAGE} bytes after one and has {host.nbytes}"
+        )
+    with device_errors("importing host memory"):
+        made = cl.Buffer(context, _FLAGS | cl.mem_flags.USE_HOST_PTR, 0, host)
+        flags = int(cl.map_flags.READ | cl.map_flags.WRITE)
+        function, arguments = native.map(queue, made, host.nbytes, flags)
+        function(*arguments)
+        queue.finish()
+    return Region("imported host memory", host.nbytes, made, host=host)

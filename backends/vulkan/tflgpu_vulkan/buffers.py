@@ -1,0 +1,115 @@
+"""Vulkan buffers that recordings can be bound to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+from tflgpu.kernel.rule import Unsupported
+from tflgpu.runtime.base_device import releasing_on_error
+from tflgpu.runtime.buffers import BaseBuffer, Bytes
+
+from tflgpu_vulkan.api import ffi
+from tflgpu_vulkan.blocks import DEVICE, HOST, Pool, Region
+from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.transfer import download, upload
+
+
+@attrs.frozen
+class VulkanHandles:
+    """A part of a ``VkBuffer``, for whoever calls Vulkan on the same ``VkDevice``; the handles are
+    those of the package ``vulkan``. One that is imported has the usages storage buffer, transfer
+    source and transfer destination, and memory bound.
+
+    Attributes:
+        device: The ``VkDevice``.
+        buffer: The ``VkBuffer``.
+        offset: Where the part begins, in bytes; a multiple of the device's alignment.
+        nbytes: How long it is.
+    """
+
+    device: Any
+    buffer: Any
+    offset: int
+    nbytes: int
+
+
+@attrs.frozen(eq=False)
+class _Foreign:
+    """A block that somebody else made."""
+
+    buffer: Any
+
+
+class VulkanBuffer(BaseBuffer):
+    """A `Buffer`: a region of a pool of its own, or of somebody else's buffer."""
+
+    region: Region
+
+    def __init__(
+        self, lock: Any, token: object, region: Region, context: Context, pool: Pool | None,
+        *, is_mapped: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(lock, token, region.nbytes, region)
+        self._context = context
+        self._pool = pool
+        self._is_mapped = is_mapped
+
+    def _write(self, data: Bytes) -> None:
+        if self._is_mapped:
+            self.region.bytes[: len(data)] = data
+        else:
+            upload(self._context, [self.region], [data])
+
+    def _read(self, nbytes: int) -> Bytes:
+        if self._is_mapped:
+            return self.region.bytes[:nbytes]
+        return download(self._context, self.region, nbytes)
+
+    def _export(self) -> object:
+        region = self.region
+        return VulkanHandles(
+            self._context.handle, region.block.buffer, region.offset, region.nbytes
+        )
+
+    def _release(self) -> None:
+        if self._pool is not None:
+            self._pool.release()
+
+
+def allocated(context: Context, nbytes: int, *, shared: bool) -> tuple[Region, Pool]:
+    """A new buffer, all zeros; with ``shared`` in memory that the host sees.
+
+    Raises:
+        DeviceError: memory ran out.
+    """
+    pool = Pool(context, HOST if shared else DEVICE, context.details.alignment)
+    region = pool.region("a buffer", nbytes)
+    pool.allocate()
+    with releasing_on_error(pool):
+        if shared:
+            region.bytes[:] = 0
+        else:
+            upload(context, [region], [np.zeros(nbytes, np.uint8)])
+    return region, pool
+
+
+def imported(context: Context, source: object) -> Region | Unsupported:
+    """A part of a ``VkBuffer`` of the device."""
+    if not isinstance(source, VulkanHandles):
+        return Unsupported(
+            "Vulkan uses host memory in place only by VK_EXT_external_memory_host, which this "
+            f"backend does not; it takes VulkanHandles, and this is a {type(source).__name__}; "
+            "allocate a buffer and write to it"
+        )
+    if ffi.cast("uintptr_t", source.device) != ffi.cast("uintptr_t", context.handle):
+        return Unsupported(
+            "the buffer is of another VkDevice; make it on the one of an exported buffer"
+        )
+    if source.offset % context.details.alignment:
+        return Unsupported(
+            f"the part begins at byte {source.offset}, no multiple of {context.details.alignment}"
+        )
+    foreign: Any = _Foreign(source.buffer)
+    return Region("an imported buffer", source.nbytes, 0, source.offset, placed=foreign)

@@ -1,0 +1,273 @@
+"""The checks of submissions notice every promise that is broken, and accept who keeps them all: a
+device that computes in a thread of its own."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tflgpu.conformance.check import NotApplicable
+from tflgpu.conformance.contract.submissions import submission_checks
+from tflgpu.conformance.target import Target
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.plugins import registry
+from tflgpu.runtime.pending import FINISHED
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_contract_meta import Spoilt, Wrapped
+
+
+class Threaded(Wrapped):
+    """A run goes on in a thread. Keeps every promise."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.pending: Any = None
+        self.closed = False
+
+    def submit(self) -> Any:
+        self.settle()
+        if self.closed:
+            raise StateError("closed")
+        if self.inner._failure:
+            raise DeviceError(self.inner._failure)
+        self.pending = self.begun()
+        return self.pending
+
+    def begun(self) -> Any:
+        return Begun(self)
+
+    def settle(self) -> None:
+        if self.pending is not None:
+            self.pending.over.wait()
+            self.pending = None
+
+    def run(self) -> None:
+        self.settle()
+        super().run()
+
+    def profile(self) -> Any:
+        self.settle()
+        return super().profile()
+
+    def close(self) -> None:
+        self.settle()
+        self.closed = True
+        super().close()
+
+
+class Begun:
+    """Its `Pending`."""
+
+    def __init__(self, recording: Threaded) -> None:
+        self.error: BaseException | None = None
+        self.inner = recording.inner
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.work)
+        self.thread.start()
+
+    def work(self) -> None:
+        try:
+            self.inner.run()
+        except BaseException as error:  # noqa: BLE001
+            self.error = error
+        self.over.set()
+
+    def done(self) -> Any:
+        return self.over.is_set()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        end = None if timeout is None else time.monotonic() + timeout
+        # Not the thread's own join: one that a signal ends may say later that the thread has ended.
+        while not self.over.wait(0.001):
+            if end is not None and time.monotonic() >= end:
+                return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class NotBegun(Wrapped):
+    """Says that it is over and has done nothing."""
+
+    def submit(self) -> Any:
+        return FINISHED
+
+
+class Nothing(Wrapped):
+    """Submits what nobody can wait for."""
+
+    def submit(self) -> Any:
+        self.run()
+
+
+class _Once(Begun):
+    asked = False
+
+    def wait(self, timeout: float | None = None) -> Any:
+        if self.asked:
+            raise KeyError("waited for already")
+        self.asked = True
+        return super().wait(timeout)
+
+
+class OneWait(Threaded):
+    """Can be waited for once."""
+
+    def begun(self) -> Any:
+        return _Once(self)
+
+
+class _NeverDone(Begun):
+    def done(self) -> Any:
+        return False
+
+
+class NeverDone(Threaded):
+    """Is never done."""
+
+    def begun(self) -> Any:
+        return _NeverDone(self)
+
+
+class _Silent(Begun):
+    def wait(self, timeout: float | None = None) -> Any:
+        super().wait(timeout)
+
+
+class Silent(Threaded):
+    """Does not say whether the run is over."""
+
+    def begun(self) -> Any:
+        return _Silent(self)
+
+
+class _Hasty(Begun):
+    def wait(self, timeout: float | None = None) -> Any:
+        return True
+
+
+class Hasty(Threaded):
+    """Does not wait."""
+
+    def begun(self) -> Any:
+        return _Hasty(self)
+
+
+class _Mute(Begun):
+    def wait(self, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(timeout)
+        except DeviceError:
+            return True
+
+
+class Mute(Threaded):
+    """Keeps failures to itself."""
+
+    def begun(self) -> Any:
+        return _Mute(self)
+
+
+class Hanging(Threaded):
+    """Closes over a run that goes on."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Swallows(Wrapped):
+    """Takes what a signal's handler raises for the end of a run."""
+
+    def run(self) -> None:
+        try:
+            self.inner.run()
+        except BaseException as error:
+            if isinstance(error, DeviceError):
+                raise
+
+
+class Deaf(Wrapped):
+    """Hears of signals when a run is over, as where a driver waits in one call."""
+
+    def run(self) -> None:
+        came: list[int] = []
+        handler: Any = signal.signal(signal.SIGALRM, lambda number, _: came.append(number))
+        try:
+            self.inner.run()
+        finally:
+            signal.signal(signal.SIGALRM, handler)
+        if came:
+            handler(came[0], sys._getframe())
+
+
+class _Broken(Begun):
+    def wait(self, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(timeout)
+        except DeviceError:
+            raise
+        except BaseException:
+            self.over.wait()
+            self.error = DeviceError("a signal came")
+            raise
+
+
+class Broken(Threaded):
+    """A wait that is interrupted ends the run for good."""
+
+    def begun(self) -> Any:
+        return _Broken(self)
+
+
+#: What is spoilt, which checks have to say so, and what they say.
+SPOILT: dict[str, tuple[type[Wrapped], Sequence[str], str]] = {
+    "not begun": (NotBegun, ["outputs", "several_in_flight", "timeout"], "element 0 is"),
+    "nothing to wait for": (Nothing, ["outputs", "in_turn"], "submit gave a NoneType"),
+    "one wait": (OneWait, ["outputs", "in_turn"], "waited for already"),
+    "never done": (NeverDone, ["in_turn", "several_in_flight"], "in flight after|done gave False"),
+    "silent": (Silent, ["in_turn", "timeout"], "gave None"),
+    "hasty": (Hasty, ["timeout"], "done gave False after wait|what it left: element"),
+    "failures kept": (Mute, ["a_failure"], "raised nothing"),
+    "closes over a run": (Hanging, ["a_closed_recording"], "goes on|went on writing|raised nothing"),
+    "swallows signals": (Swallows, ["interrupted_run", "interrupted_wait"], "raised .* was lost"),
+    "deaf": (Deaf, ["interrupted_run", "interrupted_wait"], "heard of only at the end"),
+    "broken by a signal": (Broken, ["interrupted_wait"], "a signal came"),
+}  # fmt: skip
+
+
+def target_of(kind: type[Wrapped]) -> Target:
+    return Target(registry(), "cpu_ref", 1, Spoilt(kind), opener=lambda: Spoilt(kind))
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_broken_promise_is_noticed(name: str) -> None:
+    kind, wanted, message = SPOILT[name]
+    checks = [
+        c for c in submission_checks() if any(fnmatchcase(c.id, f"0/submit/{w}") for w in wanted)
+    ]
+    assert len(checks) == len(wanted)
+    target = target_of(kind)
+    try:
+        for check in checks:
+            with pytest.raises((AssertionError, KeyError, DeviceError), match=message):
+                check.run(target)
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize("check", submission_checks(), ids=lambda check: check.id)
+def test_a_device_that_goes_on_by_itself_keeps_every_promise(check: Any) -> None:
+    target = target_of(Threaded)
+    try:
+        outcome = check.run(target)
+        assert outcome is None or isinstance(outcome, NotApplicable)
+    finally:
+        target.close()
