@@ -1,4 +1,4 @@
-"""Programs: compiled in parallel, one for each distinct source, kept in memory and, where the
+"""Programs: compiled in parallel, one for each distinct source, the last of them kept in memory and, where the
 driver does not do so itself, on disk.
 
 pyopencl lets other threads run while a driver compiles, so each program is a task of its own;
@@ -26,6 +26,9 @@ from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import explain
 
 _OPTIONS = b""
+#: Programs that are kept for models to come. Those in use live on in their kernels. PoCL's take
+#: about a megabyte each.
+KEPT = 256
 
 
 class Compiler:
@@ -56,6 +59,8 @@ class Compiler:
             CompileError: the driver refused one; the message has its log and the source.
         """
         with self._lock:
+            for source in list(self._programs)[:-KEPT]:  # the oldest
+                del self._programs[source]
             wanted = {source: name for name, source in sources if source not in self._programs}
         made = self._kept(wanted)
         rest = [(name, source) for source, name in wanted.items() if source not in made]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,10 @@ from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
 
 #: VkPipelineCacheHeaderVersionOne: length, version, vendor, device, UUID of the driver's build.
 _HEADER = struct.Struct("<4I16s")
+
+
+#: Pipelines that are kept for models to come.
+KEPT = 256
 
 
 @attrs.frozen(eq=False)
@@ -40,8 +45,8 @@ class Layout:
 
 
 class Pipelines:
-    """Makes pipelines for one device, and keeps them until it is closed. Safe to use from
-    several threads."""
+    """Makes pipelines for one device, and keeps the last of them. One that is forgotten is
+    destroyed when no recording has it any more. Safe to use from several threads."""
 
     def __init__(self, context: Context, cache: DiskCache) -> None:
         self._context = context
@@ -49,6 +54,7 @@ class Pipelines:
         self._key = cache_key("pipelines 1", context.details.fingerprint)
         self._lock = threading.Lock()
         self._pipelines: dict[bytes, Pipeline] = {}
+        self._forgotten: list[tuple[weakref.ref[Pipeline], Any]] = []  # with their handles
         self._layouts: dict[int, Layout] = {}
         self._saved = b""
         #: Whether the driver was given pipelines that another process made; it may read them
@@ -69,6 +75,7 @@ class Pipelines:
         unique = {id(kernel): kernel for kernel in kernels}
         modules = {key: module_of(k, target, guard=guard) for key, k in unique.items()}
         with self._lock:
+            self._forget()
             wanted = {
                 module: unique[key]
                 for key, module in modules.items()
@@ -91,6 +98,9 @@ class Pipelines:
             while self._pipelines:
                 _, pipeline = self._pipelines.popitem()
                 lib.vkDestroyPipeline(handle, pipeline.handle, NULL)
+            while self._forgotten:
+                _, forgotten = self._forgotten.pop()
+                lib.vkDestroyPipeline(handle, forgotten, NULL)
             while self._layouts:
                 _, layout = self._layouts.popitem()
                 lib.vkDestroyPipelineLayout(handle, layout.pipeline_layout, NULL)
@@ -99,6 +109,17 @@ class Pipelines:
             lib.vkDestroyPipelineCache(handle, cache, NULL)
 
     # Inside
+
+    def _forget(self) -> None:
+        """Keep the newest, and destroy what was forgotten and no recording has any more."""
+        for module in list(self._pipelines)[:-KEPT]:
+            pipeline = self._pipelines.pop(module)
+            self._forgotten.append((weakref.ref(pipeline), pipeline.handle))
+            del pipeline
+        # Each leaves the list first: a signal may end this.
+        for entry in [e for e in self._forgotten if e[0]() is None]:
+            self._forgotten.remove(entry)
+            lib.vkDestroyPipeline(self._context.handle, entry[1], NULL)
 
     def _make(self, kernel: Kernel, module: bytes, layout: Layout) -> None:
         handle = self._context.handle
