@@ -173,8 +173,6 @@ _REFUSED = (
     Class("LiteRT takes axes that are no permutation", "one axis twice and another never: it looks "
           "only at whether each is an axis",
           _says(r"TRANSPOSE: perm \[.*\] is no permutation of", error="AllocationError")),
-    Class("LiteRT takes paddings of 8 and 16 bits", "ours asks for 32 or 64, which is what converters "
-          "write, and says so", _says(r"PADV?2?: paddings \(operand 1\) are i(8|16) ")),
     Class("LiteRT makes images without elements", "of a size or a window of 0, which stands for no "
           "image; rule: a result of LiteRT is empty", lambda f: (
               _says(r"option filter_(height|width) is 0, must|size \(operand 1\) is \[[\d, ]*\b0\b",

@@ -230,7 +230,7 @@ def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.Monk
     ops = dict(registry().ops())
     ops[SEQUENCE] = attrs.evolve(ops[SEQUENCE], states=None)
     build = subgraph.build_graph
-    monkeypatch.setattr(subgraph, "build_graph", lambda m, i, _, r: build(m, i, ops, r))
+    monkeypatch.setattr(subgraph, "build_graph", lambda m, i, _, *rest: build(m, i, ops, *rest))
     interpreter = Interpreter(model_content=write_model(lstm(variables=(2,))))
     interpreter.allocate_tensors()
     with pytest.raises(TflgpuError, match=r"gave 3 arrays, not 4: results, and then state"):

@@ -1,5 +1,5 @@
-"""Programs: compiled in parallel, one for each distinct source, kept in memory and, where the
-driver does not do so itself, on disk.
+"""Programs: compiled in parallel, one for each distinct source. The last of them are kept in memory
+and, where the driver does not do so itself, on disk.
 
 pyopencl lets other threads run while a driver compiles, so each program is a task of its own;
 that also lets models that share a kernel share its binary.
@@ -28,6 +28,9 @@ from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import explain
 
 _OPTIONS = b""
+#: Programs that are kept for models to come. Those in use live on in their kernels. PoCL's take
+#: about a megabyte each.
+KEPT = 256
 
 
 class Compiler:
@@ -59,6 +62,7 @@ class Compiler:
             CompileError: the driver refused one; the message has its log and the source.
         """
         with self._lock:
+            self._forget()
             wanted = {source: name for name, source in sources if source not in self._programs}
         made = self._kept(wanted)
         rest = [(name, source) for source, name in wanted.items() if source not in made]
@@ -78,7 +82,9 @@ class Compiler:
         asked = list(kernels)
         with self._lock:
             texts = {k: text for k in asked if (text := self._printed.get(k)) is not None}
-            begun = set(self._programs)
+            self._forget()
+            found = dict(self._programs)
+        begun = set(found)
 
         def printed() -> Iterator[tuple[str, str]]:
             for kernel in asked:
@@ -94,9 +100,9 @@ class Compiler:
             made = dict(as_they_come(THREADS, self._program, printed()))
             with self._lock:
                 self._programs.update(made)
-                found = dict(self._programs)
         else:
-            found = self.compile(printed())
+            made = self.compile(printed())
+        found.update(made)
         with self._lock:
             self._printed.update(texts)
         return {kernel: found[texts[kernel]] for kernel in asked}
@@ -106,6 +112,10 @@ class Compiler:
         with self._lock:
             self._printed.clear()
             self._programs.clear()
+
+    def _forget(self) -> None:
+        for source in list(self._programs)[:-KEPT]:  # the oldest
+            del self._programs[source]
 
     def _key(self, source: str) -> str:
         return cache_key(self._fingerprint, _OPTIONS.decode(), source)

@@ -23,6 +23,10 @@ from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
 _HEADER = struct.Struct("<4I16s")
 
 
+#: Pipelines that are kept for models to come.
+KEPT = 256
+
+
 @attrs.frozen(eq=False)
 class Pipeline:
     """A compiled kernel, and how its buffers are bound."""
@@ -41,8 +45,8 @@ class Layout:
 
 
 class Pipelines:
-    """Makes pipelines for one device, and keeps them until it is closed. Safe to use from
-    several threads."""
+    """Makes pipelines for one device, and keeps the last of them. One that is forgotten is
+    destroyed when no recording has it any more. Safe to use from several threads."""
 
     def __init__(self, context: Context, cache: DiskCache) -> None:
         self._context = context
@@ -54,6 +58,7 @@ class Pipelines:
         self._written: weakref.WeakKeyDictionary[Kernel, dict[int, bytes]] = (
             weakref.WeakKeyDictionary()
         )
+        self._forgotten: list[tuple[weakref.ref[Pipeline], Any]] = []  # with their handles
         self._layouts: dict[int, Layout] = {}
         self._saved = b""
         #: Whether the driver was given pipelines that another process made; it may read them
@@ -74,6 +79,7 @@ class Pipelines:
         target = self._context.details.target
         unique = {id(kernel): kernel for kernel in kernels}
         with self._lock:
+            self._forget()
             modules: dict[int, bytes] = {
                 key: module
                 for key, kernel in unique.items()
@@ -108,6 +114,9 @@ class Pipelines:
             while self._pipelines:
                 _, pipeline = self._pipelines.popitem()
                 lib.vkDestroyPipeline(handle, pipeline.handle, NULL)
+            while self._forgotten:
+                _, forgotten = self._forgotten.pop()
+                lib.vkDestroyPipeline(handle, forgotten, NULL)
             while self._layouts:
                 _, layout = self._layouts.popitem()
                 lib.vkDestroyPipelineLayout(handle, layout.pipeline_layout, NULL)
@@ -116,6 +125,17 @@ class Pipelines:
             lib.vkDestroyPipelineCache(handle, cache, NULL)
 
     # Inside
+
+    def _forget(self) -> None:
+        """Keep the newest, and destroy what was forgotten and no recording has any more."""
+        for module in list(self._pipelines)[:-KEPT]:
+            pipeline = self._pipelines.pop(module)
+            self._forgotten.append((weakref.ref(pipeline), pipeline.handle))
+            del pipeline
+        # Each leaves the list first: a signal may end this.
+        for entry in [e for e in self._forgotten if e[0]() is None]:
+            self._forgotten.remove(entry)
+            lib.vkDestroyPipeline(self._context.handle, entry[1], NULL)
 
     def _make(self, item: tuple[Kernel, bytes, Layout]) -> None:
         kernel, module, layout = item

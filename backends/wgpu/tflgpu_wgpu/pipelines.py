@@ -34,6 +34,10 @@ class Job:
         return cls(source, access, checked, kernel.name)
 
 
+#: Pipelines that are kept for models to come. Those in use live on in their launches.
+KEPT = 256
+
+
 @attrs.frozen(eq=False)
 class Pipeline:
     """A pipeline and the layout of its bind group."""
@@ -60,6 +64,8 @@ class Compiler:
             CompileError: wgpu or the driver refused one; the message has the log and the source.
         """
         with self._lock:
+            for job in list(self._pipelines)[:-KEPT]:  # the oldest
+                del self._pipelines[job]
             asked: set[Job] = set()
 
             def wanted() -> Iterator[tuple[Job, Any]]:
