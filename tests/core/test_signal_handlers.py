@@ -194,7 +194,6 @@ def test_a_time_limit_is_no_fault_of_what_it_ends(
 
         ops["ABS"] = attrs.evolve(ops["ABS"], reference=_code_of_others)
         monkeypatch.setattr(type(registry()), "ops", lambda _: ops)
-        monkeypatch.setattr("tflgpu.passes.fold_constants.builtin_ops", lambda: ops)
         if where != "reference":
             delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
             interpreter = tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate])
