@@ -21,7 +21,7 @@ def _group(check: Check) -> str:
     """What belongs together: a level-2 group shares one load, so one test (and one worker of
     pytest-xdist) runs it; everything else is a group of its own."""
     level, *rest = check.id.split("/")
-    if level != "2":
+    if level != "2" or check.id.endswith("/facets"):
         return check.id
     op, *_, precision, tensors = rest  # between them the sample, and what was planted in it
     return f"2/{op}/{precision}/{tensors}"
@@ -32,6 +32,8 @@ def _worth_it(device: tuple[str, int], group: str) -> bool:
 
     Storage in f16 shows inside a partition, and a device without kernels has neither.
     """
+    if group.endswith("/facets"):
+        return device == ("cpu_ref", 0)  # no device is asked
     if not group.startswith("2/"):
         return True
     if device == ("cpu_ref", 0):
