@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tflgpu.conformance.facet_checks import facets_of
 from tflgpu.conformance.samples import materialize
-from tflgpu.ops.base import Accuracy, Activation, OpDef
+from tflgpu.ops.base import Accuracy, Activation, OpDef, Operand
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.registry import builtin_ops
 
@@ -78,6 +78,20 @@ def test_each_activation_has_one_op() -> None:
     assert dict(said) == dict.fromkeys(
         (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH), 1
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        ("CONV_2D", ()), ("PADV2", (1,)), ("RANGE", (0, 1, 2)), ("RESHAPE", (1,)), ("SLICE", (1, 2)),
+        ("SPLIT", (0,)), ("TRANSPOSE_CONV", (0,)), ("ONE_HOT", (1,)),
+    ],
+)  # fmt: skip
+def test_what_must_be_known_before_the_model_runs(name: str, positions: tuple[int, ...]) -> None:
+    op = OPS[name]
+    node = materialize(op, op.samples()[0]).node
+    operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+    assert op.must_know(node.attrs, operands) == positions
 
 
 # Moves

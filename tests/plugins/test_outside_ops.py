@@ -23,7 +23,8 @@ from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import Site
 from tflgpu.kernel.types import Scalar
-from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.base import Activation, Arg, OpDef, Sample, no_attrs
 from tflgpu.ops.facets import Filter, Pads, Reordered, Work, no_zeros
 from tflgpu.ops.moves import Moves
 from tflgpu.passes.base import Pass
@@ -122,7 +123,18 @@ def check(content: bytes, monkeypatch: pytest.MonkeyPatch, dispatches: int) -> N
     np.testing.assert_allclose(results[1], results[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def _twice(node: Node) -> Affine:
+    return Affine(0, node.input(0).shape[-1], np.full(1, 2.0), np.zeros(1))
+
+
+#: Elementwise, and affine by what it is, not by a constant operand.
+TWICE = OpDef(
+    "ToyTwice", no_attrs, lambda a, x: [x[0].spec], lambda a, x: [x[0] * np.float32(2)],
+    lambda: [Sample("odd", {}, (Arg((3, 5)),))], elementwise=True, is_custom=True, affine=_twice,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", [*OPS, TWICE], ids=lambda op: op.name)
 def test_they_say_the_truth(op: OpDef) -> None:
     shown = [f for s in op.samples() for f in facets_of(materialize(op, s))]
     assert shown
@@ -262,6 +274,29 @@ def test_transpositions_sink_through_what_can_be_reordered() -> None:
     assert names(compiled(content, None, attrs.evolve(DROP, reorder=None)).graph) == [
         "TRANSPOSE", "ToyDrop", "TRANSPOSE",
     ]  # fmt: skip
+
+
+def test_transpositions_sink_through_what_is_elementwise() -> None:
+    """The pass once knew the shipped ops only."""
+    content = model(
+        (2, 4, 3, 6),
+        [
+            step("TRANSPOSE", ints(0, 3, 1, 2)),
+            step("ToyTwice"),
+            step("TRANSPOSE", ints(0, 2, 3, 1)),
+        ],
+    )
+    assert names(compiled(content, None, TWICE).graph) == ["ToyTwice"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_arithmetic_of_any_name_folds_into_filters(after: bool) -> None:
+    dense = step("FULLY_CONNECTED", WEIGHTS.T.copy(), BIAS)
+    steps = [dense, step("ToyTwice")] if after else [step("ToyTwice"), dense]
+    (node,) = compiled(model((3, 6), steps), None, TWICE).graph
+    assert node.op == "FULLY_CONNECTED"
+    np.testing.assert_array_equal(node.const(1), 2 * WEIGHTS.T)
+    np.testing.assert_array_equal(node.const(2), 2 * BIAS if after else BIAS)
 
 
 @pytest.mark.parametrize("op", [FIRST, attrs.evolve(FIRST, keeps_values=False)])

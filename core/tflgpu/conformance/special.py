@@ -8,13 +8,13 @@ place of one operand, so that it shows which results they reach, and which they 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ops.base import Arg, OpDef, Sample
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.base import Fields, OpDef, Operand, Sample
 
 _FLOATS = frozenset({DType.F32, DType.F16})
 # Of every ten elements of an elementwise op's operands, so many are special.
@@ -85,26 +85,33 @@ def special_samples(op: OpDef, *, half: bool = False) -> list[tuple[Sample, Plan
     """The samples of an op that has operands of floats, each with something planted: in turn
     every kind in every operand, and all of them at least once (of an op of many operands, in
     turns too: ``_MOST`` cases)."""
-    samples = [s for s in op.samples() if any(map(_is_float, s.args))]
+    floats = {s.id: _floats(op, s) for s in op.samples()}
+    samples = [s for s in op.samples() if floats[s.id]]
     huge = min(op.largest_operand, _HUGE_HALF if half else _HUGE)
     if op.elementwise:
         return [(s, Planted(Kind.EVERYWHERE, huge=huge)) for s in samples]
     kinds = [k for k in Kind if k is not Kind.EVERYWHERE]
-    operands = _operands(samples)
+    operands = sorted({i for found in floats.values() for i in found})
     count = max(len(samples), min(_MOST, len(kinds) * len(operands)))
     found: list[tuple[Sample, Planted]] = []
     for i in range(count if samples else 0):
         turn, which = divmod(i, len(operands))
         operand, kind = operands[which], kinds[(turn + which) % len(kinds)]
-        able = [s for s in samples if operand < len(s.args) and _is_float(s.args[operand])]
+        able = [s for s in samples if operand in floats[s.id]]
         found.append((able[i % len(able)], Planted(kind, operand, huge)))
     return found
 
 
-def _is_float(arg: Arg | None) -> bool:
-    # A constant that a sample spells out says what is done (RANGE: how often), not to what.
-    return arg is not None and arg.dtype in _FLOATS and arg.data is None and 0 not in arg.shape
-
-
-def _operands(samples: Sequence[Sample]) -> list[int]:
-    return sorted({i for s in samples for i, a in enumerate(s.args) if _is_float(a)})
+def _floats(op: OpDef, sample: Sample) -> list[int]:
+    """Positions of the operands of floats, but for those that say what is done (RANGE: how often)
+    and not to what."""
+    operands = [
+        None if a is None else Operand(TensorSpec(a.shape, a.dtype), a.data) for a in sample.args
+    ]
+    attributes = op.parse(Fields(op.name, sample.fields, sample.custom_options))
+    known = op.must_know(attributes, operands)
+    return [
+        i
+        for i, arg in enumerate(sample.args)
+        if arg is not None and arg.dtype in _FLOATS and 0 not in arg.shape and i not in known
+    ]

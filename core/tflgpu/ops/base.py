@@ -276,8 +276,8 @@ class OpDef:
             fused activation; None where no regular step tells.
         copies: Node -> position of the operand whose elements the one result has, in row-major
             order, before any fused activation; None where there is none, or where that depends on
-            contents not known. Only asked where the two have the same number of elements and type:
-            an op that may also add or repeat elements need not look.
+            contents not known. It counts only where the two have the same number of elements and
+            type, so an op that may also add or repeat elements need not look.
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
@@ -322,6 +322,20 @@ class OpDef:
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
     owner: str = attrs.field(default="", eq=False)
+
+    def must_know(self, attributes: Any, operands: Sequence[Operand | None]) -> tuple[int, ...]:
+        """Positions of the constants whose contents shape inference needs, so that they must be
+        known before the model runs (RESHAPE's shape, SLICE's box): each is withheld in turn."""
+        needed = []
+        for index, operand in enumerate(operands):
+            if operand is None or operand.data is None:
+                continue
+            try:
+                self.infer(attributes, [*operands[:index], Operand(operand.spec),
+                                        *operands[index + 1 :]])  # fmt: skip
+            except DynamicError:
+                needed.append(index)
+        return tuple(needed)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node of this op."""
