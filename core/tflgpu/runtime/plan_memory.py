@@ -147,7 +147,8 @@ class BasePlanMemory(Generic[R]):
         if isinstance(ref, OutputRef):
             return self.outputs[ref.index]
         if ref not in self._slices:
-            name = f"arena bytes {ref.offset} to {ref.offset + ref.nbytes}"
+            which = f"arena {ref.arena}" if ref.arena else "arena"
+            name = f"{which} bytes {ref.offset} to {ref.offset + ref.nbytes}"
             self._slices[ref] = self._slice(name, ref)
         return self._slices[ref]
 
