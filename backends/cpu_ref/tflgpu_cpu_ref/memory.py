@@ -8,7 +8,7 @@ import numpy as np
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.buffers import BaseBuffer, Bytes
-from tflgpu.runtime.plan_memory import POISON, BasePlanMemory
+from tflgpu.runtime.plan_memory import POISON, BasePlanMemory, named_arenas
 from tflgpu.runtime.protocols import ArenaRef, OutputRef, Plan
 
 
@@ -38,9 +38,8 @@ class Memory(BasePlanMemory[Block]):
             DeviceError: memory ran out.
         """
         super().__init__(limit=limit, guarded=guarded)
-        self._arenas = [
-            self._block(f"arena {i}", nbytes) for i, nbytes in enumerate(plan.arenas or (0,))
-        ]
+        arenas = named_arenas(plan.arenas or (0,))
+        self._arenas = [self._block(name, nbytes) for name, nbytes in arenas]
         self.inputs = [self._block(f"input {io.name}", io.nbytes) for io in plan.inputs]
         self.outputs = [self._block(f"output {io.name}", io.nbytes) for io in plan.outputs]
         for i, array in enumerate(plan.constants):

@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.runtime.protocols import ArenaRef, Plan
 
 from tflgpu_opencl.failure import device_errors
@@ -61,7 +61,7 @@ class Memory(BasePlanMemory[Region]):
             for i, a in enumerate(plan.constants)
         ]
         sizes = () if guarded or apart else plan.arenas
-        self._arenas = [self._allocate(f"arena {i}", nbytes) for i, nbytes in enumerate(sizes)]
+        self._arenas = [self._allocate(name, nbytes) for name, nbytes in named_arenas(sizes)]
 
     def new(self, name: str, nbytes: int, host: Array | None = None) -> Region:
         """A buffer, made over ``host`` memory where that is given."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.base_device import releasing_on_error
 from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 
 from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
@@ -55,7 +55,7 @@ class PlanMemory(BasePlanMemory[Region]):
         self.output_arrays: tuple[Array, ...] = ()
         self._direct: set[int] = set()  # regions, by id, that host and device both reach
         sizes = () if guarded else plan.arenas
-        self._arenas = [self._region(f"arena {i}", nbytes) for i, nbytes in enumerate(sizes)]
+        self._arenas = [self._region(name, nbytes) for name, nbytes in named_arenas(sizes)]
         self.inputs = [self._input(io) for io in plan.inputs]
         read = _outputs_read(plan)
         self.outputs = [self._output(io, i in read) for i, io in enumerate(plan.outputs)]

@@ -193,6 +193,13 @@ class BasePlanMemory(Generic[R]):
         return -(-nbytes // self.step) * self.step
 
 
+def named_arenas(arenas: Sequence[int]) -> list[tuple[str, int]]:
+    """Names for messages, and the sizes of a plan's arenas in bytes."""
+    if len(arenas) == 1:
+        return [("the arena", arenas[0])]
+    return [(f"arena {i}", nbytes) for i, nbytes in enumerate(arenas)]
+
+
 def flat_bytes(array: Array) -> Bytes:
     """An array's elements in row-major order, as bytes; a view where they lie so already."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
