@@ -17,7 +17,7 @@ from tflgpu.ops.facets import Filter
 from tflgpu.passes.base import Pass
 from tflgpu.runtime.checked import wrong_info
 from tflgpu.runtime.profile import Profile
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.runtime.protocols import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
 
 #: What each field has to be, by the type that is registered.
 _TEXTS: Mapping[type, tuple[str, ...]] = {
@@ -81,10 +81,7 @@ def _check(item: Any) -> None:
         raise Refused(f"{what}: {field} is {shown(getattr(item, field))}, not {wanted}")
 
     if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
-        raise Refused(
-            f"backend {item.name} is written for API version {item.api_version}, this "
-            f"tflgpu has {API_VERSION}; upgrade the older of the two"
-        )
+        raise Refused(_other_version(item))
     for field in _TEXTS[kind]:
         value = getattr(item, field)
         if not isinstance(value, str) or not value:
@@ -159,6 +156,21 @@ def _takes(function: Any, count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _other_version(info: BackendInfo) -> str:
+    """Why a backend of another version of the contract is not used, and what to do."""
+    version = info.api_version
+    said = f"backend {info.name} is written for API version {shown(version)}"
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        return f"{said}, which there never was; this tflgpu has {API_VERSION}"
+    if version > API_VERSION:
+        return f"{said}, and this tflgpu has {API_VERSION}: upgrade tflgpu"
+    lacks = "; ".join(text for since, text in API_CHANGES.items() if since > version)
+    return (
+        f"{said}, and this tflgpu has {API_VERSION}: {lacks}. Upgrade the plugin, or install the "
+        f"tflgpu that it was written for"
+    )
 
 
 def wrong_probe(probe: object, backend: str) -> str | None:

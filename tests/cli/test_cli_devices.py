@@ -31,6 +31,12 @@ class Opened:
         """Nothing is loaded by the command."""
         raise AssertionError
 
+    def allocate(self, nbytes: int) -> Any:
+        raise NotImplementedError
+
+    def import_buffer(self, source: object) -> Any:
+        raise NotImplementedError
+
     def source(self, kernel: Any) -> str:
         """Nor printed."""
         return ""

@@ -32,6 +32,7 @@ class Interpreting:
         self._device, self._fails = device, fails
         self.info, self.caps, self.alignment = info, device.caps, device.alignment
         self.source, self.close = device.source, device.close
+        self.allocate, self.import_buffer = device.allocate, device.import_buffer
 
     def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
         problem = self._fails(plan)

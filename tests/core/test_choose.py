@@ -35,6 +35,12 @@ class Opened:
     def load(self, plan: Any, *, guard_bands: bool = False) -> Any:
         raise AssertionError("nothing is loaded here")
 
+    def allocate(self, nbytes: int) -> Any:
+        raise NotImplementedError
+
+    def import_buffer(self, source: object) -> Any:
+        raise NotImplementedError
+
     def source(self, kernel: Any) -> str:
         return ""
 

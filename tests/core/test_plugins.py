@@ -52,6 +52,12 @@ class ToyDevice:
     def load(self, plan: Plan, *, guard_bands: bool = False) -> Any:
         raise NotImplementedError
 
+    def allocate(self, nbytes: int) -> Any:
+        raise NotImplementedError
+
+    def import_buffer(self, source: object) -> Any:
+        raise NotImplementedError
+
     def source(self, kernel: Any) -> str:
         return ""
 
@@ -139,12 +145,27 @@ class TestLoading:
             "b": "tflgpu_register_ops gave int, not a list of OpDef",
         }
 
-    def test_another_api_version_is_refused_with_both_numbers(self) -> None:
-        old = Hooks(register_backends=lambda: [BackendInfo("old", 731)])
-        registry = Registry.of({"old": old, "good": backend()})
+    @pytest.mark.parametrize(
+        ("version", "advice"),
+        [
+            (
+                1,
+                r": recordings have submit and bind, .*\. Upgrade the plugin, or install the tflgpu",
+            ),
+            (731, ": upgrade tflgpu$"),
+            (0, "which there never was"),
+        ],
+    )
+    def test_another_api_version_is_refused_with_what_to_do(
+        self, version: int, advice: str
+    ) -> None:
+        other = Hooks(register_backends=lambda: [BackendInfo("other", version)])
+        registry = Registry.of({"other": other, "good": backend()})
         assert list(registry.backends) == ["toy"]
-        assert "731" in registry.failures[0].error
-        assert f"has {API_VERSION}" in registry.failures[0].error
+        (failure,) = registry.failures
+        assert f"backend other is written for API version {version}" in failure.error
+        assert f"this tflgpu has {API_VERSION}" in failure.error
+        assert re.search(advice, failure.error), failure.error
 
     def test_an_unhashable_plugin_is_refused(self) -> None:
         registry = Registry.of({"bad": SimpleNamespace(), "good": backend()})

@@ -129,6 +129,24 @@ def test_the_minimal_backend(with_plugin: Any) -> None:
     target.close()
 
 
+def test_the_minimal_backend_that_runs_kernels(with_plugin: Any) -> None:
+    with_plugin("kernels", "tflgpu_minimal_kernels")
+    x = np.linspace(-2, 2, 10, dtype=np.float32).reshape(2, 5)
+    y, report = run(negated_relu(), x, backend="minimal_kernels")
+    np.testing.assert_array_equal(y, np.maximum(-x, 0))
+    assert report.fully_delegated
+    suite = Suite.of(plugins.registry(), "minimal_kernels")
+    target = Target.open(plugins.registry(), "minimal_kernels")
+    # But for the thousands of runs and loads that would show a leak of a driver's.
+    checks = [c for c in suite.select([0]) if not c.id.endswith("take_no_memory")]
+    verdicts = {c.id: suite.judge(c, target) for c in checks}
+    assert {i: v.detail for i, v in verdicts.items() if v.status == "failed"} == {}
+    for name in ("chain/257", "guard_bands/arena/before", "submit/several_in_flight", "threads"):
+        assert verdicts[f"0/{name}"].status == "passed"
+    assert verdicts["0/buffers/bound"].status == "inapplicable"
+    target.close()
+
+
 def python_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
 

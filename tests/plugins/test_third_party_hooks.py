@@ -65,8 +65,9 @@ class HalfMarked(Unmarked):
 
 #: What a plugin may be, and what is said of it.
 FAULTS: dict[str, tuple[Any, str]] = {
-    "another API version": (_backend(api_version=API_VERSION + 1), "upgrade the older"),
-    "no API version": (_backend(api_version="1"), "API version"),
+    "a later API version": (_backend(api_version=API_VERSION + 1), "upgrade tflgpu"),
+    "an earlier API version": (_backend(api_version=API_VERSION - 1), "Upgrade the plugin"),
+    "no API version": (_backend(api_version="1"), "API version '1', which there never was"),
     "no hooks": (plugin_of(), "it has no hooks"),
     "a string": ("not a plugin", "it has no hooks"),
     "None": (None, "it has no hooks"),

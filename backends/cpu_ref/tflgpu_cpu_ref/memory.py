@@ -8,7 +8,7 @@ import numpy as np
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.buffers import BaseBuffer, Bytes
-from tflgpu.runtime.plan_memory import POISON, BasePlanMemory
+from tflgpu.runtime.plan_memory import POISON, BasePlanMemory, named_arenas
 from tflgpu.runtime.protocols import ArenaRef, OutputRef, Plan
 
 
@@ -28,7 +28,7 @@ class Block:
 
 
 class Memory(BasePlanMemory[Block]):
-    """The blocks of a plan. The arena is one, so that dispatches may be asked whether their
+    """The blocks of a plan. An arena is one, so that dispatches may be asked whether their
     bindings overlap."""
 
     def __init__(self, plan: Plan, *, limit: int, guarded: bool) -> None:
@@ -38,7 +38,8 @@ class Memory(BasePlanMemory[Block]):
             DeviceError: memory ran out.
         """
         super().__init__(limit=limit, guarded=guarded)
-        self._arena = self._block("the arena", plan.arena_bytes)
+        arenas = named_arenas(plan.arenas or (0,))
+        self._arenas = [self._block(name, nbytes) for name, nbytes in arenas]
         self.inputs = [self._block(f"input {io.name}", io.nbytes) for io in plan.inputs]
         self.outputs = [self._block(f"output {io.name}", io.nbytes) for io in plan.outputs]
         for i, array in enumerate(plan.constants):
@@ -49,11 +50,12 @@ class Memory(BasePlanMemory[Block]):
     @property
     def regions(self) -> list[Block]:
         """All blocks."""
-        return [self._arena, *super().regions]
+        return [*self._arenas, *super().regions]
 
     def poison(self) -> None:
-        """Overwrite the arena, what no dispatch is bound to included, and the outputs."""
-        self._overwrite(self._arena, POISON)
+        """Overwrite the arenas, what no dispatch is bound to included, and the outputs."""
+        for arena in self._arenas:
+            self._overwrite(arena, POISON)
         for i, block in enumerate(self.outputs):
             self._overwrite(self.bound.get(OutputRef(i), block), POISON)
 
@@ -62,7 +64,8 @@ class Memory(BasePlanMemory[Block]):
         return Block(region.name, region.bytes[:nbytes])
 
     def _slice(self, name: str, ref: ArenaRef) -> Block:
-        return Block(name, self._arena.bytes[ref.offset : ref.offset + ref.nbytes])
+        arena = self._arenas[ref.arena]
+        return Block(name, arena.bytes[ref.offset : ref.offset + ref.nbytes])
 
     def _look(self, region: Block, start: int, nbytes: int) -> Bytes:
         return region.whole[region.band + start : region.band + start + nbytes]

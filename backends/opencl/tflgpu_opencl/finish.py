@@ -31,13 +31,25 @@ def finish(queue: Any, what: str, *, is_short: bool = False) -> None:
         with device_errors(what):
             queue.finish()
         return
-    marker = Marker(queue, what)
-    wait_until(marker.is_over)
-    marker.finish()
+    with device_errors(what):
+        marker = cl.enqueue_marker(queue)
+        queue.flush()
+        status = _COMPLETE
+
+        def ended() -> bool:
+            nonlocal status
+            status = marker.command_execution_status
+            return bool(status <= _COMPLETE)
+
+        wait_until(ended)
+        queue.finish()
+    if status < _COMPLETE:
+        raise DeviceError(f"{what}: {explain(status)}")
 
 
 class Marker:
-    """The end of what a queue was given so far; the device is told to begin with it."""
+    """The end of what a queue was given so far, for whoever comes back to it; the device is told to
+    begin."""
 
     def __init__(self, queue: Any, what: str) -> None:
         """Put it there.

@@ -1,4 +1,4 @@
-"""Device memory of a recording: one arena, constants, inputs and outputs; or, with guard bands,
+"""Device memory of a recording: arenas, constants, inputs and outputs; or, with guard bands,
 a fenced allocation for each of them and for each region of the arena."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.runtime.protocols import ArenaRef, Plan
 
 from tflgpu_opencl.failure import device_errors
@@ -44,7 +44,7 @@ class Memory(BasePlanMemory[Region]):
     def __init__(
         self, context: Any, queue: Any, plan: Plan, *, alignment: int, limit: int, guarded: bool
     ) -> None:
-        """Allocate the arena and the constants.
+        """Allocate the arenas and the constants.
 
         Raises:
             DeviceError: a buffer is larger than the device allows, or memory ran out.
@@ -60,8 +60,8 @@ class Memory(BasePlanMemory[Region]):
             self._allocate(f"constant {i}", a.nbytes, flat_bytes(a))
             for i, a in enumerate(plan.constants)
         ]
-        whole = not guarded and not apart
-        self._arena = self._allocate("the arena", plan.arena_bytes) if whole else None
+        sizes = () if guarded or apart else plan.arenas
+        self._arenas = [self._allocate(name, nbytes) for name, nbytes in named_arenas(sizes)]
 
     def new(self, name: str, nbytes: int, host: Array | None = None) -> Region:
         """A buffer, made over ``host`` memory where that is given."""
@@ -72,12 +72,12 @@ class Memory(BasePlanMemory[Region]):
 
     def release(self) -> None:
         """Free everything."""
-        # The newest part of the arena first: NVIDIA's driver (580.159, H200) crashes when
+        # The newest part of an arena first: NVIDIA's driver (580.159, H200) crashes when
         # sub-buffers are released in the order in which they were made.
-        arena = [] if self._arena is None else [self._arena]
-        regions = [*reversed(self.slices), *arena, *self.constants, *self.inputs, *self.outputs]
+        regions = [*reversed(self.slices), *self._arenas, *self.constants, *self.inputs]
+        regions += self.outputs
         super().release()
-        self._arena = None
+        self._arenas = []
         for region in regions:
             for buffer in (region.buffer, region.parent):
                 if buffer is not None:
@@ -86,10 +86,10 @@ class Memory(BasePlanMemory[Region]):
     # Inside
 
     def _slice(self, name: str, ref: ArenaRef) -> Region:
-        if self._arena is None or not ref.nbytes:
+        if not self._arenas or not ref.nbytes:
             return self._allocate(name, ref.nbytes)
         with device_errors(name):
-            part = self._arena.buffer.get_sub_region(ref.offset, ref.nbytes)
+            part = self._arenas[ref.arena].buffer.get_sub_region(ref.offset, ref.nbytes)
         return Region(name, ref.nbytes, part)
 
     def _look(self, region: Region, start: int, nbytes: int) -> Bytes:

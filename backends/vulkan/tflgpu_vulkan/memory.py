@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.base_device import releasing_on_error
 from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
+from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 
 from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
@@ -54,9 +54,8 @@ class PlanMemory(BasePlanMemory[Region]):
         self.input_arrays: tuple[Array, ...] = ()
         self.output_arrays: tuple[Array, ...] = ()
         self._direct: set[int] = set()  # regions, by id, that host and device both reach
-        self._arena: Region | None = None
-        if plan.arena_bytes and not guarded:
-            self._arena = self._region("the arena", plan.arena_bytes)
+        sizes = () if guarded else plan.arenas
+        self._arenas = [self._region(name, nbytes) for name, nbytes in named_arenas(sizes)]
         self.inputs = [self._input(io) for io in plan.inputs]
         read = _outputs_read(plan)
         self.outputs = [self._output(io, i in read) for i, io in enumerate(plan.outputs)]
@@ -140,9 +139,10 @@ class PlanMemory(BasePlanMemory[Region]):
         return tuple(found)
 
     def _slice(self, name: str, ref: ArenaRef) -> Region:
-        if self._arena is None or not ref.nbytes:
+        if not self._arenas or not ref.nbytes:
             return self._region(name, ref.nbytes)
-        return Region(name, ref.nbytes, 0, self._arena.offset + ref.offset, self._arena)
+        arena = self._arenas[ref.arena]
+        return Region(name, ref.nbytes, 0, arena.offset + ref.offset, arena)
 
     def _fill(self) -> None:
         """Put the constants and the bands' pattern where they belong."""

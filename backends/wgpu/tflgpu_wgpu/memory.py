@@ -62,7 +62,6 @@ class Memory(BasePlanMemory[Region]):
         ]
         self.inputs = [self._allocate(f"input {io.name}", io.nbytes) for io in plan.inputs]
         self.outputs = [self._allocate(f"output {io.name}", io.nbytes) for io in plan.outputs]
-        self.check_size("the arena", plan.arena_bytes)
         self._placement = place(plan)
         sizes = () if guarded else self._placement.sizes
         self._shared = [self._allocate(f"arena buffer {i}", n) for i, n in enumerate(sizes)]

@@ -265,7 +265,9 @@ class Download:
         immortal(self._callback)
 
     def _ended(self) -> bool:
-        _poll(self._device)
+        lib.wgpuDevicePoll(self._device, False, ffi.NULL)
+        if _asking.raised is not None:
+            _raise_what_came()
         return self._done
 
 
@@ -283,11 +285,16 @@ def _poll(device: Any) -> bool:
     # The header has a number of four bytes, but the function gives a bool of Rust: one byte, and
     # whatever was in the other three.
     idle = bool(lib.wgpuDevicePoll(device, False, ffi.NULL) & 0xFF)
-    raised = _asking.raised
-    if raised is not None:
-        _asking.raised = None
-        raise raised
+    if _asking.raised is not None:
+        _raise_what_came()
     return idle
+
+
+def _raise_what_came() -> None:
+    """Raise what a signal's handler raised in a callback."""
+    raised, _asking.raised = _asking.raised, None
+    if raised is not None:
+        raise raised
 
 
 def wait_idle(device: Any) -> None:

@@ -23,11 +23,11 @@ class Placement:
 def place(plan: Plan) -> Placement:
     """Give every region a buffer.
 
-    A plan whose regions overlap while both hold data gets one buffer for the whole arena.
+    A plan whose regions overlap while both hold data gets one buffer for each whole arena.
     """
     if _overlays(plan):
         refs = {r for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)}
-        return Placement((plan.arena_bytes,), {ref: (0, ref.offset) for ref in refs})
+        return Placement(plan.arenas, {ref: (ref.arena, ref.offset) for ref in refs})
     spans: dict[ArenaRef, tuple[int, int]] = {}
     for step, dispatch in enumerate(plan.dispatches):
         for ref in dispatch.refs:
@@ -69,4 +69,9 @@ def _overlays(plan: Plan) -> bool:
 
 
 def _overlap(a: ArenaRef, b: ArenaRef) -> bool:
-    return a != b and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+    return (
+        a != b
+        and a.arena == b.arena
+        and a.offset < b.offset + b.nbytes
+        and b.offset < a.offset + a.nbytes
+    )

@@ -26,28 +26,28 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
     be of one alignment.
     """
     alignment = plans[0].alignment
-    arena = 0
+    arenas: list[int] = []
     constants: list[Array] = []
     inputs: list[PlannedIO] = []
     outputs: list[PlannedIO] = []
     dispatches: list[PlannedDispatch] = []
     for plan in plans:
-        base = (arena, len(constants), len(inputs), len(outputs))
+        base = (len(arenas), len(constants), len(inputs), len(outputs))
         dispatches += [
             attrs.evolve(d, refs=tuple(_moved(r, *base) for r in d.refs)) for d in plan.dispatches
         ]
-        arena += -(-plan.arena_bytes // alignment) * alignment
+        arenas += plan.arenas or [0]  # one of no bytes, in which empty tensors lie
         constants += plan.constants
         inputs += plan.inputs
         outputs += plan.outputs
     return Plan(
-        arena, alignment, tuple(constants), tuple(inputs), tuple(outputs), tuple(dispatches)
+        arenas, alignment, tuple(constants), tuple(inputs), tuple(outputs), tuple(dispatches)
     )
 
 
 def _moved(ref: Ref, arena: int, constants: int, inputs: int, outputs: int) -> Ref:
     if isinstance(ref, ArenaRef):
-        return attrs.evolve(ref, offset=ref.offset + arena)
+        return attrs.evolve(ref, arena=ref.arena + arena)
     if isinstance(ref, ConstRef):
         return ConstRef(ref.index + constants)
     if isinstance(ref, InputRef):

@@ -91,9 +91,13 @@ SMALLER = (
 
 def _misfit(buffer: Buffer, ref: Ref, plan: Plan, sizes: _Sizes, device: Device) -> str | None:
     if isinstance(ref, ArenaRef):
-        end = ref.offset + ref.nbytes
-        if ref.offset < 0 or ref.nbytes < 0 or end > plan.arena_bytes:
-            return f"is bytes {ref.offset} to {end} of an arena of {plan.arena_bytes} bytes"
+        # A plan without arenas has one of no bytes, in which empty tensors lie.
+        sizes_of = plan.arenas or (0,)
+        if not 0 <= ref.arena < len(sizes_of):
+            return f"is in arena {ref.arena}, and the plan has {len(plan.arenas)} of them"
+        size, end = sizes_of[ref.arena], ref.offset + ref.nbytes
+        if ref.offset < 0 or ref.nbytes < 0 or end > size:
+            return f"is bytes {ref.offset} to {end} of an arena of {size} bytes"
         if ref.offset % device.alignment:
             return (
                 f"is at arena offset {ref.offset}, which is not aligned to the device's "

@@ -234,9 +234,10 @@ def _assemble(
             )
             first = usages[key].first if key in usages else step
             usages[key] = Usage(nbytes, first, step)
-    assignment = assign(list(usages.values()), alignment)
-    for (key, usage), offset in zip(usages.items(), assignment.offsets, strict=True):
-        refs[key] = ArenaRef(offset, usage.nbytes)
+    assignment = assign(list(usages.values()), alignment, part.site.caps.max_buffer_bytes)
+    places = zip(assignment.offsets, assignment.arenas, strict=True)
+    for (key, usage), (offset, arena) in zip(usages.items(), places, strict=True):
+        refs[key] = ArenaRef(offset, usage.nbytes, arena)
 
     constants: list[Array] = []
     dispatches = []
@@ -251,7 +252,7 @@ def _assemble(
         d = item.dispatch
         dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
     return Plan(
-        assignment.total, alignment, tuple(constants), _edge_io(part.inputs),
+        assignment.sizes, alignment, tuple(constants), _edge_io(part.inputs),
         _edge_io(part.outputs), tuple(dispatches),
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Offsets for tensors that share one arena, from their lifetimes.
+"""Places for tensors that share arenas, from their lifetimes: one arena, or several where one
+would be larger than the device's largest buffer.
 
 Two greedy strategies, as in the literature on memory planning for inference (Pisarchyk and Lee,
 "Efficient Memory Management for Deep Neural Net Inference", 2020): largest tensor first, and
@@ -8,6 +9,7 @@ widest step first. Neither always wins, so both are computed and the smaller are
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -28,18 +30,28 @@ class Usage:
 
 @attrs.frozen
 class Assignment:
-    """Offsets aligned with the usages given, and the arena's size, in bytes."""
+    """Where each of the usages given lies (its arena, and its offset there), and the arenas' sizes,
+    in bytes."""
 
+    arenas: tuple[int, ...]
     offsets: tuple[int, ...]
-    total: int
+    sizes: tuple[int, ...]
     strategy: str
 
+    @property
+    def total(self) -> int:
+        """Bytes of all arenas."""
+        return sum(self.sizes)
 
-def assign(usages: Sequence[Usage], alignment: int) -> Assignment:
-    """The smaller of both strategies' arenas; every offset is a multiple of ``alignment``."""
+
+def assign(usages: Sequence[Usage], alignment: int, limit: float = math.inf) -> Assignment:
+    """The smaller of both strategies' arenas; every offset is a multiple of ``alignment``.
+
+    No arena is larger than ``limit`` bytes, but for one whose only tensor is.
+    """
     plans = (
-        _place(usages, _by_size(usages), alignment, "greedy by size"),
-        _place(usages, _by_breadth(usages), alignment, "greedy by breadth"),
+        _place(usages, _by_size(usages), alignment, limit, "greedy by size"),
+        _place(usages, _by_breadth(usages), alignment, limit, "greedy by breadth"),
     )
     return min(plans, key=lambda plan: plan.total)
 
@@ -90,32 +102,49 @@ class _Steps:
 
 
 def _place(
-    usages: Sequence[Usage], order: Iterable[int], alignment: int, strategy: str
+    usages: Sequence[Usage], order: Iterable[int], alignment: int, limit: float, strategy: str
 ) -> Assignment:
-    """Give each tensor, in order, the smallest gap among those alive with it that it fits."""
-    offsets = [0] * len(usages)
+    """Give each tensor, in order, the smallest gap among those alive with it that it fits; or the
+    end of the first arena that has room for it; or an arena of its own, where others may follow."""
+    places = [(0, 0)] * len(usages)
     # What was placed, by the steps at which it exists: a graph has thousands of tensors, of which
     # few exist together.
     placed: dict[int, list[int]] = {}
     steps = _Steps(usages)
-    total = 0
+    sizes: list[int] = []
     for i in order:
         usage = usages[i]
-        size = -(-usage.nbytes // alignment) * alignment
-        taken = sorted(
-            (offsets[j], -(-usages[j].nbytes // alignment) * alignment)
-            for j in {j for step in steps.of(usage) for j in placed.get(step, ())}
-        )
-        best: int | None = None
-        best_gap = 0
-        end = 0
-        for offset, length in taken:
-            gap = offset - end
-            if gap >= size and (best is None or gap < best_gap):
-                best, best_gap = end, gap
-            end = max(end, offset + length)
-        offsets[i] = end if best is None else best
+        size = _rounded(usage.nbytes, alignment)
+        taken: list[list[tuple[int, int]]] = [[] for _ in sizes]
+        for j in {j for step in steps.of(usage) for j in placed.get(step, ())}:
+            arena, offset = places[j]
+            taken[arena].append((offset, _rounded(usages[j].nbytes, alignment)))
+        gaps: list[tuple[int, int, int]] = []
+        ends: list[tuple[int, int]] = []
+        for arena, spans in enumerate(taken):
+            end = 0
+            for offset, length in sorted(spans):
+                if offset - end >= size:
+                    gaps.append((offset - end, arena, end))
+                end = max(end, offset + length)
+            if end + size <= limit:
+                ends.append((arena, end))
+        if gaps:
+            places[i] = min(gaps)[1:]
+        elif ends:
+            places[i] = ends[0]
+        else:
+            places[i] = (len(sizes), 0)
+            sizes.append(0)
+        arena, offset = places[i]
+        # One that only rounding takes over the limit needs none behind it.
+        end = offset + (size if offset + size <= limit else usage.nbytes)
+        sizes[arena] = max(sizes[arena], end)
         for step in steps.of(usage):
             placed.setdefault(step, []).append(i)
-        total = max(total, offsets[i] + size)
-    return Assignment(tuple(offsets), total, strategy)
+    arenas, offsets = zip(*places, strict=True) if places else ((), ())
+    return Assignment(arenas, offsets, tuple(sizes), strategy)
+
+
+def _rounded(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment

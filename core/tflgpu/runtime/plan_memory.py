@@ -147,7 +147,8 @@ class BasePlanMemory(Generic[R]):
         if isinstance(ref, OutputRef):
             return self.outputs[ref.index]
         if ref not in self._slices:
-            name = f"arena bytes {ref.offset} to {ref.offset + ref.nbytes}"
+            which = f"arena {ref.arena}" if ref.arena else "arena"
+            name = f"{which} bytes {ref.offset} to {ref.offset + ref.nbytes}"
             self._slices[ref] = self._slice(name, ref)
         return self._slices[ref]
 
@@ -190,6 +191,13 @@ class BasePlanMemory(Generic[R]):
 
     def _end(self, nbytes: int) -> int:
         return -(-nbytes // self.step) * self.step
+
+
+def named_arenas(arenas: Sequence[int]) -> list[tuple[str, int]]:
+    """Names for messages, and the sizes of a plan's arenas in bytes."""
+    if len(arenas) == 1:
+        return [("the arena", arenas[0])]
+    return [(f"arena {i}", nbytes) for i, nbytes in enumerate(arenas)]
 
 
 def flat_bytes(array: Array) -> Bytes:

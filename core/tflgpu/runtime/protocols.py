@@ -26,7 +26,14 @@ from tflgpu.ops.base import OpDef
 from tflgpu.runtime.buffers import Buffer
 from tflgpu.runtime.pending import Pending
 
-API_VERSION = 1
+API_VERSION = 2
+
+#: What a backend of the version before lacks, by version.
+API_CHANGES: Mapping[int, str] = {
+    2: "recordings have submit and bind, devices allocate and import_buffer, and a plan several "
+    "arenas (the classes in tflgpu.runtime.base_device and tflgpu.runtime.plan_recording bring "
+    "most of it)",
+}
 
 
 @attrs.frozen
@@ -85,7 +92,7 @@ class Probe:
 
 @attrs.frozen
 class ArenaRef:
-    """``nbytes`` at ``offset`` in the arena (offset is a multiple of `Plan.alignment`).
+    """``nbytes`` at ``offset`` in an arena (offset is a multiple of `Plan.alignment`).
 
     What is written through a region is read through an equal one. Regions that overlap otherwise
     hold data at different times, so a device may give each memory of its own.
@@ -93,6 +100,7 @@ class ArenaRef:
 
     offset: int
     nbytes: int
+    arena: int = 0
 
 
 @attrs.frozen
@@ -144,24 +152,37 @@ class PlannedIO:
     nbytes: int
 
 
+def _sizes(arenas: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(arenas, int):
+        return (arenas,) if arenas else ()
+    return tuple(arenas)
+
+
 @attrs.frozen
 class Plan:
     """All that a device needs to run a partition again and again.
 
     Attributes:
-        arena_bytes: Size of the one buffer that intermediate tensors share.
+        arenas: Sizes of the buffers that intermediate tensors share: one, or several where one
+            would be larger than the device's largest buffer; none without such tensors. A number
+            makes one of that size.
         alignment: Every arena offset is a multiple of it.
         constants: Flat arrays, uploaded once.
         inputs, outputs: Buffers of their own, so that they can be mapped or handed over.
         dispatches: In an order that respects every dependency.
     """
 
-    arena_bytes: int
+    arenas: tuple[int, ...] = attrs.field(converter=_sizes)
     alignment: int
     constants: tuple[Array, ...]
     inputs: tuple[PlannedIO, ...]
     outputs: tuple[PlannedIO, ...]
     dispatches: tuple[PlannedDispatch, ...]
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of all arenas."""
+        return sum(self.arenas)
 
 
 @attrs.frozen

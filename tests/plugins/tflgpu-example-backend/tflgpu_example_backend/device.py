@@ -73,7 +73,7 @@ class ExampleMemory(BasePlanMemory[Place]):
 
     def __init__(self, plan: Plan, *, guarded: bool) -> None:
         super().__init__(limit=1 << 31, guarded=guarded)
-        self._arena = _zeros(plan.arena_bytes)
+        self._arenas = [_zeros(nbytes) for nbytes in plan.arenas or (0,)]
         self.inputs = [self._place(f"input {io.name}", _zeros(io.nbytes)) for io in plan.inputs]
         self.outputs = [self._place(f"output {io.name}", _zeros(io.nbytes)) for io in plan.outputs]
         for i, array in enumerate(plan.constants):
@@ -83,8 +83,8 @@ class ExampleMemory(BasePlanMemory[Place]):
         return Place(name, self.fenced(len(data), data), self.band)
 
     def _slice(self, name: str, ref: ArenaRef) -> Place:
-        """Part of the arena; between guard bands, memory of its own."""
-        part = self._arena[ref.offset : ref.offset + ref.nbytes]
+        """Part of an arena; between guard bands, memory of its own."""
+        part = self._arenas[ref.arena][ref.offset : ref.offset + ref.nbytes]
         return self._place(name, part) if self.guarded else Place(name, part)
 
     def part(self, region: Place, nbytes: int) -> Place:

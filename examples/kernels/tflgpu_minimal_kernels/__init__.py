@@ -1,0 +1,1 @@
+"""The smallest tflgpu backend that runs kernels."""
