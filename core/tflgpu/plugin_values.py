@@ -10,6 +10,7 @@ import pluggy
 
 from tflgpu.blame import Refused, shown
 from tflgpu.compat.entry import CompatEntry, Verdict
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.kernel.rule import ElementwiseRule, KernelRule
 from tflgpu.ops.base import Accuracy, OpDef
 from tflgpu.passes.base import Pass
@@ -22,6 +23,7 @@ _TEXTS: Mapping[type, tuple[str, ...]] = {
     BackendInfo: ("name",),
     OpDef: ("name",),
     Pass: ("name",),
+    ShaderGenerator: ("name",),
     KernelRule: ("op", "name"),
     ElementwiseRule: ("op",),
     CompatEntry: ("name", "reason"),
@@ -30,6 +32,7 @@ _WHOLE: Mapping[type, tuple[str, ...]] = {
     BackendInfo: ("rank",),
     OpDef: ("max_version",),
     Pass: ("phase",),
+    ShaderGenerator: (),
     KernelRule: ("rank",),
     ElementwiseRule: (),
     CompatEntry: ("rank",),
@@ -38,6 +41,7 @@ _FUNCTIONS: Mapping[type, tuple[str, ...]] = {
     BackendInfo: (),
     OpDef: ("parse", "infer", "reference", "samples", "limits"),
     Pass: ("run",),
+    ShaderGenerator: ("source",),
     KernelRule: ("build", "accepts"),
     ElementwiseRule: ("expr", "accepts"),
     CompatEntry: (),

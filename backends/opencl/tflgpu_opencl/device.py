@@ -22,6 +22,7 @@ from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memor
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
+from tflgpu_opencl.generator import dialect_of
 from tflgpu_opencl.half import computes_in_half
 from tflgpu_opencl.matrix_probe import runs_matrix_tiles
 from tflgpu_opencl.memory import Memory
@@ -96,9 +97,9 @@ class OpenCLDevice(Holder):
         self._closed = False
         if dialect is None:
             size = probe_shuffle(self, printer.subgroup_shuffle)
-            self._dialect = attrs.evolve(printer, subgroup_shuffle=size)
-            self._compiler.clear()  # what was printed by the other dialect
             self._caps = attrs.evolve(self._caps, subgroup_shuffle=size)
+            self._dialect = dialect_of(self._caps)
+            self._compiler.clear()  # what was printed by the other dialect
 
     @property
     def info(self) -> DeviceInfo:
