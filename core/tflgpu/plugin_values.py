@@ -11,7 +11,7 @@ import pluggy
 from tflgpu.blame import Refused, shown
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule
+from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, OpDef
 from tflgpu.passes.base import Pass
 from tflgpu.runtime.checked import wrong_info
@@ -26,6 +26,7 @@ _TEXTS: Mapping[type, tuple[str, ...]] = {
     ShaderGenerator: ("name",),
     KernelRule: ("op", "name"),
     ElementwiseRule: ("op",),
+    GroupRule: ("op", "name"),
     CompatEntry: ("name", "reason"),
 }
 _WHOLE: Mapping[type, tuple[str, ...]] = {
@@ -35,6 +36,7 @@ _WHOLE: Mapping[type, tuple[str, ...]] = {
     ShaderGenerator: (),
     KernelRule: ("rank",),
     ElementwiseRule: (),
+    GroupRule: ("rank",),
     CompatEntry: ("rank",),
 }
 _FUNCTIONS: Mapping[type, tuple[str, ...]] = {
@@ -44,6 +46,7 @@ _FUNCTIONS: Mapping[type, tuple[str, ...]] = {
     ShaderGenerator: ("source",),
     KernelRule: ("build", "accepts"),
     ElementwiseRule: ("expr", "accepts"),
+    GroupRule: ("match", "build"),
     CompatEntry: (),
 }
 
@@ -110,7 +113,7 @@ def _check(item: Any) -> None:
                 fail(field, "a text")
         if item.verdict is not None and not isinstance(item.verdict, Verdict):
             fail("verdict", "a Verdict or None")
-    if isinstance(item, KernelRule) and item.name == "elementwise":
+    if isinstance(item, (KernelRule, GroupRule)) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
     if isinstance(item, OpDef):
         if not isinstance(item.accuracy, Accuracy):

@@ -25,7 +25,7 @@ from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
 from tflgpu.ir.graph import Node
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
+from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.kernel.tree import Kernel
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import checked_op
@@ -41,7 +41,7 @@ from tflgpu.runtime.party import Party
 from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
-_RULES = (KernelRule, ElementwiseRule)
+_RULES = (KernelRule, ElementwiseRule, GroupRule)
 _log = logging.getLogger(__name__)
 
 
