@@ -14,6 +14,7 @@ import pluggy
 if TYPE_CHECKING:
     from tflgpu.compat.entry import CompatEntry
     from tflgpu.ir.graph import Node
+    from tflgpu.kernel.generator import ShaderGenerator
     from tflgpu.kernel.rule import Rule, Site, Unsupported
     from tflgpu.ops.base import OpDef
     from tflgpu.options import DelegateOptions
@@ -68,6 +69,12 @@ def tflgpu_register_kernels(backend: str) -> list[Rule]:
 def tflgpu_register_passes() -> list[Pass]:
     """Add graph transformations; each is called with the graph and a `PassContext`, which has the
     ops (plugins' too) and the device's capabilities."""
+    raise AssertionError("a specification is never called")
+
+
+@hookspec
+def tflgpu_register_generators() -> list[ShaderGenerator]:
+    """Add printers of kernels, by the name of their language. Must import without drivers."""
     raise AssertionError("a specification is never called")
 
 

@@ -11,7 +11,8 @@ import pluggy
 
 from tflgpu.blame import Refused, shown
 from tflgpu.compat.entry import CompatEntry, Verdict
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule
+from tflgpu.kernel.generator import ShaderGenerator
+from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, Activation, OpDef
 from tflgpu.ops.facets import Filter
 from tflgpu.passes.base import Pass
@@ -24,24 +25,30 @@ _TEXTS: Mapping[type, tuple[str, ...]] = {
     BackendInfo: ("name",),
     OpDef: ("name",),
     Pass: ("name",),
+    ShaderGenerator: ("name",),
     KernelRule: ("op", "name"),
     ElementwiseRule: ("op",),
+    GroupRule: ("op", "name"),
     CompatEntry: ("name", "reason"),
 }
 _WHOLE: Mapping[type, tuple[str, ...]] = {
     BackendInfo: ("rank",),
     OpDef: ("max_version",),
     Pass: ("phase",),
+    ShaderGenerator: (),
     KernelRule: ("rank",),
     ElementwiseRule: (),
+    GroupRule: ("rank",),
     CompatEntry: ("rank",),
 }
 _FUNCTIONS: Mapping[type, tuple[str, ...]] = {
     BackendInfo: (),
     OpDef: ("parse", "infer", "reference", "samples", "limits"),
     Pass: ("run",),
+    ShaderGenerator: ("source",),
     KernelRule: ("build", "accepts"),
     ElementwiseRule: ("expr", "accepts"),
+    GroupRule: ("match", "build"),
     CompatEntry: (),
 }
 
@@ -108,7 +115,7 @@ def _check(item: Any) -> None:
                 fail(field, "a text")
         if item.verdict is not None and not isinstance(item.verdict, Verdict):
             fail("verdict", "a Verdict or None")
-    if isinstance(item, KernelRule) and item.name == "elementwise":
+    if isinstance(item, (KernelRule, GroupRule)) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
     if isinstance(item, Pass) and not _takes(item.run, 2):
         raise Refused(

@@ -21,9 +21,12 @@ from tflgpu import hookspecs
 from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
-from tflgpu.errors import DeviceError, PluginError
+from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
+from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.generator import ShaderGenerator
+from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
+from tflgpu.kernel.tree import Kernel
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import checked_op
 from tflgpu.ops.registry import builtin_ops
@@ -38,7 +41,7 @@ from tflgpu.runtime.party import Party
 from tflgpu.runtime.profile import Profile
 from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
-_RULES = (KernelRule, ElementwiseRule)
+_RULES = (KernelRule, ElementwiseRule, GroupRule)
 _log = logging.getLogger(__name__)
 
 
@@ -67,9 +70,11 @@ class Registry(Holder):
         backends = self._collect("tflgpu_register_backends", (BackendInfo,))
         ops = self._collect("tflgpu_register_ops", (OpDef,))
         passes = self._collect("tflgpu_register_passes", (Pass,))
+        generators = self._collect("tflgpu_register_generators", (ShaderGenerator,))
         self._refuse_clashes("backend", backends)
         self._refuse_clashes("op", ops, builtin_ops)
         self._refuse_clashes("pass", passes, lambda: [p.name for p in builtin_passes()])
+        self._refuse_clashes("shader generator", generators)
         names = [info.name for _, info in self._usable(backends)]
         rules = {n: self._collect("tflgpu_register_kernels", _RULES, backend=n) for n in names}
         entries = {
@@ -86,6 +91,7 @@ class Registry(Holder):
         self._merged: Mapping[str, OpDef] | None = None
         marked = [attrs.evolve(item, owner=str(p)) for p, item in self._usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
+        self._generators = {item.name: (plugin, item) for plugin, item in self._usable(generators)}
         self._rules: dict[str, tuple[Rule, ...]] = {
             n: tuple(attrs.evolve(rule, owner=str(p)) for p, rule in self._usable(rules[n]))
             for n in order
@@ -155,6 +161,32 @@ class Registry(Holder):
     def passes(self) -> tuple[Pass, ...]:
         """Graph passes of plugins, ordered by phase and name."""
         return self._passes
+
+    @property
+    def generators(self) -> tuple[str, ...]:
+        """The names of the shader generators, in order."""
+        return tuple(sorted(self._generators))
+
+    def shader(self, generator: str, kernel: Kernel, caps: DeviceCaps) -> str:
+        """The text of a kernel by a shader generator, for a device of some capabilities.
+
+        Raises:
+            OptionError: there is no such generator; lists those that there are.
+            KernelError: the kernel needs what the capabilities lack.
+            PluginError: the generator failed, or gave no text; names its plugin.
+        """
+        if generator not in self._generators:
+            known = ", ".join(self.generators) or "none"
+            raise OptionError(f"there is no shader generator {generator!r}; known: {known}")
+        plugin, found = self._generators[generator]
+        text = attempt(found.source, kernel, caps)
+        if isinstance(text, Failed):
+            if isinstance(text.error, KernelError):
+                raise text.error
+            raise PluginError(f"plugin {plugin}: generator {generator}: {text}") from text.error
+        if not isinstance(text, str):
+            raise PluginError(f"plugin {plugin}: generator {generator} gave {shown(text)}, no text")
+        return text
 
     # Hooks that are called later
 

@@ -16,11 +16,14 @@ from tflgpu.choose import choose
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
 from tflgpu.conformance.target import Target
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
+from tflgpu.kernel.builder import Builder
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.kernel.lowering import Precision
+from tflgpu.kernel.types import Scalar
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import run_passes
@@ -150,6 +153,39 @@ def test_hook_node_support() -> None:
     answer = found.node_support("toy", node, SITE)
     assert answer is not None and "loses its sign" in answer.reason
     assert found.node_support("cpu_ref", node, SITE) is None
+
+
+def test_hook_register_generators() -> None:
+    found = toy("tflgpu_register_generators")
+    assert found.generators == ("toy-c", "tree")
+    k = Builder("double", (64, 1, 1))
+    x = k.buffer("x", Scalar.F32, 1, "read_write")
+    k.store(x, 0, k.load(x, 0) * 2.0)
+    kernel = k.build()
+    assert found.shader("toy-c", kernel, DeviceCaps()) == "kernel double with 1 buffers\n"
+    assert "double" in found.shader("tree", kernel, DeviceCaps())
+    with pytest.raises(OptionError, match="no shader generator 'metal'; known: toy-c, tree"):
+        found.shader("metal", kernel, DeviceCaps())
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (lambda kernel, caps: 3, "generator odd gave 3, no text"),
+        (lambda kernel: "", "generator odd: TypeError"),
+    ],
+)
+def test_a_generator_that_fails_is_named(source: Any, says: str) -> None:
+    def register() -> list[ShaderGenerator]:
+        return [ShaderGenerator("odd", source)]
+
+    module = types.ModuleType("odd")
+    setattr(module, "tflgpu_register_generators", hookspecs.hookimpl(register))  # noqa: B010
+    found = Registry.of({"odd": module})
+    k = Builder("k", (1, 1, 1))
+    k.store(k.buffer("x", Scalar.F32, 1, "write"), 0, k.f32(1.0))
+    with pytest.raises(PluginError, match=says):
+        found.shader("odd", k.build(), DeviceCaps())
 
 
 def test_hook_conformance_profile() -> None:

@@ -18,6 +18,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.kernel.lowering import Precision
 from tflgpu.kernel.rule import KernelRule
 from tflgpu.ops.base import OpDef, no_attrs
@@ -107,6 +108,13 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "a rule of no rank": (
         plugin_of(register_kernels=lambda backend: [_rule(rank=1.5)]), "rank is 1.5"),
     "rules of a dict": (plugin_of(register_kernels=lambda backend: {}), "gave dict"),
+    "a generator of no function": (
+        _hook("register_generators", [ShaderGenerator("toy-c", "text")]), "source is 'text'"),
+    "a generator without a name": (
+        _hook("register_generators", [ShaderGenerator("", str)]), "name is ''"),
+    "a generator twice": (
+        _hook("register_generators", [ShaderGenerator("toy-c", max)] * 2),
+        "shader generator toy-c is registered"),
     "a verdict of text": (
         plugin_of(
             compat_entries=lambda backend: [CompatEntry(name="a", reason="b", verdict="deny")]
@@ -116,6 +124,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "entries of text": (plugin_of(compat_entries=lambda backend: ["slow"]), "gave a str"),
 }  # fmt: skip
 REGISTER = {"register_backends": (), "register_ops": (), "register_passes": (),
+            "register_generators": (),
             "register_kernels": ("backend",), "compat_entries": ("backend",)}  # fmt: skip
 
 

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from tflgpu.hookspecs import hookimpl
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 if TYPE_CHECKING:
+    from tflgpu.kernel.caps import DeviceCaps
+    from tflgpu.kernel.tree import Kernel
     from tflgpu.options import DelegateOptions
     from tflgpu.runtime.protocols import Device, NodeDevice
 
@@ -44,3 +47,15 @@ def tflgpu_open_device(
     from tflgpu_cpu_ref.device import CpuRefDevice
 
     return CpuRefDevice(index)
+
+
+@hookimpl
+def tflgpu_register_generators() -> list[ShaderGenerator]:
+    """One language: the kernel's own tree, which depends on no device."""
+    return [ShaderGenerator("tree", _source)]
+
+
+def _source(kernel: Kernel, caps: DeviceCaps) -> str:
+    from tflgpu_cpu_ref.dump import dump
+
+    return dump(kernel)

@@ -20,6 +20,7 @@ from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memor
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
+from tflgpu_opencl.generator import dialect_of
 from tflgpu_opencl.half import computes_in_half
 from tflgpu_opencl.matrix_probe import runs_matrix_tiles
 from tflgpu_opencl.memory import Memory
@@ -91,9 +92,9 @@ class OpenCLDevice(BaseDevice):
         self._dialect: Dialect = dialect or printer
         if dialect is None:
             size = probe_shuffle(self, printer.subgroup_shuffle)
-            self._dialect = attrs.evolve(printer, subgroup_shuffle=size)
-            self._compiler.clear()  # what was printed by the other dialect
             self.caps = attrs.evolve(self.caps, subgroup_shuffle=size)
+            self._dialect = dialect_of(self.caps)
+            self._compiler.clear()  # what was printed by the other dialect
 
     @property
     def compiled(self) -> int:

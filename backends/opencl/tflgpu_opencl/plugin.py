@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflgpu.hookspecs import hookimpl
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
 
 if TYPE_CHECKING:
+    from tflgpu.kernel.caps import DeviceCaps
+    from tflgpu.kernel.tree import Kernel
     from tflgpu.options import DelegateOptions
     from tflgpu.runtime.protocols import Device
 
@@ -50,3 +53,15 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
     from tflgpu_opencl.device import OpenCLDevice
 
     return OpenCLDevice(index)
+
+
+@hookimpl
+def tflgpu_register_generators() -> list[ShaderGenerator]:
+    """One language: OpenCL C."""
+    return [ShaderGenerator("opencl-c", _source)]
+
+
+def _source(kernel: Kernel, caps: DeviceCaps) -> str:
+    from tflgpu_opencl.generator import dialect_of
+
+    return dialect_of(caps).source(kernel)

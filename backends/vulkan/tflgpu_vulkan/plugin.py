@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflgpu.hookspecs import hookimpl
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
 
 if TYPE_CHECKING:
+    from tflgpu.kernel.caps import DeviceCaps
+    from tflgpu.kernel.tree import Kernel
     from tflgpu.options import DelegateOptions
     from tflgpu.runtime.protocols import Device
 
@@ -53,3 +56,16 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
     from tflgpu_vulkan.device import VulkanDevice
 
     return VulkanDevice(index)
+
+
+@hookimpl
+def tflgpu_register_generators() -> list[ShaderGenerator]:
+    """One language: SPIR-V, as assembly."""
+    return [ShaderGenerator("spirv", _source)]
+
+
+def _source(kernel: Kernel, caps: DeviceCaps) -> str:
+    from tflgpu_vulkan.spirv.module import text_of
+    from tflgpu_vulkan.spirv.target import Target
+
+    return text_of(kernel, Target.of(caps))

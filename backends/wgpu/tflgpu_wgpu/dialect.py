@@ -13,6 +13,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array
+from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.numbers import foregone, never_nan
 from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
 from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
@@ -79,6 +80,11 @@ class WgslDialect:
     f16: bool = False
     subgroup_shuffle: int = 0
     band: int = 0
+
+    @classmethod
+    def of(cls, caps: DeviceCaps) -> WgslDialect:
+        """That of a device, without guard bands."""
+        return cls(caps.f16_arithmetic, caps.subgroup_shuffle)
 
     def source(self, kernel: Kernel, *, writable: bool = False) -> str:
         """The module of one kernel; its entry point is ``main``.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tflgpu.hookspecs import hookimpl
+from tflgpu.kernel.generator import ShaderGenerator
 from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
 
 if TYPE_CHECKING:
+    from tflgpu.kernel.caps import DeviceCaps
+    from tflgpu.kernel.tree import Kernel
     from tflgpu.options import DelegateOptions
     from tflgpu.runtime.protocols import Device
 
@@ -54,3 +57,15 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
     from tflgpu_wgpu.device import WgpuDevice
 
     return WgpuDevice(index)
+
+
+@hookimpl
+def tflgpu_register_generators() -> list[ShaderGenerator]:
+    """One language: WGSL."""
+    return [ShaderGenerator("wgsl", _source)]
+
+
+def _source(kernel: Kernel, caps: DeviceCaps) -> str:
+    from tflgpu_wgpu.dialect import WgslDialect
+
+    return WgslDialect.of(caps).source(kernel)

@@ -10,7 +10,6 @@ from tflgpu.cli import console
 from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, delegate_of
 from tflgpu.errors import InputError, OptionError
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device as LoadedDevice
 from tflgpu.runtime.protocols import NodeDevice, PlannedDispatch
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -24,9 +23,14 @@ def shader(
     backend: Backend = None,
     device: Device = None,
     precision: Precision = None,
+    language: Annotated[
+        str | None,
+        typer.Option(help="opencl-c, spirv, wgsl, tree, or a plugin's; default: the device's own."),
+    ] = None,
 ) -> None:
     """Print the kernels of an operator: OpenCL C, SPIR-V assembly, WGSL or the kernel tree.
 
+    They are made for the device; with --language they are written as another API has them.
     Without --node, list the dispatches of an inference: operators, kernel, workgroups.
     """
     if backend == CPU:
@@ -55,7 +59,12 @@ def shader(
                 "`tflgpu inspect` tells which"
             )
         for dispatch in found:
-            _print(opened, dispatch)
+            kernel = dispatch.kernel
+            if language is None:
+                text = opened.source(kernel)
+            else:
+                text = registry().shader(language, kernel, delegate.caps)
+            _print(dispatch, text)
 
 
 def _list(dispatches: list[PlannedDispatch]) -> None:
@@ -68,8 +77,8 @@ def _list(dispatches: list[PlannedDispatch]) -> None:
     console.show(table)
 
 
-def _print(device: LoadedDevice, dispatch: PlannedDispatch) -> None:
+def _print(dispatch: PlannedDispatch, text: str) -> None:
     groups = "x".join(map(str, dispatch.groups))
     # Plain text, so that it can be piped into a compiler or a pager.
     typer.echo(f"// {dispatch.label}: {dispatch.kernel.name}, {groups} workgroups")
-    typer.echo(device.source(dispatch.kernel).rstrip() + "\n")
+    typer.echo(text.rstrip() + "\n")

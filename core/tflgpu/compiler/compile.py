@@ -108,7 +108,15 @@ def plan_of(
         rules[id(node)] = rule
     views = frozenset(id(n) for n in nodes if target.ops[n.op].is_view)
     request = LoweringInput(
-        nodes, inputs, outputs, rules, target.elementwise, views, target.site, target.fuse
+        nodes,
+        inputs,
+        outputs,
+        rules,
+        target.elementwise,
+        views,
+        target.site,
+        target.fuse,
+        target.kernels.groups,
     )
     return lower(request, target.alignment)
 

@@ -130,8 +130,11 @@ class Lowering:
         precision: Precision,
         layout_of: Callable[[Value], Layout],
         fused: Sequence[Fused] = (),
+        before: Sequence[Node] = (),
     ) -> None:
         self.node = node
+        #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
+        self.nodes: tuple[Node, ...] = (*before, node)
         self.attrs: Any = node.attrs
         self.caps = caps
         self.precision = precision

@@ -6,13 +6,13 @@ and `ElementwiseRule` values). Nothing else lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Union
 
 import attrs
 
 from tflgpu.blame import Failed, attempt, shown
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Node, Value
 from tflgpu.kernel.budget import MAX_BUFFERS
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Precision
@@ -91,10 +91,49 @@ class ElementwiseRule:
         return f"elementwise rule for {self.op}"
 
 
-Rule = Union[KernelRule, ElementwiseRule]
+#: Gives the node that makes a value which one other node reads and nobody else; None where there
+#: is none in the part, or where others need the value.
+Maker = Callable[[Value], Union[Node, None]]
 
 
-def refusal_of(rule: Rule, node: Node, site: Site) -> str | None:
+@attrs.frozen
+class GroupRule:
+    """A generator of kernels for several nodes, which are matched after partitioning.
+
+    Attributes:
+        op: Op name of the last node.
+        name: As `KernelRule.name`.
+        match: Asked of a node of that op: all nodes that one kernel would make, in the order in
+            which they run, of which this one is the last; None where it does not serve them. The
+            others come from the `Maker`, since nobody may need their results afterwards.
+        build: Writes the kernels: `Lowering.nodes` are those that were matched, the last of which
+            has the result; ``low.read_value`` reads what the others read.
+        rank: The group is taken where none of its nodes has a rule of higher rank.
+        fuses, owner: As those of `KernelRule`.
+    """
+
+    op: str
+    name: str
+    match: Callable[[Node, Maker, Site], Sequence[Node] | None]
+    build: Callable[[Lowering], None]
+    rank: int = 0
+    fuses: bool = True
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"group rule {self.name} for {self.op}"
+
+    def as_kernel_rule(self) -> KernelRule:
+        """What makes the kernels, once the nodes are known."""
+        return KernelRule(
+            self.op, self.name, self.build, rank=self.rank, fuses=self.fuses, owner=self.owner
+        )
+
+
+Rule = Union[KernelRule, ElementwiseRule, GroupRule]
+
+
+def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> str | None:
     """Why a rule does not serve a node, None where it does. A plugin's rule that fails on the
     question, or does not answer it, does not serve the node either."""
     if not rule.owner:

@@ -15,6 +15,7 @@ from tflgpu.kernel.elementwise import as_kernel_rule
 from tflgpu.kernel.rule import (
     Accepts,
     ElementwiseRule,
+    GroupRule,
     KernelRule,
     Rule,
     Site,
@@ -37,11 +38,14 @@ def without_rules(
     rules: Sequence[Rule], broken: Mapping[tuple[str, str, str], str]
 ) -> tuple[Rule, ...]:
     """The rules, of which some say no to everything: by (owner, op, name), with the reason."""
-    found = []
+    found: list[Rule] = []
     for rule in rules:
-        name = rule.name if isinstance(rule, KernelRule) else "elementwise"
+        name = "elementwise" if isinstance(rule, ElementwiseRule) else rule.name
         reason = broken.get((rule.owner, rule.op, name))
-        found.append(rule if reason is None else attrs.evolve(rule, accepts=_refuse(reason)))
+        if reason is None:
+            found.append(rule)
+        elif not isinstance(rule, GroupRule):  # its nodes have rules of their own
+            found.append(attrs.evolve(rule, accepts=_refuse(reason)))
     return tuple(found)
 
 
@@ -57,19 +61,29 @@ class KernelRegistry:
         self._elementwise: dict[str, list[ElementwiseRule]] = {}
         # A plugin's rules come first, so that at equal rank they win; among plugins the name
         # decides, so that the order in which they were loaded does not.
-        plugins = sorted(extra, key=lambda r: r.name if isinstance(r, KernelRule) else "")
+        plugins = sorted(extra, key=lambda r: "" if isinstance(r, ElementwiseRule) else r.name)
+        self._groups: dict[str, list[GroupRule]] = {}
         for rule in (*plugins, *builtin_rules()):
+            if isinstance(rule, GroupRule):
+                self._groups.setdefault(rule.op, []).append(rule)
+                continue
             if isinstance(rule, ElementwiseRule):
                 self._elementwise.setdefault(rule.op, []).append(rule)
             kernel = as_kernel_rule(rule) if isinstance(rule, ElementwiseRule) else rule
             self._rules.setdefault(rule.op, []).append(kernel)
         for rules in self._rules.values():
             rules.sort(key=lambda r: -r.rank)
+        for groups in self._groups.values():
+            groups.sort(key=lambda r: -r.rank)
 
     @property
     def ops(self) -> Mapping[str, Sequence[KernelRule]]:
         """Rules by op, best first."""
         return self._rules
+
+    def groups(self, node: Node) -> Sequence[GroupRule]:
+        """The rules for groups that end in a node of its op, best first."""
+        return self._groups.get(node.op, ())
 
     def select(self, node: Node, site: Site) -> KernelRule | Unsupported:
         """The best rule that accepts a node, or why none does."""

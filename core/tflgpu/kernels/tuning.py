@@ -79,6 +79,8 @@ class Tuning:
         most_groups, wide: A grouped convolution is one product per group where there are at most so
             many groups of at least so many channels: each takes a dispatch, and a tile of a product
             is at least so wide.
+        joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
+            No device has been found on which they are; none was measured yet.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
     """
@@ -87,6 +89,7 @@ class Tuning:
     least_depth: int
     most_groups: int
     wide: int
+    joins_pointwise: bool
     blocked: BlockedModel
     matrix: MatrixModel
 
@@ -101,6 +104,7 @@ H200 = Tuning(
     least_depth=5,
     most_groups=8,
     wide=32,
+    joins_pointwise=False,
     blocked=BlockedModel(
         lanes=128,
         shared_clocks=0.63 * 4 / 128,

@@ -29,18 +29,27 @@ from tflgpu.kernel.types import Scalar
 _OPERAND_COST = 16
 
 
+@attrs.frozen(eq=False)
+class Matched:
+    """Nodes that one rule makes together: those before the last one, and the rule."""
+
+    before: tuple[Node, ...]
+    rule: KernelRule
+
+
 @attrs.define(eq=False)
 class Group:
     """A head node with its rule, and what joined its store, in order.
 
-    ``cost`` is what the chain in the store costs, once; a head that stores several vectors an
-    invocation has it several times.
+    ``before`` are nodes that the rule makes together with the head. ``cost`` is what the chain in
+    the store costs, once; a head that stores several vectors an invocation has it several times.
     """
 
     head: Node
     rule: KernelRule
     fused: list[Fused] = attrs.Factory(list)
     cost: int = 0
+    before: tuple[Node, ...] = ()
 
     @property
     def result(self) -> Value:
@@ -50,14 +59,21 @@ class Group:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes it stands for."""
-        return (self.head, *(f.node for f in self.fused))
+        return (*self.before, self.head, *(f.node for f in self.fused))
+
+    def apart(self, rules: Mapping[int, KernelRule]) -> list[Group]:
+        """A group for each node that the rule makes, by rules for single nodes; the chain stays
+        with the head. They run in this order."""
+        alone = [Group(node, rules[id(node)]) for node in self.before]
+        return [*alone, Group(self.head, rules[id(self.head)], self.fused, self.cost)]
 
     def cut(self, elementwise: Callable[[Node], KernelRule]) -> tuple[Group, Group]:
         """Two groups of half the chain each; the second one's head is an elementwise node, for
         which ``elementwise`` gives the rule. They run one right after the other."""
         half = len(self.fused) // 2
         first, head, rest = self.fused[:half], self.fused[half].node, self.fused[half + 1 :]
-        return Group(self.head, self.rule, first), Group(head, elementwise(head), rest)
+        whole = Group(self.head, self.rule, first, before=self.before)
+        return whole, Group(head, elementwise(head), rest)
 
     @property
     def label(self) -> str:
@@ -73,8 +89,10 @@ def group_nodes(
     site: Site,
     *,
     fuse: bool = True,
+    matched: Mapping[int, Matched] | None = None,
 ) -> list[Group]:
-    """Group ``nodes`` (in topological order); ``rules`` by ``id(node)``.
+    """Group ``nodes`` (in topological order); ``rules`` by ``id(node)``, and ``matched`` by that of
+    a group's last node.
 
     The groups come in an order in which they can run.
     """
@@ -89,8 +107,13 @@ def group_nodes(
     by_result: dict[int, Group] = {}
     groups: dict[int, Group] = {}  # by identity; in the order in which they can run
     costs = _Costs()
+    matched = matched or {}
+    swallowed = {id(node) for group in matched.values() for node in group.before}
     for node in nodes:
-        rule = elementwise(node) if fuse else None
+        if id(node) in swallowed:
+            continue
+        several = matched.get(id(node))
+        rule = elementwise(node) if fuse and several is None else None
         more = costs.of(node, rule) if rule is not None else 0
         joined = _joinable(node, more, by_result, readers, site) if rule is not None else None
         if rule is not None and joined is not None:
@@ -99,6 +122,8 @@ def group_nodes(
             del by_result[group.result.id]
             group.fused.append(Fused(node, rule.expr, operand, rule.owner))
             group.cost += more
+        elif several is not None:
+            group = Group(node, several.rule, before=several.before)
         else:
             group = Group(node, rules[id(node)])
         groups[id(group)] = group
@@ -136,7 +161,9 @@ def _joinable(
 
 def _buffers(group: Group, node: Node) -> int:
     """Buffers the group's kernel would bind with ``node`` joined: never fewer than it does."""
-    head = len(group.head.inputs) + 3  # weights may be split in two, and a result
+    # What one of several nodes makes for the next is no buffer.
+    own = sum(len(n.inputs) for n in (*group.before, group.head)) - len(group.before)
+    head = own + 3  # weights may be split in two, and a result
     operands = [n for f in group.fused for n in f.node.inputs] + list(node.inputs)
     return head + len(operands) - len(group.fused) - 1
 

@@ -14,10 +14,11 @@ from tflgpu.kernel.budget import MAX_KERNEL, cost
 from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernel.layout import Layout, LayoutKind
 from tflgpu.kernel.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
+from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule, Site
 from tflgpu.runtime.build import build_group
 from tflgpu.runtime.fuse import Group, group_nodes
 from tflgpu.runtime.limits import IO_STORAGE
+from tflgpu.runtime.match_groups import match_groups
 from tflgpu.runtime.memory import Usage, assign
 from tflgpu.runtime.protocols import (
     ArenaRef,
@@ -47,6 +48,7 @@ class LoweringInput:
     views: frozenset[int]
     site: Site
     fuse: bool = True
+    groups: Callable[[Node], Sequence[GroupRule]] = lambda node: ()
 
 
 class OverLimit(KernelError):
@@ -76,16 +78,25 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
     """
     storage = _Storage(part)
     kernels = [n for n in part.nodes if id(n) not in storage.aliased]
+    kept = [storage.root(v) for v in part.outputs] + storage.pinned
+    candidates = part.groups if part.fuse else lambda node: ()
+    matched = match_groups(kernels, kept, part.rules, candidates, part.site)
     groups = group_nodes(
-        kernels, [storage.root(v) for v in part.outputs] + storage.pinned, part.rules,
-        part.elementwise, part.site, fuse=part.fuse,
-    )  # fmt: skip
+        kernels, kept, part.rules, part.elementwise, part.site, fuse=part.fuse, matched=matched
+    )
     placed: list[_Placed] = []
     index = 0
     waiting = groups[::-1]
     while waiting:
         group = waiting.pop()
-        made = _dispatches(group, part.site, storage.layout)
+        try:
+            made = _dispatches(group, part.site, storage.layout)
+        except OverLimit:
+            if not group.before:
+                raise
+            # Too much for one kernel; each of the nodes may have one of its own all the same.
+            waiting += reversed(group.apart(part.rules))
+            continue
         if made is None:
             waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
             continue
@@ -99,7 +110,7 @@ def _dispatches(
 ) -> list[Dispatch] | None:
     """The launches of a group; None where a kernel is over its budget for its chain, which its
     head may store in many places."""
-    low = Lowering(group.head, site.caps, site.precision, layout_of, group.fused)
+    low = Lowering(group.head, site.caps, site.precision, layout_of, group.fused, group.before)
     build_group(group, low)
     costs = [cost(item.kernel) for item in low.dispatches]
     if group.fused and max(costs, default=0) > MAX_KERNEL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+from tflgpu.kernel.caps import DeviceCaps
 
 
 @attrs.frozen
@@ -30,3 +31,15 @@ class Target:
     keeps_special: frozenset[int] = frozenset()
     rounds_to_even: frozenset[int] = frozenset()
     keeps_denormals: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, caps: DeviceCaps) -> Target:
+        """As far as capabilities tell. A device's own says also how its driver treats special
+        numbers."""
+        return cls(
+            f16_storage=caps.f16_storage,
+            f16_arithmetic=caps.f16_arithmetic,
+            int8_storage=caps.int8_storage,
+            matrix_tiles=caps.matrix_tiles,
+            subgroup_shuffle=caps.subgroup_shuffle,
+        )
