@@ -227,9 +227,10 @@ class Resuming(Wrapped):
 
     def run(self) -> None:
         if not self.done:
-            self.inner._start()
+            self.inner._outputs.for_run()
+            self.inner._memory.poison()
         while self.done < len(self.inner._bound):
-            self.inner._interpret(self.inner._bound[self.done])
+            self.inner._dispatch_alone(self.done)
             self.done += 1
         self.done = 0
 

@@ -253,7 +253,7 @@ def test_the_plugin_answers_for_its_own_backend_only() -> None:
 def test_hooks_are_marked() -> None:
     name = f"{hookimpl.project_name}_impl"
     hooks = [f for n, f in vars(plugin).items() if n.startswith("tflgpu_") and callable(f)]
-    assert len(hooks) == 3
+    assert len(hooks) == 4
     assert all(hasattr(h, name) for h in hooks)
 
 
