@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tflgpu.contract.device import Probe
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Probe
 
 # How long Hypothesis takes for an example says how busy this machine is, not what is right.
 settings.register_profile(

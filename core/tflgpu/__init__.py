@@ -36,10 +36,10 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu.compat.device_list import CompatibilityList
     from tflgpu.delegate import GpuDelegate
+    from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
-    from tflgpu.kernel.lowering import Precision
+    from tflgpu.lowering.lowering import Precision
     from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
 
     __version__: str
@@ -73,13 +73,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CompatibilityList": "tflgpu.compat.device_list",
+    "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
-    "Precision": "tflgpu.kernel.lowering",
+    "Precision": "tflgpu.lowering.lowering",
 }
 
 

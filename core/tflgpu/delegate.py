@@ -10,24 +10,23 @@ from typing import Any
 
 import attrs
 
-from tflgpu.choose import open_best
 from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.report import insist, report_of
+from tflgpu.compiler.report import DelegationReport, insist, report_of
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.contract.forks import Holder, immortal
+from tflgpu.devices.choose import open_best
+from tflgpu.devices.targets import precision_on, target_on
 from tflgpu.errors import OptionError, StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.loading import Loader
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
-from tflgpu.runtime.forks import Holder, immortal
-from tflgpu.runtime.protocols import Device, NodeDevice
-from tflgpu.runtime.report import DelegationReport
+from tflgpu.runtime.loading import Loader
 from tflgpu.runtime.session import Session, open_cpu_session
-from tflgpu.targets import precision_on, target_on
 
 _LOG = logging.getLogger("tflgpu")
 

@@ -13,14 +13,15 @@ import pluggy
 
 if TYPE_CHECKING:
     from tflgpu.compat.entry import CompatEntry
+    from tflgpu.compiler.plan import Plan
+    from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
+    from tflgpu.contract.profile import Profile
     from tflgpu.ir.graph import Node
-    from tflgpu.kernel.generator import ShaderGenerator
-    from tflgpu.kernel.rule import Rule, Site, Unsupported
+    from tflgpu.language.generator import ShaderGenerator
+    from tflgpu.lowering.rule import Rule, Site, Unsupported
     from tflgpu.ops.base import OpDef
     from tflgpu.options import DelegateOptions
     from tflgpu.passes.base import Pass
-    from tflgpu.runtime.profile import Profile
-    from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
 PROJECT = "tflgpu"
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
-from tflgpu.kernel.lowering import Precision
+from tflgpu.lowering.lowering import Precision
 
 
 class InferencePriority(enum.Enum):

@@ -11,14 +11,14 @@ import pluggy
 
 from tflgpu.blame import Refused, shown
 from tflgpu.compat.entry import CompatEntry, Verdict
-from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule
+from tflgpu.contract.checked import wrong_info
+from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.contract.profile import Profile
+from tflgpu.language.generator import ShaderGenerator
+from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, Activation, OpDef
 from tflgpu.ops.facets import Filter
 from tflgpu.passes.base import Pass
-from tflgpu.runtime.checked import wrong_info
-from tflgpu.runtime.profile import Profile
-from tflgpu.runtime.protocols import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
 
 #: What each field has to be, by the type that is registered.
 _TEXTS: Mapping[type, tuple[str, ...]] = {

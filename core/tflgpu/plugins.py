@@ -21,12 +21,18 @@ from tflgpu import hookspecs
 from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.checked import checked_device
+from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
+from tflgpu.contract.forks import Holder, free_in_child, leave_without_drivers
+from tflgpu.contract.party import Party
+from tflgpu.contract.profile import Profile
 from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.kernel.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
-from tflgpu.kernel.tree import Kernel
+from tflgpu.language.generator import ShaderGenerator
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import checked_op
 from tflgpu.ops.registry import builtin_ops
@@ -35,11 +41,6 @@ from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
 from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, installed_plugins
 from tflgpu.plugin_values import ask, wrong_probe, wrong_profile
-from tflgpu.runtime.checked import checked_device
-from tflgpu.runtime.forks import Holder, free_in_child, leave_without_drivers
-from tflgpu.runtime.party import Party
-from tflgpu.runtime.profile import Profile
-from tflgpu.runtime.protocols import BackendInfo, Device, NodeDevice, Plan, Probe
 
 _RULES = (KernelRule, ElementwiseRule, GroupRule)
 _log = logging.getLogger(__name__)
@@ -206,7 +207,7 @@ class Registry(Holder):
     def open_device(
         self, backend: str, index: int, options: DelegateOptions
     ) -> Device | NodeDevice:
-        """Open device ``index`` of a backend. It is wrapped (`tflgpu.runtime.checked`), so that
+        """Open device ``index`` of a backend. It is wrapped (`tflgpu.contract.checked`), so that
         whatever goes wrong in it is an error that names the plugin.
 
         Raises:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from cli_helpers import Hooks, Tflgpu
 from tflgpu.cli.models import opened
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe
+from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.demo import load_digits
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.runtime.pending import FINISHED, Pending
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, NodeRun, Probe
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.reference import ReferenceRecording
 
 INFO = DeviceInfo("toy", 0, "a toy")

@@ -11,12 +11,12 @@ import attrs
 import pytest
 from cli_helpers import Hooks, Tflgpu
 from tflgpu.cli.install import packages_of, pip_install
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin, PluginFailure
 from tflgpu.plugins import Registry
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 
 @attrs.frozen

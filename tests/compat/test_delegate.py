@@ -12,13 +12,13 @@ import pytest
 import tflgpu
 from tflgpu import plugins
 from tflgpu.compat import CompatEntry, Verdict
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import CompileError, DeviceError, UnsupportedError
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

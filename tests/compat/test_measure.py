@@ -8,13 +8,13 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from tflgpu.compat.measure import measure
-from tflgpu.compat.remembered import Remembered, candidates_key, default_folder
+from tflgpu.cache.disk_cache import DiskCache
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.devices.measure import measure
+from tflgpu.devices.remembered import Remembered, candidates_key, default_folder
 from tflgpu.errors import DeviceError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.disk_cache import DiskCache
-from tflgpu.runtime.protocols import DeviceInfo
 
 
 class Altered:
@@ -159,9 +159,9 @@ class TestRemembered:
             DEVICES[:1],
         ]
         keys = {candidates_key(devices, OWNERS) for devices in changed}
-        monkeypatch.setattr("tflgpu.compat.remembered.version", lambda name: "999")
+        monkeypatch.setattr("tflgpu.devices.remembered.version", lambda name: "999")
         keys.add(candidates_key(DEVICES, OWNERS))
-        monkeypatch.setattr("tflgpu.compat.remembered.version", lambda name: "1000")
+        monkeypatch.setattr("tflgpu.devices.remembered.version", lambda name: "1000")
         for machine in ("one", "two"):  # which share a home folder
             monkeypatch.setattr("platform.node", lambda name=machine: name)
             keys.add(candidates_key(DEVICES, OWNERS))

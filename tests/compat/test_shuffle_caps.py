@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tflgpu.compat import CompatEntry, effective_caps, judge
+from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import PluginError
-from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernels.team import Teams
-from tflgpu.runtime.protocols import DeviceInfo
+from tflgpu.lowering.caps import DeviceCaps
 
 DEVICE = DeviceInfo("vulkan", 0, "card", "amd", True, "driver 1.2")
 

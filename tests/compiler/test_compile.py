@@ -10,9 +10,9 @@ from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.report import refusals_of, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.registry import default_passes
 from tflgpu.tflite.build import build_graph

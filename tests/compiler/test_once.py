@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.tree import Kernel
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device, Plan
 
 
 def repeated(device: Any) -> Plan:

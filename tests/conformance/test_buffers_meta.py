@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from tflgpu.conformance.contract.buffers import buffer_checks
 from tflgpu.conformance.target import Target
+from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import TflgpuError
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugins import registry
-from tflgpu.runtime.pending import FINISHED
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_contract_meta import Spoilt, Wrapped

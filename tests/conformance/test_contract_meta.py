@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.compiler.plan import Plan
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import DeviceInfo, DispatchTime, NodeRun, Recording
+from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.tree import Kernel
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugins import registry
-from tflgpu.runtime.pending import FINISHED, Pending
-from tflgpu.runtime.protocols import DeviceInfo, DispatchTime, NodeRun, Plan, Recording
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.recording import CpuRefRecording
 from tflgpu_cpu_ref.references import ReferenceDevice

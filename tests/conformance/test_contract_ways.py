@@ -11,8 +11,8 @@ import pytest
 from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device
 
 
 def opencl(cache: Path, **options: bool) -> Device:
@@ -23,7 +23,7 @@ def opencl(cache: Path, **options: bool) -> Device:
 
 
 def vulkan(cache: Path, **options: bool) -> Device:
-    from tflgpu.runtime.disk_cache import DiskCache
+    from tflgpu.cache.disk_cache import DiskCache
     from tflgpu_vulkan.device import VulkanDevice
 
     return VulkanDevice(0, cache=DiskCache(cache), **options)

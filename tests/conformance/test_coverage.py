@@ -14,7 +14,7 @@ from tflgpu.conformance.check import Check
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import Verdict
 from tflgpu.conformance.summary import summary
-from tflgpu.runtime.protocols import DeviceInfo
+from tflgpu.contract.device import DeviceInfo
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,10 +12,10 @@ from tflgpu.conformance.expectations import Expectation, match_expectations, rea
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import Suite, Verdict
 from tflgpu.conformance.target import Target
+from tflgpu.contract.profile import Profile
 from tflgpu.errors import DeviceError, OptionError
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugins import registry
-from tflgpu.runtime.profile import Profile
 
 
 def test_lines_are_read(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import Target
 from tflgpu.errors import TflgpuError
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.types import F32x4
 from tflgpu.kernels import conv, pool
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.language.types import F32x4
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.plugins import Registry
 
 

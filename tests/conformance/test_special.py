@@ -13,10 +13,10 @@ from tflgpu.conformance.special import Kind, special_samples
 from tflgpu.conformance.target import Target
 from tflgpu.errors import TflgpuError
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.rule import ElementwiseRule
-from tflgpu.kernel.tree import Expr
 from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.rule import ElementwiseRule
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins import Registry
 from tflgpu_cpu_ref import plugin

@@ -12,9 +12,9 @@ from tflgpu.conformance.check import Check
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.special_table import special_cases, special_operands
 from tflgpu.conformance.target import Target
-from tflgpu.kernel import evaluate
-from tflgpu.kernel.tree import COMPARE, FLOAT_FUNCTIONS, NUMBER_FUNCTIONS, PREDICATES
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import evaluate
+from tflgpu.language.tree import COMPARE, FLOAT_FUNCTIONS, NUMBER_FUNCTIONS, PREDICATES
+from tflgpu.language.types import Scalar
 from tflgpu.plugins import registry
 
 CHECKS = {c.id: c for c in node_checks() if c.id.startswith("1/special/")}
@@ -104,7 +104,7 @@ def test_a_wrong_operation_is_caught(
             return call(fn, args)
         return np.asarray(wrong(*args)).astype(call(fn, args).dtype)
 
-    module = import_module("tflgpu.kernel.interpret")
+    module = import_module("tflgpu.language.interpret")
     monkeypatch.setattr(module, "binary", one_binary)
     monkeypatch.setattr(module, "call", one_call)
     for check in (CHECKS["1/special/f32x1"], CHECKS["1/special/f16x4"]):

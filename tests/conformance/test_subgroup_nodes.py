@@ -12,7 +12,7 @@ import pytest
 from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.target import Target
-from tflgpu.kernel import interpret_subgroup
+from tflgpu.language import interpret_subgroup
 from tflgpu.plugins import registry
 
 CHECKS = [c for c in node_checks() if c.id.startswith(("1/shuffles/", "1/reductions/"))]
@@ -50,7 +50,7 @@ def test_a_wrong_shuffle_is_caught(
         elif mistake == "last bit":
             frame.declare(stmt.ident, np.where(who % 64 == 63, value.T, frame.get(stmt.ident).T).T)
 
-    monkeypatch.setattr(import_module("tflgpu.kernel.interpret"), "run_shuffle", wrong)
+    monkeypatch.setattr(import_module("tflgpu.language.interpret"), "run_shuffle", wrong)
     for id in ("1/shuffles/f32x4", "1/shuffles/u32x2", "1/reductions/add/f32x4"):
         with pytest.raises(AssertionError, match=r"(shuffles|reductions_add): dst\[\d+\] is"):
             a_check(id).run(target)

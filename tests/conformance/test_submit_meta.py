@@ -16,9 +16,9 @@ import pytest
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract.submissions import submission_checks
 from tflgpu.conformance.target import Target
+from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.plugins import registry
-from tflgpu.runtime.pending import FINISHED
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_contract_meta import Spoilt, Wrapped

@@ -9,16 +9,16 @@ from typing import Any
 
 import attrs
 import pytest
-from tflgpu import choose
-from tflgpu.choose import open_best
 from tflgpu.compat import CompatEntry, Verdict
-from tflgpu.compat.remembered import Remembered
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.devices import choose
+from tflgpu.devices.choose import open_best
+from tflgpu.devices.remembered import Remembered
 from tflgpu.errors import DeviceError
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 EMPTY: Mapping[str, str] = {}
 

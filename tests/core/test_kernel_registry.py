@@ -10,12 +10,12 @@ from typing import Any
 from tflgpu import kernels
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
-from tflgpu.kernel.tree import Expr
 from tflgpu.kernels.registry import KernelRegistry, builtin_rules
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import NoAttrs
 
 SITE = Site(DeviceCaps(), Precision.F32)

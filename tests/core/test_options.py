@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu import DelegateOptions, InferencePreference, InferencePriority, OptionError, Precision
-from tflgpu.choose import choose
+from tflgpu.devices.choose import choose
 from tflgpu.plugins import registry
 
 TRUTHS = ("allow_fallback", "quantized_models_allowed", "guard_bands")

@@ -8,14 +8,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tflgpu.compiler.partition import Partitioning, partition
+from tflgpu.compiler.work import estimate
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, NoAttrs
 from tflgpu.ops.facets import Work
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.partition import Partitioning, partition
-from tflgpu.work import estimate
 
 
 def supported(node: Node) -> Unsupported | None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tflgpu.contract.device import Probe
 from tflgpu.plugins import Registry
-from tflgpu.runtime.protocols import Probe
 
 
 def test_a_missing_backend_is_a_skip_or_a_failure(

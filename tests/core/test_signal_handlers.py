@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from tflgpu.blame import Failed, attempt, of_signal
+from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.ops.foreign import checked_op
 from tflgpu.plugins import registry
-from tflgpu.runtime.party import Party
 
 USED = getattr(signal, "SIGUSR1", signal.SIGTERM)
 
@@ -159,7 +159,7 @@ def test_a_time_limit_is_no_fault_of_what_it_ends(
     """Code that catches what libraries raise does not take a handler's error for theirs."""
     import numpy as np
     import tflgpu
-    from tflgpu import choose
+    from tflgpu.devices import choose
     from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
     from tflgpu.tflite.write import write_model
 

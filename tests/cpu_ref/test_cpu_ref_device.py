@@ -8,25 +8,24 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 import pytest
-from tflgpu.errors import CompileError, DeviceError, StateError
-from tflgpu.hookspecs import hookimpl
-from tflgpu.ir.dtypes import DType
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.tree import Kernel
-from tflgpu.kernel.types import Scalar
-from tflgpu.options import DelegateOptions
-from tflgpu.runtime.plan_memory import LEAST_BAND
-from tflgpu.runtime.protocols import (
+from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
-    Device,
     InputRef,
-    NodeDevice,
     OutputRef,
     Plan,
     PlannedDispatch,
     PlannedIO,
 )
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.contract.plan_memory import LEAST_BAND
+from tflgpu.errors import CompileError, DeviceError, StateError
+from tflgpu.hookspecs import hookimpl
+from tflgpu.ir.dtypes import DType
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Kernel
+from tflgpu.language.types import Scalar
+from tflgpu.options import DelegateOptions
 from tflgpu_cpu_ref import plugin
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.memory import Memory

@@ -19,7 +19,7 @@ from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.suite import Suite
 from tflgpu.conformance.target import Target
-from tflgpu.kernel.lowering import Precision
+from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin
 from tflgpu.plugins import Registry

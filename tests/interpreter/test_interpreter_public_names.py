@@ -10,7 +10,7 @@ import pytest
 import tflgpu
 from tflgpu.delegate import GpuDelegate
 from tflgpu.interpreter import Interpreter
-from tflgpu.kernel.lowering import Precision
+from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
 
 DRIVERS = {"pyopencl", "vulkan", "wgpu", "ai_edge_litert", "tensorflow"}

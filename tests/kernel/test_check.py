@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import attrs
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Buffer, Builder, Kernel, Shared
-from tflgpu.kernel.check import check
-from tflgpu.kernel.tree import (
+from tflgpu.language import Buffer, Builder, Kernel, Shared
+from tflgpu.language.check import check
+from tflgpu.language.tree import (
     Assign,
     Barrier,
     Break,
@@ -26,7 +26,7 @@ from tflgpu.kernel.tree import (
     Store,
     Var,
 )
-from tflgpu.kernel.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
+from tflgpu.language.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
 
 SRC = Buffer("src", Scalar.F32, 1, "read")
 DST = Buffer("dst", Scalar.F32, 1, "write")

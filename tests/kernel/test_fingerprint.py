@@ -12,10 +12,10 @@ from pathlib import Path
 import attrs
 import pytest
 from kernel_programs import PROGRAMS
-from tflgpu.kernel import Buffer, Kernel, Shared
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.fingerprint import fingerprint
-from tflgpu.kernel.tree import (
+from tflgpu.language import Buffer, Kernel, Shared
+from tflgpu.language.builder import Builder
+from tflgpu.language.fingerprint import fingerprint
+from tflgpu.language.tree import (
     Assign,
     Barrier,
     Binary,
@@ -41,7 +41,7 @@ from tflgpu.kernel.tree import (
     Var,
     Vec,
 )  # fmt: skip
-from tflgpu.kernel.types import BOOL, F16, F32, I32, U32, F32x4, Scalar
+from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, Scalar
 
 SRC = Buffer("src", Scalar.F32, 4, "read")
 DST = Buffer("dst", Scalar.F32, 4, "write")
@@ -149,7 +149,7 @@ def test_it_is_the_same_in_another_process() -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from kernel_programs import shared_vectors\n"
-        "from tflgpu.kernel.fingerprint import fingerprint\n"
+        "from tflgpu.language.fingerprint import fingerprint\n"
         "print(fingerprint(shared_vectors().kernel))\n"
     )
     found = {

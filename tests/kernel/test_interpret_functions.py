@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from kernel_cases import GROUPS, build_table, expected, result_of, table, table_arrays, ulps
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, interpret
-from tflgpu.kernel.tree import FLOAT_FUNCTIONS, NUMBER_FUNCTIONS
-from tflgpu.kernel.types import F16, F32, F32x4, Scalar, Type
+from tflgpu.language import Builder, interpret
+from tflgpu.language.tree import FLOAT_FUNCTIONS, NUMBER_FUNCTIONS
+from tflgpu.language.types import F16, F32, F32x4, Scalar, Type
 
 VALUES = [Scalar.F32, Scalar.F16, Scalar.I32, Scalar.U32]
 

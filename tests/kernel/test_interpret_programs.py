@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from kernel_programs import PROGRAMS, Program
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, interpret
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import Builder, interpret
+from tflgpu.language.types import Scalar
 
 
 @pytest.mark.parametrize("races", [True, False])

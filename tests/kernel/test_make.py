@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder
-from tflgpu.kernel.make import binary, call, cast, select, splat, wrap
-from tflgpu.kernel.tree import Binary, Cast, Const, Expr, Lane, Name, Splat
-from tflgpu.kernel.types import BOOL, F16, F32, I32, U32, F32x4, I32x4, Scalar, Type
+from tflgpu.language import Builder
+from tflgpu.language.make import binary, call, cast, select, splat, wrap
+from tflgpu.language.tree import Binary, Cast, Const, Expr, Lane, Name, Splat
+from tflgpu.language.types import BOOL, F16, F32, I32, U32, F32x4, I32x4, Scalar, Type
 
 F, V, H = Name(F32, "f"), Name(F32x4, "v"), Name(F16, "h")
 N, U, B = Name(I32, "n"), Name(U32, "u"), Name(BOOL, "b")

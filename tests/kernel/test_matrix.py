@@ -14,10 +14,9 @@ import numpy.typing as npt
 import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel, interpret
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.fingerprint import fingerprint
-from tflgpu.kernel.matrix import (
+from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.fingerprint import fingerprint
+from tflgpu.language.matrix import (
     Matrix,
     MatrixFill,
     MatrixLoad,
@@ -25,9 +24,10 @@ from tflgpu.kernel.matrix import (
     MatrixStore,
     has_matrices,
 )
-from tflgpu.kernel.printer import Names
-from tflgpu.kernel.tree import Stmt
-from tflgpu.kernel.types import F16x4, F32x4, Scalar, Type
+from tflgpu.language.printer import Names
+from tflgpu.language.tree import Stmt
+from tflgpu.language.types import F16x4, F32x4, Scalar, Type
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.matrix import matrix_line
 from tflgpu_vulkan.spirv.module import module_of, text_of

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kernel_programs import PROGRAMS, Program, reserved_names, shared_subexpressions
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Expr, Kernel
-from tflgpu.kernel.tree import Buffer
-from tflgpu.kernel.types import F16, F32, Scalar, Type
+from tflgpu.language import Builder, Expr, Kernel
+from tflgpu.language.tree import Buffer
+from tflgpu.language.types import F16, F32, Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.words import is_reserved
 

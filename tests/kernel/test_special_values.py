@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.make import binary, call, cast
-from tflgpu.kernel.tree import Call, Const, Expr, Name, Unary
-from tflgpu.kernel.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
+from tflgpu.language import Builder
+from tflgpu.language.interpret import interpret
+from tflgpu.language.make import binary, call, cast
+from tflgpu.language.tree import Call, Const, Expr, Name, Unary
+from tflgpu.language.types import BOOL, F16, F32, I32, F32x4, Scalar, Type
 
 NAN, INF = math.nan, math.inf
 

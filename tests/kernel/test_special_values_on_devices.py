@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tflgpu.conformance.node_checks import run_kernel
 from tflgpu.conformance.target import Target
-from tflgpu.kernel import Builder
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
+from tflgpu.contract.device import Device
+from tflgpu.language import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device
 
 NAN, INF, PI = math.nan, math.inf, math.pi
 DEVICES = [("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0)]

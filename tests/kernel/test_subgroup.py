@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel, interpret
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.fingerprint import fingerprint
-from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, largest_group
-from tflgpu.kernel.tree import Const, Name
-from tflgpu.kernel.types import BOOL, F32, I32, Scalar, Type
+from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.fingerprint import fingerprint
+from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, largest_group
+from tflgpu.language.tree import Const, Name
+from tflgpu.language.types import BOOL, F32, I32, Scalar, Type
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu_cpu_ref.device import CAPS, CpuRefDevice
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_vulkan.spirv.module import module_of, text_of

@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel, interpret
-from tflgpu.kernel.tree import Barrier, Stmt
-from tflgpu.kernel.tree import Kernel as Tree
-from tflgpu.kernel.types import I32, F32x4, Scalar, Type
+from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.tree import Barrier, Stmt
+from tflgpu.language.tree import Kernel as Tree
+from tflgpu.language.types import I32, F32x4, Scalar, Type
 
 
 def run(kernel: Kernel, groups: int = 1, races: bool = True) -> list[np.ndarray]:

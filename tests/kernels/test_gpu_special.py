@@ -17,10 +17,10 @@ from tflgpu.conformance.run import Tensors, prepare
 from tflgpu.conformance.special import Kind, Planted, special_samples
 from tflgpu.conformance.target import Target
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.matrix import has_matrices
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.language.matrix import has_matrices
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.conv import conv_sample
 from tflgpu.ops.registry import builtin_ops

@@ -8,20 +8,21 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.rule import GroupRule, KernelRule, Maker, Site, Unsupported
 from tflgpu.kernels.pointwise_depthwise import build_joined, joinable
 from tflgpu.kernels.registry import builtin_rules
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.rule import GroupRule, KernelRule, Maker, Site, Unsupported
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.runtime.build import RuleError
-from tflgpu.runtime.protocols import Device, Plan
 
 JOINED = GroupRule("DEPTHWISE_CONV_2D", "joined", joinable, build_joined, rank=1)
 RELU6 = 3

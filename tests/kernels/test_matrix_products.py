@@ -13,22 +13,23 @@ import numpy as np
 import pytest
 from test_products import SHAPES, Shape
 from tflgpu.compiler.compile import plan_of as plan_of_nodes
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.matrix import has_matrices
-from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, split_operands
 from tflgpu.kernels.matrix_tiles import TILES, MatrixTile, choose_matrix_tile
+from tflgpu.language.matrix import has_matrices
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Activation
 from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device, Plan
 
 HALVES = (Precision.F16, Precision.F32_F16)
 #: Normalized root mean square errors. F16 rounds what is stored; the two f16 values of an operand

@@ -14,22 +14,22 @@ import pytest
 from tflgpu.compiler.compile import plan_of
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernels.conv import conv_problem
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.tiles import TILES, Tile, choose_tile
 from tflgpu.kernels.tuning import H200
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device
 
 
 @attrs.frozen

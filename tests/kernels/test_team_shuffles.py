@@ -15,15 +15,15 @@ from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.subgroup import largest_group
-from tflgpu.kernel.tree import Barrier, Expr, Kernel
-from tflgpu.kernel.types import F32, Scalar
-from tflgpu.kernel.walk import statements
 from tflgpu.kernels.team import Teams
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpret import interpret
+from tflgpu.language.subgroup import largest_group
+from tflgpu.language.tree import Barrier, Expr, Kernel
+from tflgpu.language.types import F32, Scalar
+from tflgpu.language.walk import statements
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import ArgExtreme, Reduce
 from tflgpu.ops.registry import builtin_ops
@@ -161,7 +161,7 @@ def kernels_of(op: str, caps: DeviceCaps) -> list[Kernel]:
 
 
 def _layout(value: Any) -> Any:
-    from tflgpu.kernel.layout import Layout, LayoutKind
+    from tflgpu.lowering.layout import Layout, LayoutKind
 
     storage = Scalar.F32 if value.dtype.is_float else Scalar.I32
     return Layout(value.shape, LayoutKind.C4, storage)

@@ -13,12 +13,12 @@ from tflgpu.compiler.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.layout import Layout, LayoutKind
-from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.domain import Domain, power_of_two, team_shape
+from tflgpu.language.interpret import interpret
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp
 from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import ArgExtreme, Reduce
 from tflgpu.ops.registry import builtin_ops

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugins import registry
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model

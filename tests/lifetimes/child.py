@@ -410,10 +410,10 @@ def signal_in_a_long_run(backend: str) -> None:
 def slow_plan(device: Any, groups: int, times: int = 1) -> Any:
     """A long chain of dependent steps for each of ``groups`` workgroups, ``times`` over."""
     import attrs
+    from tflgpu.compiler.plan import InputRef, OutputRef, PlannedDispatch
     from tflgpu.conformance.plans import io, plan
-    from tflgpu.kernel.builder import Builder
-    from tflgpu.kernel.types import Scalar
-    from tflgpu.runtime.protocols import InputRef, OutputRef, PlannedDispatch
+    from tflgpu.language.builder import Builder
+    from tflgpu.language.types import Scalar
 
     k = Builder("slow", (1, 1, 1))
     src = k.buffer("src", Scalar.F32, 1, "read")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.contract.recording import BaseRecording
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.runtime.recording import BaseRecording
 
 sys.path.insert(0, str(Path(__file__).parent))
 import child

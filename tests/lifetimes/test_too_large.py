@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.compiler.plan import ArenaRef, ConstRef, Plan, PlannedDispatch, Ref
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import ArenaRef, ConstRef, Plan, PlannedDispatch, Ref
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.cache.disk_cache import DiskCache
+from tflgpu.compiler.plan import InputRef, OutputRef
 from tflgpu.conformance.plans import affine, dispatch, io, plan
-from tflgpu.runtime.disk_cache import DiskCache
-from tflgpu.runtime.protocols import InputRef, OutputRef
 
 #: A process that runs ``COUNT`` kernels, prints how many were compiled, and which results are wrong.
 USE = """
@@ -27,8 +27,8 @@ USE = """
     from pathlib import Path
     import numpy as np
     from tflgpu.conformance.plans import affine, dispatch, io, plan
-    from tflgpu.runtime.disk_cache import DiskCache
-    from tflgpu.runtime.protocols import InputRef, OutputRef
+    from tflgpu.cache.disk_cache import DiskCache
+    from tflgpu.compiler.plan import InputRef, OutputRef
     from tflgpu_opencl.device import OpenCLDevice
     {before}
     device = OpenCLDevice(0, cache=DiskCache(Path({folder!r})), **{options!r})

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.protocols import InputRef, OutputRef, Plan, Ref
+from tflgpu.language.tree import Kernel
 
 
 def two_bodies() -> Plan:

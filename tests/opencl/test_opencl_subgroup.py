@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import Builder, Kernel
+from tflgpu.language.types import Scalar
 
 cl = pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
 from tflgpu_opencl.devices import widest_shuffle  # noqa: E402

@@ -11,17 +11,17 @@ import pytest
 from tflgpu.conformance.run import run_case
 from tflgpu.conformance.samples import Case, materialize, run_reference
 from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.contract.device import Device
 from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.quant import Quantization
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Activation, Arg, Fields, Operand, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device
 
 OPS = builtin_ops()
 SATURATING = ("TANH", "LOGISTIC", "ELU", "GELU", "HARD_SWISH", "RELU6")

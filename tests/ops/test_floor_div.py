@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tflgpu.kernel import Builder, evaluate, interpret
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.binary import _floor_div, _floor_mod
+from tflgpu.language import Builder, evaluate, interpret
+from tflgpu.language.types import Scalar
 
 _ROWS = 6144
 

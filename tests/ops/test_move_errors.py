@@ -11,9 +11,9 @@ from tflgpu.compiler.target import Target
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, TensorSpec
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.argmax_pool import ArgmaxPoolAttrs, pack_options
 from tflgpu.ops.base import Activation, Fields, Operand, Padding
 from tflgpu.ops.registry import builtin_ops

@@ -16,11 +16,11 @@ from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.layout import Layout, LayoutKind
-from tflgpu.kernel.lowering import Constant, Lowering, Precision, Temp, storage_of
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.language.interpret import interpret
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp, storage_of
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 

@@ -10,10 +10,10 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.activation import activate
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import Filter, Reordered, no_zeros

@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 import typer
 from tflgpu import hookspecs
-from tflgpu.choose import choose
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
 from tflgpu.conformance.target import Target
+from tflgpu.devices.choose import choose
 from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.types import Scalar
+from tflgpu.language.builder import Builder
+from tflgpu.language.generator import ShaderGenerator
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import NoAttrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
-from tflgpu.runtime.protocols import Plan
 from tflgpu_cpu_ref import plugin as cpu_ref
 from typer.testing import CliRunner
 

@@ -13,16 +13,17 @@ from outside_ops import DROP, FIRST, MIX, OPS, outside
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.target import Target
+from tflgpu.compiler.work import estimate
 from tflgpu.conformance.facet_checks import facets_of
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import PluginError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.quant import Quantization
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Site
-from tflgpu.kernel.types import Scalar
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Site
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, Arg, OpDef, Sample, no_attrs
 from tflgpu.ops.facets import Filter, Pads, Reordered, Work, no_zeros
@@ -35,7 +36,6 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
-from tflgpu.work import estimate
 from third_party_toys import install, registry_of
 
 RNG = np.random.default_rng(3)

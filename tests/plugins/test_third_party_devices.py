@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tflgpu
 import third_party_toys as toys
+from tflgpu.contract.device import DispatchTime
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.runtime.protocols import DispatchTime
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 from third_party_toys import ERRORS, INFO, WANTED, WHO, NodeToy, PlanToy, install, run, with_methods

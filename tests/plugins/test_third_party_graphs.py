@@ -17,8 +17,8 @@ from tflgpu.conformance.op_checks import op_checks
 from tflgpu.errors import DeviceError, GraphError, ModelError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, TensorSpec
-from tflgpu.kernel.lowering import Constant, Dispatch
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule
+from tflgpu.lowering.lowering import Constant, Dispatch
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule
 from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext

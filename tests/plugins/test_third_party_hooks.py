@@ -11,23 +11,24 @@ from typing import Any
 import attrs
 import pytest
 import third_party_toys as toys
-from tflgpu import choose, plugin_sources, plugins
 from tflgpu.cli.app import make_app
 from tflgpu.compat import CompatEntry
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
+from tflgpu.contract.profile import Profile
+from tflgpu.devices import choose, plugin_sources, plugins
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import KernelRule
+from tflgpu.language.generator import ShaderGenerator
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.base import OpDef, no_attrs
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
 from tflgpu.plugin_sources import Plugin
 from tflgpu.plugins import Registry
-from tflgpu.runtime.profile import Profile
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Plan, Probe
 from third_party_toys import ERRORS, INFO, NodeToy, hooks, install, plugin_of, registry_of
 from typer.testing import CliRunner
 

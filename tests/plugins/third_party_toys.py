@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import tflgpu
 from tflgpu import plugins
+from tflgpu.compiler.references import reference_support
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugin_sources import Plugin
 from tflgpu.plugins import Registry
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.runtime.reference import ReferenceRecording, reference_support
+from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.plans import affine, dispatch, io, plan
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

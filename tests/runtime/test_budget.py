@@ -13,11 +13,11 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.compiler.plan import Plan
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernel.budget import MAX_BUFFERS, MAX_KERNEL, cost
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.language.budget import MAX_BUFFERS, MAX_KERNEL, cost
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Plan
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -252,7 +252,7 @@ def test_a_chain_of_a_head_with_many_stores_is_cut(monkeypatch: pytest.MonkeyPat
 def test_a_kernel_over_the_budget_goes_to_the_cpu_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tflgpu.runtime.lower.MAX_KERNEL", 20)
+    monkeypatch.setattr("tflgpu.compiler.lower.MAX_KERNEL", 20)
     expected, _ = _outputs(chain(4), None)
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
         got, report = _outputs(chain(4), [delegate])

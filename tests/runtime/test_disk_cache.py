@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from tflgpu.runtime import disk_cache
-from tflgpu.runtime.disk_cache import DiskCache
+from tflgpu.cache import disk_cache
+from tflgpu.cache.disk_cache import DiskCache
 
 CONTENT = bytes(range(256)) * 3
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tflgpu.runtime import load_marks
-from tflgpu.runtime.disk_cache import DiskCache
+from tflgpu.cache import load_marks
+from tflgpu.cache.disk_cache import DiskCache
 
 KEYS = ["a", "b", "c"]
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     head = f"""
         import os, sys, time
         from pathlib import Path
-        from tflgpu.runtime.disk_cache import DiskCache
+        from tflgpu.cache.disk_cache import DiskCache
         cache = DiskCache(Path({str(tmp_path / "cache")!r}))
         def ready():
             print("ready", flush=True)
@@ -206,7 +206,7 @@ def test_where_there_are_no_locks(cache: DiskCache, monkeypatch: pytest.MonkeyPa
     def none(handle: int) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr("tflgpu.runtime.file_lock._try", none)
+    monkeypatch.setattr("tflgpu.cache.file_lock._try", none)
     with cache.building("a") as waited:
         assert not waited
     with cache.reading(["a"]) as is_safe:

@@ -8,16 +8,17 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.plan import OutputRef, Plan
 from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import Device, OutputRef, Plan
 
 F32 = DType.F32
 

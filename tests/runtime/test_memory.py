@@ -6,7 +6,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tflgpu.runtime.memory import Usage, assign, lower_bound
+from tflgpu.compiler.memory import Usage, assign, lower_bound
 
 USAGES = st.lists(
     st.builds(

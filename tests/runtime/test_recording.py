@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.lending import NoRoomError, OutputSet, OutputSets
+from tflgpu.contract.recording import BaseRecording
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.runtime.lending import NoRoomError, OutputSet, OutputSets
-from tflgpu.runtime.protocols import DispatchTime
-from tflgpu.runtime.recording import BaseRecording
 
 
 class Counter(BaseRecording[OutputSet]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.runtime.report import DelegationReport, Refusal
+from tflgpu.compiler.report import DelegationReport, Refusal
 
 
 def refusals(*reasons: str) -> tuple[Refusal, ...]:

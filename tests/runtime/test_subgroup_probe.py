@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.subgroup import LARGEST
-from tflgpu.runtime.protocols import Plan
-from tflgpu.runtime.subgroup_probe import probe_shuffle
+from tflgpu.language.subgroup import LARGEST
 from tflgpu_cpu_ref.device import CAPS, CpuRefDevice
 
 

@@ -15,7 +15,7 @@ import pytest
 def open_device(require_backend: Callable[[str], Any], tmp_path: Path) -> Iterator[Any]:
     """``open_device(**arguments of VulkanDevice)``; closed at the end of the test."""
     require_backend("vulkan")
-    from tflgpu.runtime.disk_cache import DiskCache
+    from tflgpu.cache.disk_cache import DiskCache
     from tflgpu_vulkan.device import VulkanDevice
 
     opened: list[VulkanDevice] = []

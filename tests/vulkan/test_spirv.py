@@ -15,10 +15,10 @@ from tflgpu.conformance.node_table import build_table, table
 from tflgpu.conformance.programs import PROGRAMS
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.types import F16, F32x4, Scalar, Type
+from tflgpu.language import Builder, Kernel
+from tflgpu.language.types import F16, F32x4, Scalar, Type
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu_vulkan.spirv.grammar import Op

@@ -78,8 +78,8 @@ def conflict(first: Access, second: Access) -> bool:
 
 
 def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: Any) -> None:
+    from tflgpu.compiler.plan import InputRef, OutputRef
     from tflgpu.conformance.plans import affine, chain, dispatch, io, plan
-    from tflgpu.runtime.protocols import InputRef, OutputRef
     from tflgpu_vulkan import record
 
     counted: list[Any] = []

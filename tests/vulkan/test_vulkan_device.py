@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.plan import ConstRef, OutputRef, Ref
 from tflgpu.conformance.plans import (
     affine,
     chain,
@@ -18,7 +19,6 @@ from tflgpu.conformance.plans import (
     plan,
 )
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import ConstRef, OutputRef, Ref
 
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.plans import biased
+from tflgpu.contract.lending import Lender
 from tflgpu.errors import StateError
-from tflgpu.runtime.lending import Lender
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

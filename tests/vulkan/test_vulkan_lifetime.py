@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.compiler.plan import InputRef, OutputRef
 from tflgpu.conformance.plans import affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.errors import CompileError, DeviceError, StateError
-from tflgpu.runtime.protocols import InputRef, OutputRef
 
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:

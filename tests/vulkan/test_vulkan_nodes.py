@@ -24,8 +24,8 @@ from tflgpu.conformance.node_table import (
     table_arrays,
     ulps,
 )
-from tflgpu.kernel import Builder, Kernel, interpret
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.types import Scalar
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 _F32 = 2.0**-23

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.cache.disk_cache import DiskCache
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan
 from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.runtime.disk_cache import DiskCache
-from tflgpu.runtime.protocols import InputRef, OutputRef, Plan
 
 
 def two_bodies() -> Plan:
@@ -206,8 +206,8 @@ class TestFaults:
             import os
             from pathlib import Path
             from tflgpu.conformance.plans import affine, dispatch, io, plan
-            from tflgpu.runtime.disk_cache import DiskCache
-            from tflgpu.runtime.protocols import InputRef, OutputRef
+            from tflgpu.cache.disk_cache import DiskCache
+            from tflgpu.compiler.plan import InputRef, OutputRef
             from tflgpu_vulkan import pipelines
             from tflgpu_vulkan.device import VulkanDevice
             real = pipelines.lib
@@ -256,8 +256,8 @@ class TestFaults:
         code = f"""
             from pathlib import Path
             from tflgpu.conformance.plans import affine, dispatch, io, plan
-            from tflgpu.runtime.disk_cache import DiskCache
-            from tflgpu.runtime.protocols import InputRef, OutputRef
+            from tflgpu.cache.disk_cache import DiskCache
+            from tflgpu.compiler.plan import InputRef, OutputRef
             from tflgpu_vulkan.device import VulkanDevice
             device = VulkanDevice(0, cache=DiskCache(Path({str(folder)!r})))
             for factor in range(2, 6):

@@ -16,7 +16,7 @@ from tflgpu.conformance.special_table import (
     special_cases,
     wrong_results,
 )
-from tflgpu.kernel.types import Scalar
+from tflgpu.language.types import Scalar
 from tflgpu.options import DelegateOptions
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from test_spirv import _dispatched
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.subgroup import largest_group
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import Builder, Kernel
+from tflgpu.language.subgroup import largest_group
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu_vulkan.spirv.module import module_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef
 from tflgpu.conformance.plans import add, affine, biased, chain, chain_expected, dispatch, io, plan
 from tflgpu.errors import CompileError
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef
+from tflgpu.language.tree import Kernel
 
 
 def whole(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -16,8 +16,8 @@ import pytest
 from kernel_cases import GROUPS, Case, build_table, operands, result_of, table, table_arrays, ulps
 from kernel_programs import PROGRAMS, Program
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, interpret, make
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language import Builder, interpret, make
+from tflgpu.language.types import Scalar, Type
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.functions import helper
 

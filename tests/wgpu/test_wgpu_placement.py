@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.plans import affine, dispatch, plan
-from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, Ref
 from tflgpu_wgpu.placement import place
 
 

@@ -17,8 +17,8 @@ from tflgpu.conformance.special_table import (
     special_cases,
     wrong_results,
 )
-from tflgpu.kernel import Builder
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import Builder
+from tflgpu.language.types import Scalar
 from tflgpu_wgpu.dialect import WgslDialect
 
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}

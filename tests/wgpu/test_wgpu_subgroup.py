@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tflgpu.errors import KernelError
-from tflgpu.kernel import Builder, Kernel
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import Builder, Kernel
+from tflgpu.language.types import Scalar
 
 NVIDIA, AMD, INTEL, APPLE, MESA = 0x10DE, 0x1002, 0x8086, 0x106B, 0x10005
 

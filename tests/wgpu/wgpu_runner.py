@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tflgpu.kernel import Kernel
+from tflgpu.language import Kernel
 from tflgpu_wgpu.adapters import adapter_at, open_adapter
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.pipelines import Compiler, Job

@@ -7,15 +7,15 @@ what other backends are compared with.
 from __future__ import annotations
 
 import numpy as np
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.buffers import host_bytes
 from tflgpu.errors import CompileError, DeviceError, KernelError
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.check import check
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.kernel.subgroup import LARGEST
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.base_device import BaseDevice
-from tflgpu.runtime.buffers import host_bytes
-from tflgpu.runtime.protocols import Plan
+from tflgpu.language.check import check
+from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_cpu_ref.dump import dump
 from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
-from tflgpu.kernel.tree import (
+from tflgpu.language.tree import (
     Assign,
     Binary,
     Buffer,

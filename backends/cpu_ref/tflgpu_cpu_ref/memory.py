@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tflgpu.compiler.plan import ArenaRef, OutputRef, Plan
+from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.contract.plan_memory import POISON, BasePlanMemory, named_arenas
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.buffers import BaseBuffer, Bytes
-from tflgpu.runtime.plan_memory import POISON, BasePlanMemory, named_arenas
-from tflgpu.runtime.protocols import ArenaRef, OutputRef, Plan
 
 
 class Block:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError, KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.interpret import interpret
-from tflgpu.runtime.lending import OutputSet, OutputSets
-from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import DispatchTime, Plan, PlannedDispatch, PlannedIO
+from tflgpu.language.interpret import interpret
 
 from tflgpu_cpu_ref.memory import Block, Memory
 

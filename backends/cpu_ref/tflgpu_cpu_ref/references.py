@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tflgpu.compiler.references import reference_support
+from tflgpu.contract.device import NodeRun, Recording
 from tflgpu.errors import StateError
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.protocols import NodeRun, Recording
-from tflgpu.runtime.reference import ReferenceRecording, reference_support
+from tflgpu.runtime.reference import ReferenceRecording
 
 from tflgpu_cpu_ref.plugin import REFERENCES
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
-from tflgpu.runtime.disk_cache import DiskCache as BinaryCache
-from tflgpu.runtime.disk_cache import cache_folder, cache_key
-from tflgpu.runtime.parallel import in_parallel
+from tflgpu.cache.disk_cache import DiskCache as BinaryCache
+from tflgpu.cache.disk_cache import cache_folder, cache_key
+from tflgpu.contract.parallel import in_parallel
 
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and

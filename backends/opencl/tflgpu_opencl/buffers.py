@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.runtime.buffers import BaseBuffer, Bytes, host_bytes
+from tflgpu.contract.buffers import BaseBuffer, Bytes, host_bytes
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import LEAST, Region

@@ -11,7 +11,7 @@ import attrs
 import pyopencl as cl
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.builder import Size3
+from tflgpu.language.builder import Size3
 
 from tflgpu_opencl.failure import explain
 from tflgpu_opencl.native import Call, Native

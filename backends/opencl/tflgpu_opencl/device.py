@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import attrs
 import pyopencl as cl
+from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
+from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import CompileError
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.base_device import BaseDevice
-from tflgpu.runtime.protocols import Plan, PlannedDispatch, PlannedIO
-from tflgpu.runtime.subgroup_probe import probe_shuffle
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_opencl.binary_cache import BinaryCache, default_folder
 from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported

@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
+from tflgpu.contract.device import DeviceInfo, Probe
+from tflgpu.contract.forks import REMEDY, Holder
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.subgroup import LARGEST
-from tflgpu.runtime.forks import REMEDY, Holder
-from tflgpu.runtime.protocols import DeviceInfo, Probe
+from tflgpu.language.subgroup import LARGEST
+from tflgpu.lowering.caps import DeviceCaps
 
 NAME = "opencl"
 _MAX_BINDINGS = 64

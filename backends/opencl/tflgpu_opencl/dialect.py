@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import attrs
 from tflgpu.errors import KernelError
-from tflgpu.kernel.matrix import MatrixStmt, has_matrices
-from tflgpu.kernel.numbers import never_nan
-from tflgpu.kernel.printer import ADD, TERNARY, UNARY, Code, Printer
-from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
-from tflgpu.kernel.tree import (
+from tflgpu.language.matrix import MatrixStmt, has_matrices
+from tflgpu.language.numbers import never_nan
+from tflgpu.language.printer import ADD, TERNARY, UNARY, Code, Printer
+from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
+from tflgpu.language.tree import (
     Binary,
     Bitcast,
     Buffer,
@@ -38,7 +38,7 @@ from tflgpu.kernel.tree import (
     Unary,
     Vec,
 )
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language.types import Scalar, Type
 
 from tflgpu_opencl.literal import float_number
 from tflgpu_opencl.matrix import MATRIX_PRELUDE, matrix_line

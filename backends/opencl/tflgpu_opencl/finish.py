@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pyopencl as cl
+from tflgpu.contract.waiting import wait_until
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.waiting import wait_until
 
 from tflgpu_opencl.failure import device_errors, explain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_opencl.dialect import OpenCLDialect
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.tree import Kernel
-from tflgpu.kernel.types import Scalar
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Kernel
+from tflgpu.language.types import Scalar
 
 from tflgpu_opencl.devices import lists_f16
 from tflgpu_opencl.dialect import OpenCLDialect

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from tflgpu.kernel.printer import ATOM, UNARY, Code, shortest
-from tflgpu.kernel.types import Scalar
+from tflgpu.language.printer import ATOM, UNARY, Code, shortest
+from tflgpu.language.types import Scalar
 
 #: The least number that rounds to infinity.
 _OVERFLOW = {Scalar.F16: 65520.0, Scalar.F32: float.fromhex("0x1.ffffffp127")}

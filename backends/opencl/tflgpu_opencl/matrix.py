@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tflgpu.kernel.matrix import (
+from tflgpu.language.matrix import (
     Matrix,
     MatrixAdd,
     MatrixFill,
@@ -21,7 +21,7 @@ from tflgpu.kernel.matrix import (
     MatrixRole,
     MatrixStmt,
 )
-from tflgpu.kernel.printer import ADD, MUL, Code, Names
+from tflgpu.language.printer import ADD, MUL, Code, Names
 
 MATRIX_PRELUDE = r"""
 typedef struct { uint x0, x1, x2, x3; } matrix_operand;

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.matrix import SUBGROUP, TILE, MatrixRole
-from tflgpu.kernel.tree import Kernel
-from tflgpu.kernel.types import F16x4, F32x4, Scalar
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpret import interpret
+from tflgpu.language.matrix import SUBGROUP, TILE, MatrixRole
+from tflgpu.language.tree import Kernel
+from tflgpu.language.types import F16x4, F32x4, Scalar
 
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.program import Compiler, make_kernel

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import numpy as np
 import pyopencl as cl
+from tflgpu.compiler.plan import ArenaRef, Plan
+from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes, named_arenas
-from tflgpu.runtime.protocols import ArenaRef, Plan
 
 from tflgpu_opencl.failure import device_errors
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+from tflgpu.compiler.plan import PlannedIO
+from tflgpu.contract.lending import OutputSet, OutputSets
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.lending import OutputSet, OutputSets
-from tflgpu.runtime.protocols import PlannedIO
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.finish import finish

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyopencl as cl
+from tflgpu.contract.parallel import as_they_come, in_parallel
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.parallel import as_they_come, in_parallel
+from tflgpu.language.tree import Kernel
 
 from tflgpu_opencl.binary_cache import (
     THREADS,

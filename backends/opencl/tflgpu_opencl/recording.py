@@ -10,9 +10,10 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, Ref
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import DispatchTime, InputRef, OutputRef, Plan, PlannedDispatch, Ref
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyopencl as cl
+from tflgpu.compiler.plan import PlannedIO
+from tflgpu.contract.forks import keep_in_child
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.forks import keep_in_child
-from tflgpu.runtime.protocols import PlannedIO
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors

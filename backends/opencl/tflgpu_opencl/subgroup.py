@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language.types import Scalar, Type
 
 _PTX = """\
 uint subgroup_xor_uint(uint x, uint mask) {

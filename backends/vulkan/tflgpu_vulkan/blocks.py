@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 import numpy as np
+from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.plan_memory import too_large
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import too_large
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context

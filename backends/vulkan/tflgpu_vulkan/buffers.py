@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.runtime.base_device import releasing_on_error
-from tflgpu.runtime.buffers import BaseBuffer, Bytes
+from tflgpu.contract.base_device import releasing_on_error
+from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_vulkan.api import ffi
 from tflgpu_vulkan.blocks import DEVICE, HOST, Pool, Region

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
+from tflgpu.contract.forks import Holder
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.forks import Holder
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, strings, vk
 from tflgpu_vulkan.devices import device_at

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
+from tflgpu.cache.disk_cache import DiskCache, cache_folder
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.base_device import BaseDevice, releasing_on_error
+from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.check import check
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.base_device import BaseDevice, releasing_on_error
-from tflgpu.runtime.disk_cache import DiskCache, cache_folder
-from tflgpu.runtime.protocols import Plan
-from tflgpu.runtime.subgroup_probe import probe_shuffle
+from tflgpu.language.check import check
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_vulkan.buffers import VulkanBuffer, allocated, imported
 from tflgpu_vulkan.context import Context

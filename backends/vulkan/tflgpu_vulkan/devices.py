@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 import attrs
+from tflgpu.contract.device import DeviceInfo, Probe
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.protocols import DeviceInfo, Probe
 
 from tflgpu_vulkan.api import lib, listed
 from tflgpu_vulkan.features import Details, details_of

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 import attrs
-from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
-from tflgpu.kernel.subgroup import LARGEST
+from tflgpu.language.subgroup import LARGEST
+from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
 from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
 from tflgpu_vulkan.instance import Instance, version_word

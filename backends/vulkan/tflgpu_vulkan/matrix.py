@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tflgpu.kernel.matrix import SUBGROUP, TILE
+from tflgpu.language.matrix import SUBGROUP, TILE
 
 from tflgpu_vulkan.api import NULL, ffi, lib, make, vk
 

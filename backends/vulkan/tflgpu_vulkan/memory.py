@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
+from tflgpu.contract.base_device import releasing_on_error
+from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.base_device import releasing_on_error
-from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes, named_arenas
-from tflgpu.runtime.protocols import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 
 from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
 from tflgpu_vulkan.context import Context

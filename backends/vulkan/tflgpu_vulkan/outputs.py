@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tflgpu.contract.lending import OutputSet, OutputSets
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.lending import OutputSet, OutputSets
 
 from tflgpu_vulkan.blocks import HOST, Pool, Region
 from tflgpu_vulkan.context import Context

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
+from tflgpu.cache.disk_cache import DiskCache, cache_key
+from tflgpu.contract.parallel import as_they_come
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.disk_cache import DiskCache, cache_key
-from tflgpu.runtime.parallel import as_they_come
+from tflgpu.language.tree import Kernel
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
 from tflgpu_vulkan.context import Context

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from tflgpu.runtime.protocols import ConstRef, PlannedDispatch
+from tflgpu.compiler.plan import ConstRef, PlannedDispatch
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.barriers import (

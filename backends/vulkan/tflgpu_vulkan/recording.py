@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 import attrs
-from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import DispatchTime, OutputRef, Plan
+from tflgpu.compiler.plan import OutputRef, Plan
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.plan_recording import BasePlanRecording
 
 from tflgpu_vulkan.blocks import Region
 from tflgpu_vulkan.context import Commands, Context

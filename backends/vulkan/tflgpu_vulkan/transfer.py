@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from tflgpu.runtime.buffers import Bytes
+from tflgpu.contract.buffers import Bytes
 
 from tflgpu_vulkan.api import lib, make
 from tflgpu_vulkan.barriers import copied_barrier, handover_barrier

@@ -10,12 +10,12 @@ from typing import Any
 
 import attrs
 import wgpu
+from tflgpu.contract.device import DeviceInfo, Probe
+from tflgpu.contract.parallel import aside
+from tflgpu.contract.waiting import of_signal
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.caps import DeviceCaps, guess_cache_bytes
-from tflgpu.kernel.subgroup import LARGEST
-from tflgpu.runtime.parallel import aside
-from tflgpu.runtime.protocols import DeviceInfo, Probe
-from tflgpu.runtime.waiting import of_signal
+from tflgpu.language.subgroup import LARGEST
+from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
 NAME = "wgpu"
 #: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import wgpu
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.runtime.buffers import BaseBuffer, Bytes
+from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import STEP, USAGE, Region, padded

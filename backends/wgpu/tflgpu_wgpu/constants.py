@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel import evaluate
-from tflgpu.kernel.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Splat, Unary, Vec
-from tflgpu.kernel.walk import statements, walk
+from tflgpu.language import evaluate
+from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Splat, Unary, Vec
+from tflgpu.language.walk import statements, walk
 
 
 def constant_values(kernel: Kernel) -> dict[int, Array]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import attrs
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.base_device import BaseDevice, releasing_on_error
-from tflgpu.runtime.protocols import Plan, PlannedDispatch
-from tflgpu.runtime.subgroup_probe import probe_shuffle
+from tflgpu.compiler.plan import Plan, PlannedDispatch
+from tflgpu.contract.base_device import BaseDevice, releasing_on_error
+from tflgpu.contract.subgroup_probe import probe_shuffle
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter, widest_shuffle
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported

@@ -13,11 +13,10 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.numbers import foregone, never_nan
-from tflgpu.kernel.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
-from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
-from tflgpu.kernel.tree import (
+from tflgpu.language.numbers import foregone, never_nan
+from tflgpu.language.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
+from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
+from tflgpu.language.tree import (
     Binary,
     Bitcast,
     Buffer,
@@ -38,8 +37,9 @@ from tflgpu.kernel.tree import (
     Unary,
     Vec,
 )
-from tflgpu.kernel.types import I32, Scalar, Type
-from tflgpu.kernel.walk import statements, walk
+from tflgpu.language.types import I32, Scalar, Type
+from tflgpu.language.walk import statements, walk
+from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_wgpu.constants import constant_values
 from tflgpu_wgpu.functions import HELPED, helper

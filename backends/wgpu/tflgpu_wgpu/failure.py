@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import wgpu
+from tflgpu.contract.waiting import of_signal
 from tflgpu.errors import DeviceError
-from tflgpu.runtime.waiting import of_signal
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.runtime.buffers import Bytes
-from tflgpu.runtime.plan_memory import BasePlanMemory, flat_bytes
-from tflgpu.runtime.protocols import ArenaRef, Plan
+from tflgpu.compiler.plan import ArenaRef, Plan
+from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.plan_memory import BasePlanMemory, flat_bytes
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.placement import place

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+from tflgpu.contract.forks import call_in_child, immortal
+from tflgpu.contract.waiting import wait_until
 from tflgpu.errors import DeviceError
-from tflgpu.kernel.builder import Size3
-from tflgpu.runtime.forks import call_in_child, immortal
-from tflgpu.runtime.waiting import wait_until
+from tflgpu.language.builder import Size3
 from wgpu.backends.wgpu_native import _api, _helpers, ffi, lib
 
 _CHECKED: Any = _api.libf  # raises what wgpu reports during a call

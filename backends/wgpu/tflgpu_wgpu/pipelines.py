@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 import wgpu
+from tflgpu.contract.parallel import as_they_come
+from tflgpu.contract.waiting import of_signal
 from tflgpu.errors import CompileError
-from tflgpu.kernel.tree import Kernel
-from tflgpu.runtime.parallel import as_they_come
-from tflgpu.runtime.waiting import of_signal
+from tflgpu.language.tree import Kernel
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
 from tflgpu_wgpu.native import shader_module

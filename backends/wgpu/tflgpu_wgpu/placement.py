@@ -9,7 +9,7 @@ literature on memory planning for inference; the greedy order is by size).
 from __future__ import annotations
 
 import attrs
-from tflgpu.runtime.protocols import ArenaRef, Plan
+from tflgpu.compiler.plan import ArenaRef, Plan
 
 
 @attrs.frozen

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.generator import ShaderGenerator
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, Probe
+from tflgpu.language.generator import ShaderGenerator
 
 if TYPE_CHECKING:
-    from tflgpu.kernel.caps import DeviceCaps
-    from tflgpu.kernel.tree import Kernel
+    from tflgpu.contract.device import Device
+    from tflgpu.language.tree import Kernel
+    from tflgpu.lowering.caps import DeviceCaps
     from tflgpu.options import DelegateOptions
-    from tflgpu.runtime.protocols import Device
 
 NAME = "wgpu"
 

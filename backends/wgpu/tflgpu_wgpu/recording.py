@@ -8,19 +8,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.plan_memory import flat_bytes
+from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.lending import OutputSet, OutputSets
-from tflgpu.runtime.plan_memory import flat_bytes
-from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import (
-    DispatchTime,
-    InputRef,
-    OutputRef,
-    Plan,
-    PlannedDispatch,
-    PlannedIO,
-)
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded

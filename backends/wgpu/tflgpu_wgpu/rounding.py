@@ -6,9 +6,9 @@ rounded; then it has to be done by other means.
 
 from __future__ import annotations
 
-from tflgpu.kernel.tree import Cast, Expr, Kernel, Let, Name
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.walk import statements
+from tflgpu.language.tree import Cast, Expr, Kernel, Let, Name
+from tflgpu.language.types import Scalar
+from tflgpu.language.walk import statements
 
 
 def rounded_names(kernel: Kernel) -> frozenset[str]:

@@ -8,7 +8,7 @@ remainders that may meet a negative number are written otherwise.
 
 from __future__ import annotations
 
-from tflgpu.kernel.tree import (
+from tflgpu.language.tree import (
     Binary,
     Builtin,
     Cast,
@@ -23,8 +23,8 @@ from tflgpu.kernel.tree import (
     Splat,
     Vec,
 )
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.walk import statements, walk
+from tflgpu.language.types import Scalar
+from tflgpu.language.walk import statements, walk
 
 #: Not negative where both operands are not; sums and products are taken not to overflow, as an
 #: index that did would be wrong anyway.

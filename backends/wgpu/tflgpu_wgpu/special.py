@@ -2,7 +2,7 @@
 
 ``min`` and ``max`` may give either operand where one is NaN, naga makes of ``x != x`` a comparison
 that is false for a NaN, and ``pow`` is ``exp2(y * log2(x))``: NaN for all negative x. What the kernel
-language asks for (`tflgpu.kernel.evaluate`) is made here, with questions of bits, in which there is
+language asks for (`tflgpu.language.evaluate`) is made here, with questions of bits, in which there is
 nothing to assume. Literals for NaN and infinity are none (a module in which a constant expression
 overflows is refused), so they are read from a variable.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tflgpu.kernel.numbers import Foregone
+from tflgpu.language.numbers import Foregone
 
 #: Writes a helper, given its name and its number of lanes.
 _Body = Callable[[str, int], list[str]]
@@ -145,7 +145,7 @@ def _pow(name: str, lanes: int) -> list[str]:
 
 
 def _foregone(name: str, lanes: int, scalar: str, kind: Foregone) -> list[str]:
-    """A result that is one number or NaN (see `tflgpu.kernel.numbers`)."""
+    """A result that is one number or NaN (see `tflgpu.language.numbers`)."""
     t, suffix = vector(scalar, lanes), "f" if scalar == "f32" else "h"
     number = "1.0" if kind is Foregone.ONE_OF_FINITE_NONZERO else "0.0"
     finite, zero = _size("x", lanes, "<", scalar), f"(x == {t}(0.0{suffix}))"

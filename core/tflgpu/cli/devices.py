@@ -7,16 +7,16 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from tflgpu.choose import open_best
 from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable
 from tflgpu.compat.judge import effective_caps, judge
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.devices.choose import open_best
 from tflgpu.errors import TflgpuError
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin
 from tflgpu.plugins import Registry, registry
-from tflgpu.runtime.protocols import DeviceInfo
 
 #: Seconds from which on the import of a plugin is worth a word.
 _SLOW_IMPORT = 1.0

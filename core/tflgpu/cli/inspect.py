@@ -14,10 +14,10 @@ from tflgpu.cli import console, models
 from tflgpu.cli.models import Backend, Device, Model
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.references import reference_support
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.plugins import registry
-from tflgpu.runtime.reference import reference_support
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model

@@ -6,8 +6,8 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, requires
 
+from tflgpu.contract.device import BackendInfo
 from tflgpu.plugins import Registry, missing_driver
-from tflgpu.runtime.protocols import BackendInfo
 
 
 def packages_of(distribution: str, extra: str) -> list[str]:

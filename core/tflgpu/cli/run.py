@@ -15,10 +15,10 @@ from tflgpu.cli import console
 from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
 from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, allocate, opened
+from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.report import DelegationReport
 
 _TOP = 5
 _REASONS = 8

@@ -8,9 +8,10 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, delegate_of
+from tflgpu.compiler.plan import PlannedDispatch
+from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import InputError, OptionError
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import NodeDevice, PlannedDispatch
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tflgpu.contract.device import NodeDevice
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.plugins import registry
-from tflgpu.runtime.protocols import NodeDevice
 
 
 def judge(backend: str | None, device: int | str | None) -> tuple[GpuDelegate, str]:

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 
 from tflgpu.compat.version import VersionRange, find_version
+from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import OptionError, PluginError
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
-from tflgpu.runtime.protocols import DeviceInfo
 
 
 class Verdict(enum.Enum):

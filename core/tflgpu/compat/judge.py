@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from tflgpu.compat.entry import CompatEntry, Verdict
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.runtime.protocols import DeviceInfo
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.lowering.caps import DeviceCaps
 
 #: What a driver may not tell, so that an entry may say it. All else can only be taken away:
 #: an entry cannot give a device a feature that it lacks.

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from tflgpu.compiler.build import RuleError
+from tflgpu.compiler.lower import LoweringInput, OverLimit, lower
+from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.kernel.rule import KernelRule, Unsupported
-from tflgpu.partition import Part, Partitioning, Refusal, partition
+from tflgpu.lowering.rule import KernelRule, Unsupported
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.float_view import FloatView, float_view
-from tflgpu.runtime.build import RuleError
-from tflgpu.runtime.lower import LoweringInput, OverLimit, lower
-from tflgpu.runtime.protocols import Plan
 
 #: A plugin's rules by (owner, op, name), and what was wrong with each.
 BrokenRules = Mapping[tuple[str, str, str], str]
@@ -37,7 +37,7 @@ class Compiled:
 
     graph: Graph
     parts: tuple[Part, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Declined, ...]
     broken_rules: BrokenRules = attrs.Factory(dict)
 
     @property
@@ -53,7 +53,7 @@ class Compiled:
     def on_cpu(self, index: int, reason: str) -> Compiled:
         """The same with a part on the CPU after all."""
         part = attrs.evolve(self.parts[index], delegated=False, plan=None)
-        refusals = tuple(Refusal(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
+        refusals = tuple(Declined(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
         parts = (*self.parts[:index], part, *self.parts[index + 1 :])
         return attrs.evolve(self, parts=parts, refusals=self.refusals + refusals)
 

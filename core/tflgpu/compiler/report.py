@@ -1,11 +1,80 @@
-"""What a compiled graph says of the operators of its file."""
+"""What went where, and why not: the answer to "was my model delegated?"."""
 
 from __future__ import annotations
+
+import attrs
 
 from tflgpu.compiler.compile import Compiled
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.graph import Graph
-from tflgpu.runtime.report import DelegationReport, Refusal
+
+
+@attrs.frozen
+class Refusal:
+    """An operator of the file that does not run on the device.
+
+    Attributes:
+        node: Operator index in the model file.
+        op: Its name.
+        reason: Why, and where possible what to do.
+    """
+
+    node: int
+    op: str
+    reason: str
+
+
+@attrs.frozen
+class DelegationReport:
+    """Where the operators of a model run.
+
+    Attributes:
+        total_nodes: Operators in the file.
+        delegated_nodes: Of those, the ones the device stands for (folded ones included).
+        refusals: One per operator that stays on the CPU.
+        partitions: Parts of the graph on the device.
+        dispatches: Kernels launched per inference.
+        backend, device: Where; empty without a delegate.
+        precision: "f32", "f16" or "f32_f16"; empty without a delegate.
+        choice: Why this backend and device, and this precision.
+    """
+
+    total_nodes: int
+    delegated_nodes: int
+    refusals: tuple[Refusal, ...] = ()
+    partitions: int = 0
+    dispatches: int = 0
+    backend: str = ""
+    device: str = ""
+    precision: str = ""
+    choice: tuple[str, ...] = ()
+
+    @property
+    def fully_delegated(self) -> bool:
+        """Whether nothing is left for the CPU."""
+        return not self.refusals and self.delegated_nodes == self.total_nodes
+
+    @property
+    def summary(self) -> str:
+        """One line: how many operators run where."""
+        if not self.backend:
+            return f"{self.total_nodes} of {self.total_nodes} operators run on the CPU"
+        where = f"{self.backend} ({self.device}, {self.precision})"
+        return f"{self.delegated_nodes} of {self.total_nodes} operators run on {where}"
+
+    @property
+    def common_reason(self) -> str | None:
+        """The reason why everything runs on the CPU, where it is one for all operators."""
+        reasons = {r.reason for r in self.refusals}
+        is_one = len(reasons) == 1 and len(self.refusals) == self.total_nodes
+        return reasons.pop() if is_one else None
+
+    def __str__(self) -> str:
+        if self.common_reason is not None:
+            return f"{self.summary}: {self.common_reason}"
+        return "\n".join(
+            [self.summary, *(f"  #{r.node} {r.op}: {r.reason}" for r in self.refusals)]
+        )
 
 
 def refusals_of(graph: Graph, compiled: Compiled) -> tuple[Refusal, ...]:

@@ -7,16 +7,16 @@ from functools import cached_property
 
 import attrs
 
+from tflgpu.compiler.limits import tensor_limits
+from tflgpu.compiler.references import reference_support
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.kernels.registry import KernelRegistry, without_rules
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass
-from tflgpu.runtime.limits import tensor_limits
-from tflgpu.runtime.reference import reference_support
 
 #: None where there is no objection to running a node, else the reason.
 Objection = Callable[[Node], Unsupported | None]
@@ -41,7 +41,7 @@ class Target:
         objection: What a device that runs nodes says of one; with kernels, what plugins know of a
             driver's defects.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
-        max_partitions, min_nodes: As `tflgpu.partition.partition`.
+        max_partitions, min_nodes: As `tflgpu.compiler.partition.partition`.
         fuse: Whether elementwise nodes may join the kernel that makes their operand.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.

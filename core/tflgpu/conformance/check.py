@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Union
 
 import attrs
 
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.rule import Unsupported
 
 if TYPE_CHECKING:
     from tflgpu.conformance.target import Target

@@ -18,11 +18,11 @@ from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.requirements import missing_package
 from tflgpu.conformance.run import Tensors
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import TflgpuError
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.protocols import NodeDevice
 
 #: Cases an op where the user names no number: of its resized samples, and of its own generator,
 #: which has more to vary.

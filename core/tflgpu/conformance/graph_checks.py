@@ -14,18 +14,18 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.partition import Part
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.dags import random_graph, reference
 from tflgpu.conformance.target import Target
 from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.contract.device import NodeDevice, NodeRun, Recording
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.partition import Part
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.passes.registry import default_passes
-from tflgpu.runtime.protocols import NodeDevice, NodeRun, Recording
 from tflgpu.runtime.reference import ReferenceRecording
 
 GRAPHS = 6

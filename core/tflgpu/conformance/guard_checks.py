@@ -16,11 +16,11 @@ from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.op_checks import Question, judge
 from tflgpu.conformance.run import Prepared, Tensors, prepare, run_one
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Accuracy, OpDef
-from tflgpu.runtime.protocols import Device
 
 
 def guard_checks(ops: Iterable[OpDef]) -> list[Check]:

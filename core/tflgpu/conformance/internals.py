@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tflgpu.compiler.target import Target
-from tflgpu.conformance.samples import Case
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Value
-from tflgpu.kernel.layout import Layout, LayoutKind
-from tflgpu.kernel.lowering import Constant, Lowering, Temp, storage_of
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.runtime.protocols import (
+from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
     InputRef,
@@ -21,6 +14,13 @@ from tflgpu.runtime.protocols import (
     PlannedIO,
     Ref,
 )
+from tflgpu.compiler.target import Target
+from tflgpu.conformance.samples import Case
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Value
+from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.lowering import Constant, Lowering, Temp, storage_of
+from tflgpu.lowering.rule import KernelRule
 
 
 def plan_of_internals(case: Case, target: Target) -> Plan:

@@ -8,11 +8,11 @@ import numpy as np
 
 from tflgpu.conformance.programs import Program
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.make import binary
-from tflgpu.kernel.tree import Expr, Kernel
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpret import interpret
+from tflgpu.language.make import binary
+from tflgpu.language.tree import Expr, Kernel
+from tflgpu.language.types import Scalar, Type
 
 
 def move_data(scalar: Scalar, count: int) -> Array:

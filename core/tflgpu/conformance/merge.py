@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.protocols import (
+from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
     InputRef,
@@ -17,6 +16,7 @@ from tflgpu.runtime.protocols import (
     PlannedIO,
     Ref,
 )
+from tflgpu.ir.dtypes import Array
 
 
 def merge_plans(plans: Sequence[Plan]) -> Plan:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO, Ref
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.memory_nodes import HALVES, KERNELS, SIGNED, move, move_data
 from tflgpu.conformance.node_table import (
@@ -36,21 +37,13 @@ from tflgpu.conformance.special_table import (
 from tflgpu.conformance.subgroup_nodes import subgroup_checks
 from tflgpu.conformance.target import Target
 from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.kernel.builder import Builder, Size3
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.interpret import interpret
-from tflgpu.kernel.tree import Buffer, Kernel
-from tflgpu.kernel.types import Scalar
-from tflgpu.runtime.protocols import (
-    Device,
-    InputRef,
-    OutputRef,
-    Plan,
-    PlannedDispatch,
-    PlannedIO,
-    Ref,
-)
+from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.interpret import interpret
+from tflgpu.language.tree import Buffer, Kernel
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 STORED = (

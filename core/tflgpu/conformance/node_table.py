@@ -16,10 +16,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.kernel import make
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.tree import Expr, Kernel
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language import make
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Kernel
+from tflgpu.language.types import Scalar, Type
 
 Array = npt.NDArray[Any]
 COUNT = 97  # elements: a prime, so that the last workgroup is partly idle

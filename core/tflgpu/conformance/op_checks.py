@@ -14,12 +14,12 @@ from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.special import Planted, special_samples
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Accuracy, OpDef, Sample
-from tflgpu.runtime.protocols import NodeDevice, NodeRun
 
 #: What asking about one question gave: like a `Result`, or why there is none.
 Answer = Union[Result, Unsupported, NotApplicable]

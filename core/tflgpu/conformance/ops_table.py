@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import materialize
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.runtime.reference import reference_support
 
 _CAPS = DeviceCaps(f16_arithmetic=True, int8_storage=True)
 _HEAD = """# Operators

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tflgpu.ir.dtypes import Array, DType
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.tree import Kernel
-from tflgpu.kernel.types import Scalar
-from tflgpu.runtime.protocols import (
+from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
     InputRef,
@@ -20,6 +16,10 @@ from tflgpu.runtime.protocols import (
     PlannedIO,
     Ref,
 )
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Kernel
+from tflgpu.language.types import Scalar
 
 _GROUP = 32
 

@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.kernel import Builder, Kernel
-from tflgpu.kernel.types import I32, F32x4, Scalar, Type
+from tflgpu.language import Builder, Kernel
+from tflgpu.language.types import I32, F32x4, Scalar, Type
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import attrs
 
 from tflgpu.conformance.check import LEVELS, Check
 from tflgpu.conformance.suite import Verdict
-from tflgpu.runtime.protocols import DeviceInfo
+from tflgpu.contract.device import DeviceInfo
 
 #: Statuses of cases whose numbers were looked at.
 _RAN = ("passed", "expected", "failed")

@@ -15,15 +15,16 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.internals import plan_of_internals
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.samples import Case
+from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Rule, Unsupported
-from tflgpu.runtime.protocols import Device, Plan
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Rule, Unsupported
 
 
 class Tensors(enum.Enum):

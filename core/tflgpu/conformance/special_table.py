@@ -2,7 +2,7 @@
 infinities, zeros of both signs, huge, tiny and negative ones, in all pairs.
 
 What is expected is computed in f64 by rules written down here, not by the interpreter.
-`tflgpu.kernel.evaluate` says what is defined and what is open.
+`tflgpu.language.evaluate` says what is defined and what is open.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel import make
-from tflgpu.kernel.builder import Builder, Size3
-from tflgpu.kernel.tree import Expr, Kernel
-from tflgpu.kernel.types import Scalar
+from tflgpu.language import make
+from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.tree import Expr, Kernel
+from tflgpu.language.types import Scalar
 
 _GROUP = 16
 _NAN, _INF = math.nan, math.inf

@@ -11,12 +11,12 @@ from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.memory_nodes import move_data
 from tflgpu.conformance.programs import Program
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.builder import Builder, Size3
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.subgroup import LARGEST
-from tflgpu.kernel.types import Scalar
-from tflgpu.runtime.protocols import Device
+from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.subgroup import LARGEST
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
 
 _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
 _REDUCTIONS = ("add", "min", "max")

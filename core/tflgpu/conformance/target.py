@@ -10,15 +10,15 @@ import attrs
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.tolerance import Tolerance
+from tflgpu.contract.checked import unchecked
+from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Precision
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
-from tflgpu.runtime.checked import unchecked
-from tflgpu.runtime.protocols import Device, NodeDevice
 
 _T = TypeVar("_T")
 

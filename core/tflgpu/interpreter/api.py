@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
+from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
@@ -17,7 +18,6 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.options import truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session, open_cpu_session
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model

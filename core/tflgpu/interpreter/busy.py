@@ -7,8 +7,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from tflgpu.contract.forks import Holder
 from tflgpu.errors import StateError
-from tflgpu.runtime.forks import Holder
 
 
 class Busy(Holder):

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from tflgpu.blame import shown
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.copy import copy
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
@@ -27,8 +29,6 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.copy import copy
-from tflgpu.runtime.report import DelegationReport
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.rule import Accepts, Site
+from tflgpu.lowering.rule import Accepts, Site
 
 #: Floats are computed in the precision's type, the rest in 32-bit whole numbers.
 FLOATS = frozenset({DType.F32, DType.F16})

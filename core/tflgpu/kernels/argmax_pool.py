@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr, Operand
-from tflgpu.kernel.types import F32, Scalar
-from tflgpu.kernel.view import decompose
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, movable, position, split_index
+from tflgpu.language.tree import Expr, Operand
+from tflgpu.language.types import F32, Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import decompose
 from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, pooled_side
 
 # Windows of more taps are walked by loops in the kernel.

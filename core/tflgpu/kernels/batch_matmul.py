@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.layout import Shape
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr, Name, Shared
-from tflgpu.kernel.types import F32x4, Scalar
-from tflgpu.kernel.view import ReadView, WriteView, broadcast_outer
 from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.types import F32x4, Scalar
+from tflgpu.lowering.layout import Shape
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView, WriteView, broadcast_outer
 
 #: Shared-memory kernel: a workgroup of 8x8 makes 32 rows x 8 slices, 16 products at a time.
 _SIDE, _BLOCKS = 8, 4

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import ElementwiseExpr, Lowering, Temp
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS, NUMBERS, takes
 from tflgpu.kernels.activation import activate
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Temp
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.base import Activation
 
 _WORKGROUP = 64

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import ElementwiseExpr, Lowering
-from tflgpu.kernel.rule import ElementwiseRule, KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import ANY, BOOLS, NUMBERS, takes
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.compare import condition_shape
 
 _WORKGROUP = 64

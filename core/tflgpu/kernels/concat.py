@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Const, Expr
-from tflgpu.kernel.types import Type
-from tflgpu.kernel.view import ReadView, decompose
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Const, Expr
+from tflgpu.language.types import Type
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.axes import elements, normal_axis
 from tflgpu.ops.base import Activation
 from tflgpu.ops.concat import ConcatAttrs, PackAttrs

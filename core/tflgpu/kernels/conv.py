@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import Finish, Gather, Problem, pack_bias, pack_weights
 from tflgpu.kernels.grouped import build_grouped
 from tflgpu.kernels.products import Family, Size
 from tflgpu.kernels.tuning import tuning_of
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
 

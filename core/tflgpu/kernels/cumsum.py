@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Name
-from tflgpu.kernel.types import Scalar, Type
-from tflgpu.kernel.view import ReadView, WriteView
 from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name
+from tflgpu.language.types import Scalar, Type
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers, normal_axis
 
 _WORKGROUP = 64

@@ -12,16 +12,16 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Name
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.windows import Window, conv_window
 
 _WORKGROUP = 64

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.gemm import Problem
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, guard
 
 _WORKGROUP = (8, 8, 1)
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.layout import Shape
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.team import Member, Teams
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.layout import Shape
+from tflgpu.lowering.view import ReadView
 
 _WORKGROUP = 256
 _COLUMNS = 16

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Name
-from tflgpu.kernel.types import I32x4, Scalar, Type
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain, Steps, Team, team, team_shape
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name
+from tflgpu.language.types import I32x4, Scalar, Type
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.axes import integers, normal_axis
 
 Found = Sequence[Expr]  # values and their positions

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights, finish_with, floats_only
 from tflgpu.kernels.gemm import Gather, Problem, pack_bias, pack_weights
 from tflgpu.kernels.products import Family, Size
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView
 
 
 def gather_rows(units: int) -> Gather:

@@ -14,12 +14,12 @@ import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.gather import GatherAttrs, gather_axes
 
 #: What comes of an index outside the operand.

@@ -19,13 +19,13 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
-from tflgpu.kernel.types import F32x4, Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.types import F32x4, Scalar
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.view import ReadView
 
 #: The largest f16.
 F16_MAX = 65504.0

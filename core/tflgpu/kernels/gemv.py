@@ -7,10 +7,10 @@ slices; its invocations divide the sum among them and add up.
 
 from __future__ import annotations
 
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.types import F32x4, Scalar
 from tflgpu.kernels.gemm import Problem
 from tflgpu.kernels.team import Teams
+from tflgpu.language.types import F32x4, Scalar
+from tflgpu.lowering.lowering import Lowering
 
 #: Output slices of a workgroup, and shares of the sum.
 _COLUMNS = 4

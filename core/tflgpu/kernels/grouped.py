@@ -10,13 +10,13 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, guard
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_bias
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.windows import Window, conv_window
 
 _WORKGROUP = (8, 8, 1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Operand
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.language.tree import Expr, Operand
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
 
 # Windows that reach more slices are walked by a loop in the kernel.
 _UNROLLED = 4

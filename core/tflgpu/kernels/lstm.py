@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, Temp, guard
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.gemm import pack_bias, pack_weights
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.lstm import BasicLstm
 
 _WORKGROUP = 64

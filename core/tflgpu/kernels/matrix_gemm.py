@@ -24,16 +24,16 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Lowering, Precision
-from tflgpu.kernel.matrix import TILE, Matrix, MatrixRole
-from tflgpu.kernel.tree import Buffer, Expr, Name, Shared
-from tflgpu.kernel.types import F16x4, F32x4, Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.gemm import Problem
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
+from tflgpu.language.builder import Builder
+from tflgpu.language.matrix import TILE, Matrix, MatrixRole
+from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.view import ReadView
 
 #: What ``low`` is scaled by: f16 has 11 bits.
 _LOW_SCALE = 2.0**11

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.matrix import SUBGROUP, TILE
 from tflgpu.kernels.tuning import MatrixModel, tuning_of
+from tflgpu.language.matrix import SUBGROUP, TILE
+from tflgpu.lowering.caps import DeviceCaps
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
 #: column are in different banks.

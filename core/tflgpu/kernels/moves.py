@@ -14,13 +14,13 @@ import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.layout import Shape
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import Site
-from tflgpu.kernel.tree import Expr, Operand
-from tflgpu.kernel.view import ReadView, WriteView, decompose
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Operand
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.layout import Shape
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import Site
+from tflgpu.lowering.view import ReadView, WriteView, decompose
 
 WORKGROUP = 64
 

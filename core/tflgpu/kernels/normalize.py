@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering, Temp
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Shared
-from tflgpu.kernel.types import F32x4, Scalar
-from tflgpu.kernel.view import ReadView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, Shape2, Steps, Team, horizontal, team, team_shape
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Shared
+from tflgpu.language.types import F32x4, Scalar
+from tflgpu.lowering.lowering import Lowering, Temp
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.view import ReadView
 from tflgpu.ops.normalize import NAME
 from tflgpu.ops.reduce import reduced_axes
 

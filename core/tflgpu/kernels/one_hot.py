@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.view import decompose
 from tflgpu.kernels.moves import WORKGROUP, channel_of, movable, position, split_index
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import decompose
 from tflgpu.ops.axes import normal_axis
 from tflgpu.ops.one_hot import OneHotAttrs
 

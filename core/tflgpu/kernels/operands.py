@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.tree import Expr, Operand
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.gemm import pack_bias
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Operand
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Lowering
 
 #: Invocations a processor of a GPU needs to hide the latency of its memory.
 _BUSY = 256

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr, Operand
 from tflgpu.kernels.moves import IndexMap, Source, accepts_data, movable, move
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Operand
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.ops.pad import MirrorMode, MirrorPadAttrs, borders
 
 

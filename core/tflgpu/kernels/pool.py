@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import attrs
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Name
-from tflgpu.kernel.types import F32x4, Scalar
-from tflgpu.kernel.view import ReadView, WriteView
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.team import Teams
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name
+from tflgpu.language.types import F32x4, Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.pool import pool_window
 from tflgpu.ops.windows import Window
 

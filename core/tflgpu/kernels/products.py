@@ -17,9 +17,6 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.lowering import Lowering, Precision, storage_of
-from tflgpu.kernel.rule import Accepts, KernelRule, Site
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import F16_MAX, Problem, build_gemm
 from tflgpu.kernels.gemv import build_gemv
@@ -27,6 +24,9 @@ from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, spli
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.kernels.tuning import tuning_of
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering, Precision, storage_of
+from tflgpu.lowering.rule import Accepts, KernelRule, Site
 
 #: Writes the kernel of one product, under a name.
 BuildProduct = Callable[[Lowering, Problem, str], None]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.rule import ElementwiseRule
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS, takes
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.rule import ElementwiseRule
 from tflgpu.ops.quantize_and_dequantize import OP, QuantizeAndDequantize
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import attrs
 
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Name
-from tflgpu.kernel.types import Scalar, Type
-from tflgpu.kernel.view import ReadView, WriteView
 from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
 from tflgpu.kernels.domain import Domain, Shape2, Steps, Team, horizontal, team, team_shape
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name
+from tflgpu.language.types import Scalar, Type
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers
 from tflgpu.ops.reduce import reduced_axes
 

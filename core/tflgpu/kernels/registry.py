@@ -11,8 +11,8 @@ import attrs
 
 from tflgpu import kernels
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.elementwise import as_kernel_rule
-from tflgpu.kernel.rule import (
+from tflgpu.lowering.elementwise import as_kernel_rule
+from tflgpu.lowering.rule import (
     Accepts,
     ElementwiseRule,
     GroupRule,

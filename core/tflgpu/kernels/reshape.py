@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
 from tflgpu.kernels.moves import WORKGROUP, accepts_data, channel_of, split_index
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
 
 
 def _copy(low: Lowering) -> None:

@@ -14,14 +14,14 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr
-from tflgpu.kernel.types import Scalar
-from tflgpu.kernel.view import decompose
 from tflgpu.kernels.moves import WORKGROUP, IndexMap, accepts_data, move, position, split_index
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.view import decompose
 from tflgpu.ops.resize import ResizeAttrs, nearest, neighbours
 
 

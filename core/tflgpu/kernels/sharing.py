@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.tree import Expr
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
 
 
 def items(k: Builder, lane: Expr, count: int, threads: int) -> list[tuple[Expr, Expr | None]]:

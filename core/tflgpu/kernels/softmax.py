@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr, Name, Shared
-from tflgpu.kernel.types import F32, Scalar
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.domain import Domain, Steps, Team, horizontal, team, team_shape
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.types import F32, Scalar
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.softmax import L2_EPSILON
 
 

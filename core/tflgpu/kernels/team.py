@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from tflgpu.kernel.builder import Builder, Size3
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.tree import Expr, Name, Shared
-from tflgpu.kernel.types import Type
+from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.types import Type
+from tflgpu.lowering.caps import DeviceCaps
 
 #: Values of one member and those of another -> the merged values. The order of the two must not
 #: matter.

@@ -7,8 +7,8 @@ import math
 
 import attrs
 
-from tflgpu.kernel.caps import DeviceCaps
 from tflgpu.kernels.tuning import BlockedModel, tuning_of
+from tflgpu.lowering.caps import DeviceCaps
 
 
 @attrs.frozen

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule
-from tflgpu.kernel.tree import Expr
 from tflgpu.kernels.moves import IndexMap, accepts_data, move
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.axes import integers
 from tflgpu.ops.transpose import permutation
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.grid import launch, spread
-from tflgpu.kernel.lowering import Lowering
-from tflgpu.kernel.rule import KernelRule, Site
-from tflgpu.kernel.tree import Expr, Name, Operand
-from tflgpu.kernel.types import Scalar
 from tflgpu.kernels.accept import FLOATS
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import pack_weights
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr, Name, Operand
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.ops.transpose_conv import ROLES, scatter_of
 
 _WORKGROUP = 64

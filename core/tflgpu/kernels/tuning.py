@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.rule import Site
+from tflgpu.lowering.rule import Site
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter

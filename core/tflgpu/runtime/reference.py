@@ -8,40 +8,15 @@ import attrs
 import numpy as np
 
 from tflgpu.blame import of_signal
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import DispatchTime, NodeRun
+from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import DeviceError, PluginError, StateError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results
-from tflgpu.ops.unknown import unknown_reason
-from tflgpu.passes.float_view import is_quantized
-from tflgpu.runtime.buffers import Buffer
-from tflgpu.runtime.pending import FINISHED, Pending
-from tflgpu.runtime.protocols import DispatchTime, NodeRun
-
-
-def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
-    """Why the references cannot run a node, None where they can."""
-    op = ops.get(node.op)
-    if op is None:
-        return Unsupported(f"op {node.op} is not known; a plugin may define it")
-    if node.version > op.max_version:
-        return Unsupported(
-            f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"
-        )
-    reason = unknown_reason(node.attrs)
-    if reason is not None:
-        return Unsupported(reason)
-    for value in (*node.inputs, *node.outputs):
-        if value is not None and not value.dtype.has_numpy:
-            return Unsupported(f"tensor {value.name} is {value.dtype.value}")
-        if value is not None and is_quantized(value) and not op.takes_stored:
-            return Unsupported(
-                f"tensor {value.name} is quantized {value.dtype.value}; "
-                f"this {node.op} is not computed on quantized numbers"
-            )
-    return None
 
 
 @attrs.frozen

@@ -13,18 +13,19 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.report import DelegationReport, Refusal
+from tflgpu.contract.checked import close_all
+from tflgpu.contract.device import NodeRun, Recording
+from tflgpu.contract.forks import Holder, immortal
+from tflgpu.contract.lending import Lender, NoRoomError
 from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.passes.float_view import float_view
-from tflgpu.runtime.checked import close_all
-from tflgpu.runtime.forks import Holder, immortal
-from tflgpu.runtime.lending import Lender, NoRoomError
-from tflgpu.runtime.protocols import NodeRun, Recording
-from tflgpu.runtime.reference import ReferenceRecording, reference_support
-from tflgpu.runtime.report import DelegationReport, Refusal
+from tflgpu.runtime.reference import ReferenceRecording
 
 
 @attrs.frozen

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import DispatchTime, NodeRun, Recording
+from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.rule import Unsupported
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.buffers import Buffer
-from tflgpu.runtime.pending import FINISHED, Pending
-from tflgpu.runtime.protocols import DispatchTime, NodeRun, Recording
 
 from tflgpu_minimal.plugin import INFO
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.hookspecs import hookimpl
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 if TYPE_CHECKING:
+    from tflgpu.contract.device import NodeDevice
     from tflgpu.options import DelegateOptions
-    from tflgpu.runtime.protocols import NodeDevice
 
 NAME = "minimal"
 INFO = DeviceInfo(NAME, 0, "ReLU engine")

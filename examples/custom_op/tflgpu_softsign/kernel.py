@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.rule import ElementwiseRule
-from tflgpu.kernel.tree import Expr
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.rule import ElementwiseRule
 
 
 def _softsign(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tflgpu.hookspecs import hookimpl
-from tflgpu.kernel.rule import Rule
+from tflgpu.lowering.rule import Rule
 from tflgpu.ops.base import OpDef
 
 from tflgpu_softsign.kernel import RULES

@@ -1,6 +1,6 @@
 """A `Device` whose driver is the kernel language's NumPy interpreter.
 
-With a driver of your own, `source` prints a kernel for it (`tflgpu.kernel.printer`), `_load` compiles
+With a driver of your own, `source` prints a kernel for it (`tflgpu.language.printer`), `_load` compiles
 that, `KernelMemory` allocates, and `_dispatch_alone` launches.
 """
 
@@ -11,16 +11,17 @@ from typing import Any
 
 import attrs
 import numpy as np
+from tflgpu.compiler.plan import ArenaRef, Plan, PlannedIO
+from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.plan_memory import BasePlanMemory
+from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel import Kernel, interpret
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.check import check
-from tflgpu.runtime.base_device import BaseDevice
-from tflgpu.runtime.lending import OutputSet, OutputSets
-from tflgpu.runtime.plan_memory import BasePlanMemory
-from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import ArenaRef, DispatchTime, Plan, PlannedIO
+from tflgpu.language import Kernel, interpret
+from tflgpu.language.check import check
+from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_minimal_kernels.plugin import INFO
 

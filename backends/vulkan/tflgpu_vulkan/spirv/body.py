@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.tree import Number
-from tflgpu.kernel.types import BOOL, I32, Scalar, Type
+from tflgpu.language.tree import Number
+from tflgpu.language.types import BOOL, I32, Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id, Instruction, Operand
 from tflgpu_vulkan.spirv.declare import Declarations

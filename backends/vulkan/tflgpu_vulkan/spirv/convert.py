@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language.types import Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from tflgpu.errors import KernelError
-from tflgpu.kernel.matrix import has_matrices
-from tflgpu.kernel.tree import Buffer, Kernel, Number, Shared
-from tflgpu.kernel.types import Scalar, Type
+from tflgpu.language.matrix import has_matrices
+from tflgpu.language.tree import Buffer, Kernel, Number, Shared
+from tflgpu.language.types import Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Assembly, Id, Literal, Operand
 from tflgpu_vulkan.spirv.grammar import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.kernel.numbers import foregone, never_nan
-from tflgpu.kernel.tree import (
+from tflgpu.language.numbers import foregone, never_nan
+from tflgpu.language.tree import (
     Binary,
     Bitcast,
     Builtin,
@@ -22,8 +22,8 @@ from tflgpu.kernel.tree import (
     Unary,
     Vec,
 )
-from tflgpu.kernel.types import BOOL, Scalar
-from tflgpu.kernel.walk import Walk
+from tflgpu.language.types import BOOL, Scalar
+from tflgpu.language.walk import Walk
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

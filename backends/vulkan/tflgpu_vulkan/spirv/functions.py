@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tflgpu.kernel.types import BOOL, Scalar, Type
+from tflgpu.language.types import BOOL, Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

@@ -7,7 +7,7 @@ and visible if it says so.
 
 from __future__ import annotations
 
-from tflgpu.kernel.matrix import (
+from tflgpu.language.matrix import (
     TILE,
     Matrix,
     MatrixAdd,
@@ -18,8 +18,8 @@ from tflgpu.kernel.matrix import (
     MatrixStmt,
     has_matrices,
 )
-from tflgpu.kernel.tree import Shared
-from tflgpu.kernel.types import F32, Type
+from tflgpu.language.tree import Shared
+from tflgpu.language.types import F32, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

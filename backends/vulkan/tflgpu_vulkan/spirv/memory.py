@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.tree import Buffer, Load, SharedLoad, SharedStore, Store
-from tflgpu.kernel.types import I32, Scalar, Type
+from tflgpu.language.tree import Buffer, Load, SharedLoad, SharedStore, Store
+from tflgpu.language.types import I32, Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

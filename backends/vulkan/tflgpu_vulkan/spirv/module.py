@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.kernel.tree import Kernel
+from tflgpu.language.tree import Kernel
 
 from tflgpu_vulkan.spirv.asm import Assembly, Instruction
 from tflgpu_vulkan.spirv.body import Body

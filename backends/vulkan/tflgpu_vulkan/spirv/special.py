@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from tflgpu.kernel.numbers import Foregone
-from tflgpu.kernel.types import BOOL, Scalar, Type
+from tflgpu.language.numbers import Foregone
+from tflgpu.language.types import BOOL, Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

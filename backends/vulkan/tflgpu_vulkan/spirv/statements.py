@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernel.matrix import MATRIX_STATEMENTS
-from tflgpu.kernel.subgroup import SubgroupShuffleXor
-from tflgpu.kernel.tree import (
+from tflgpu.language.matrix import MATRIX_STATEMENTS
+from tflgpu.language.subgroup import SubgroupShuffleXor
+from tflgpu.language.tree import (
     Assign,
     Barrier,
     Break,
@@ -19,8 +19,8 @@ from tflgpu.kernel.tree import (
     Store,
     Var,
 )
-from tflgpu.kernel.types import BOOL, I32
-from tflgpu.kernel.walk import walk
+from tflgpu.language.types import BOOL, I32
+from tflgpu.language.walk import walk
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

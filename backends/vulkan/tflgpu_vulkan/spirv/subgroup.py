@@ -6,8 +6,8 @@ what the kernel language asks of a shuffle's place.
 
 from __future__ import annotations
 
-from tflgpu.kernel.subgroup import SubgroupShuffleXor, group_size, lacking
-from tflgpu.kernel.types import Scalar
+from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
+from tflgpu.language.types import Scalar
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body

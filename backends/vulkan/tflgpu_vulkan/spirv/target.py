@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import attrs
-from tflgpu.kernel.caps import DeviceCaps
+from tflgpu.lowering.caps import DeviceCaps
 
 
 @attrs.frozen

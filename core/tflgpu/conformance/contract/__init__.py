@@ -1,4 +1,4 @@
-"""Level 0: the device contract of `tflgpu.runtime.protocols`, with plans made by hand."""
+"""Level 0: the device contract of `tflgpu.contract.device`, with plans made by hand."""
 
 from __future__ import annotations
 

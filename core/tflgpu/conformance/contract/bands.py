@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Ref
 from tflgpu.conformance.check import Check, Outcome
 from tflgpu.conformance.contract.tools import (
     SIZES,
@@ -19,11 +20,11 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import affine, chain, chain_expected, dispatch, io, plan, stray
+from tflgpu.contract.device import Device
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.types import Scalar
-from tflgpu.runtime.protocols import ArenaRef, Device, InputRef, OutputRef, Ref
+from tflgpu.language.builder import Builder
+from tflgpu.language.types import Scalar
 
 _COUNT = 33
 #: Elements outside a buffer of `_COUNT`: just before it, just after it, and far from it.

@@ -24,12 +24,12 @@ from tflgpu.conformance.contract.tools import (
 )
 from tflgpu.conformance.plans import chain, chain_expected
 from tflgpu.conformance.target import Target
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import Device
+from tflgpu.contract.lending import Lender
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel.rule import Unsupported
-from tflgpu.runtime.buffers import Buffer
-from tflgpu.runtime.lending import Lender
-from tflgpu.runtime.protocols import Device
+from tflgpu.lowering.rule import Unsupported
 
 _COUNT = 259
 _BYTES = 4 * _COUNT

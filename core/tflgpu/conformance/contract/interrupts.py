@@ -10,9 +10,9 @@ from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.signals import Interruption, can_plant, handled, interrupted, steps
 from tflgpu.conformance.contract.tools import fill, same, shared, whole, works
 from tflgpu.conformance.plans import chain, chain_expected
+from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.protocols import Device, Recording
 
 #: At how many steps of a run a signal comes, each in a recording of its own.
 PLACES = 12

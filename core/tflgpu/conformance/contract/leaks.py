@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tflgpu.compiler.plan import InputRef, OutputRef
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import loaded, shared, small
 from tflgpu.conformance.plans import affine, dispatch, io, plan
-from tflgpu.runtime.protocols import Device, InputRef, OutputRef
+from tflgpu.contract.device import Device
 
 
 def leak_checks() -> list[Check]:

@@ -1,4 +1,4 @@
-"""What a recording that lends its outputs (`tflgpu.runtime.lending.Lender`) promises."""
+"""What a recording that lends its outputs (`tflgpu.contract.lending.Lender`) promises."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import loaded, own, refused, same, shared, small
+from tflgpu.contract.device import Device
+from tflgpu.contract.lending import Lender
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.lending import Lender
-from tflgpu.runtime.protocols import Device
 
 #: Elements: a device may lend only what is worth it.
 _MANY = 1 << 20

@@ -19,8 +19,8 @@ from tflgpu.conformance.contract.tools import (
 )
 from tflgpu.conformance.plans import chain, chain_expected
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.errors import StateError
-from tflgpu.runtime.protocols import Device
 
 _THREADS = 4
 _TURNS = 20

@@ -12,8 +12,8 @@ from tflgpu.conformance.contract.interrupts import interrupt_runs
 from tflgpu.conformance.contract.tools import fill, refused, same
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import StateError
-from tflgpu.runtime.protocols import NodeDevice, NodeRun
 
 _Question = Callable[[NodeDevice, NodeRun, Case], Outcome]
 

@@ -7,16 +7,17 @@ from functools import partial
 
 import attrs
 
+from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import refused, says, shared, works
 from tflgpu.conformance.plans import affine, dispatch, io, plan
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import Device
 from tflgpu.errors import CompileError, DeviceError, TflgpuError
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.tree import Kernel, Name, Store
-from tflgpu.kernel.types import F32, F32x4, Scalar
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Kernel, Name, Store
+from tflgpu.language.types import F32, F32x4, Scalar
 from tflgpu.options import DelegateOptions
-from tflgpu.runtime.protocols import ArenaRef, ConstRef, Device, InputRef, OutputRef, Plan, Ref
 
 #: How the dispatch that cannot be loaded is called; errors are to name it.
 _LABEL = "conv 7"

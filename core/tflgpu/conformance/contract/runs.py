@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Ref
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import (
     SIZES,
@@ -29,9 +30,9 @@ from tflgpu.conformance.plans import (
     io,
     plan,
 )
+from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import DType
-from tflgpu.kernel.types import Scalar
-from tflgpu.runtime.protocols import ArenaRef, ConstRef, Device, InputRef, OutputRef, Ref
+from tflgpu.language.types import Scalar
 
 
 def run_checks() -> list[Check]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tflgpu.compiler.plan import OutputRef
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import (
     fill,
@@ -29,9 +30,9 @@ from tflgpu.conformance.contract.tools import (
     works,
 )
 from tflgpu.conformance.plans import backwards, chain, chain_expected, dispatch, io, plan, stray
+from tflgpu.contract.device import Device, Recording
+from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.runtime.pending import Pending
-from tflgpu.runtime.protocols import Device, OutputRef, Recording
 
 _COUNT = 257
 _MANY = 1 << 18  # elements of a run that a signal is to meet

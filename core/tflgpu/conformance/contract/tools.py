@@ -10,12 +10,13 @@ from typing import TypeVar
 import attrs
 import numpy as np
 
+from tflgpu.compiler.plan import Plan
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.plans import biased
 from tflgpu.conformance.target import Target
+from tflgpu.contract.device import Device, Recording
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.runtime.protocols import Device, Plan, Recording
 
 #: Elements of a tensor: one, fewer than a vector, than a subgroup, and some workgroups.
 SIZES = (1, 3, 31, 257, 4099)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tflgpu.compiler.plan import ArenaRef, Plan, PlannedIO
+from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.plan_memory import BasePlanMemory
+from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernel import Kernel, interpret
-from tflgpu.kernel.caps import DeviceCaps
-from tflgpu.kernel.check import check
-from tflgpu.runtime.base_device import BaseDevice
-from tflgpu.runtime.buffers import BaseBuffer, Bytes
-from tflgpu.runtime.lending import OutputSet, OutputSets
-from tflgpu.runtime.plan_memory import BasePlanMemory
-from tflgpu.runtime.plan_recording import BasePlanRecording
-from tflgpu.runtime.protocols import ArenaRef, DispatchTime, Plan, PlannedIO
+from tflgpu.language import Kernel, interpret
+from tflgpu.language.check import check
+from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_example_backend.plugin import DEVICE
 
 
 class ExampleDevice(BaseDevice):
-    """`tflgpu.runtime.protocols.Device`."""
+    """`tflgpu.contract.device.Device`."""
 
     kind = "example"
 
@@ -98,7 +99,7 @@ class ExampleMemory(BasePlanMemory[Place]):
 
 
 class ExampleRecording(BasePlanRecording[OutputSet, Place]):
-    """`tflgpu.runtime.protocols.Recording`: everything that can be done once is done here."""
+    """`tflgpu.contract.device.Recording`: everything that can be done once is done here."""
 
     def __init__(self, plan: Plan, memory: ExampleMemory) -> None:
         super().__init__(plan, memory)
@@ -146,7 +147,7 @@ class ExampleRecording(BasePlanRecording[OutputSet, Place]):
 
 
 class ExampleBuffer(BaseBuffer):
-    """`tflgpu.runtime.buffers.Buffer`."""
+    """`tflgpu.contract.buffers.Buffer`."""
 
     region: Place
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.contract.profile import Profile
 from tflgpu.hookspecs import hookimpl
-from tflgpu.runtime.profile import Profile
-from tflgpu.runtime.protocols import API_VERSION, BackendInfo, DeviceInfo, Probe
 
 if TYPE_CHECKING:
+    from tflgpu.contract.device import Device
     from tflgpu.options import DelegateOptions
-    from tflgpu.runtime.protocols import Device
 
 NAME = "example"
 DEVICE = DeviceInfo(NAME, 0, "example interpreter", vendor="example", driver="1.0")

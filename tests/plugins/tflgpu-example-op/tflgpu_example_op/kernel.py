@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.kernel.builder import Builder
-from tflgpu.kernel.rule import ElementwiseRule
-from tflgpu.kernel.tree import Expr
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.lowering.rule import ElementwiseRule
 
 from tflgpu_example_op.op import NAME, Swish
 

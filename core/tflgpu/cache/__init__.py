@@ -1,0 +1,1 @@
+"""Bytes kept on disk from one process to the next."""

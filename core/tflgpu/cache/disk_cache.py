@@ -1,0 +1,222 @@
+"""Bytes kept on disk from one process to the next: what drivers compile, what was measured.
+
+A cache: whatever is wrong with it, its owner makes the bytes anew. This is the one place that
+reads and writes it. An entry is a file of its own, which appears whole or not at all, and whose
+digest covers its key too, so that a file under another's name is not taken for it. The digest finds
+damage, not malice; against that, only what nobody else can write to is read (`private_folder`).
+Nothing is flushed to the disk: what a loss of power leaves behind has a wrong digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from tflgpu.cache import private_folder
+from tflgpu.cache.file_lock import exclusive
+from tflgpu.cache.load_marks import Kind, deaths, marked
+
+_LOG = logging.getLogger("tflgpu")
+_FAMILY = b"tflgpu cache "
+_MAGIC = _FAMILY + b"2\n"
+_START = len(_MAGIC) + 2 * hashlib.sha256().digest_size + 1
+#: Larger files are not read; programs and pipelines are kilobytes to megabytes.
+MAX_BYTES = 256 << 20
+_UNSAFE = ".unsafe"
+_DISTRUST = 7 * 24 * 3600.0  # seconds
+_TEMPORARY = ".tmp"
+_LEFT = 3600.0  # seconds after which a temporary file is one that a dead process left
+
+
+def cache_folder(name: str) -> Path:
+    """The folder ``name`` in TFLGPU_CACHE_DIR, or in the user's cache folder."""
+    root = os.environ.get("TFLGPU_CACHE_DIR") or platformdirs.user_cache_dir("tflgpu", False)
+    return Path(root) / name
+
+
+def cache_key(*parts: str) -> str:
+    """A file name for what depends on all of ``parts``."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+class DiskCache:
+    """Bytes by key. Safe to share between threads and processes."""
+
+    def __init__(self, folder: Path, suffix: str = ".bin") -> None:
+        self._folder = folder
+        self._suffix = suffix
+        self._is_swept = False
+
+    def path(self, key: str) -> Path:
+        """Where the bytes of a key are kept."""
+        return self._folder / f"{key}{self._suffix}"
+
+    def load(self, key: str) -> bytes | None:
+        """The bytes, or None where there are none; a file that is not what was stored is dropped."""
+        if not private_folder.usable(self._folder):
+            return None
+        path = self.path(key)
+        try:
+            data = _read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.drop(key, error.strerror or str(error))
+            return None
+        content = data[_START:]
+        if data[:_START] == _header(key, content):
+            return content
+        is_older = data.startswith(_FAMILY) and not data.startswith(_MAGIC)
+        self.drop(key, "" if is_older else "it is damaged")
+        return None
+
+    def store(self, key: str, content: bytes) -> None:
+        """Keep bytes. Where that cannot be done, by a full or read-only disk, they are not kept;
+        a warning is logged once."""
+        if len(content) > MAX_BYTES - _START or not private_folder.make(self._folder):
+            return
+        try:
+            # Of mode 0600, as the files that they become.
+            handle, name = tempfile.mkstemp(dir=self._folder, suffix=_TEMPORARY)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_header(key, content))
+                    file.write(content)
+                Path(name).replace(self.path(key))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
+                raise
+        except OSError as error:
+            reason = error.strerror or str(error)
+            private_folder.warn_once(
+                self._folder, f"nothing is kept in the cache folder {self._folder}: {reason}"
+            )
+
+    def drop(self, key: str, why: str) -> None:
+        """Remove an entry; ``why`` is logged, once for a folder as a warning, "" not at all."""
+        with contextlib.suppress(OSError):
+            self.path(key).unlink()
+        if why:
+            _LOG.debug("the cache entry %s is dropped: %s", self.path(key), why)
+            private_folder.warn_once(
+                self._folder,
+                f"what cannot be used in the cache folder {self._folder} is dropped and made anew",
+                f" (the first is {self.path(key).name}: {why})",
+            )
+
+    # What drivers read
+
+    @contextlib.contextmanager
+    def reading(self, keys: Sequence[str], kind: Kind = "load") -> Iterator[bool]:
+        """While inside, a driver may read the bytes of ``keys``: should the process die, they are
+        dropped at the next start. Gives False where that cannot be promised; then nothing may be
+        handed to a driver, which could end every process from then on.
+
+        ``kind`` is "proof" for bytes that a driver just made, read to see whether it can. Where
+        that is fatal, there is no use in making them anew, and `is_unsafe` remembers it. The
+        keys of a proof may be any names, such as one for all that a driver makes.
+        """
+        if not keys or not private_folder.make(self._folder):
+            yield not keys
+            return
+        with marked(self._folder / "marks", kind, keys) as is_marked:
+            yield is_marked
+
+    def sweep(self) -> None:
+        """Drop what processes that died were reading, and what they left half written. Call it
+        before `load` of what a driver is to read."""
+        for death in deaths(self._folder / "marks"):
+            for key in death.keys:
+                if not _is_name(key):
+                    continue
+                if death.kind == "proof":
+                    self._distrust(key)
+                else:
+                    self.drop(key, "a process died while a driver was reading it")
+        if self._is_swept:
+            return
+        self._is_swept = True
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"*{_TEMPORARY}"):
+                if time.time() - path.lstat().st_mtime > _LEFT:
+                    path.unlink()
+
+    def is_unsafe(self, key: str) -> bool:
+        """Whether a process died of a proof with this key in the last days. It may have been
+        killed by chance in that moment, so this is not for ever."""
+        try:
+            return time.time() - self._unsafe(key).stat().st_mtime < _DISTRUST
+        except OSError:
+            return False
+
+    def building(self, key: str, limit: float = 30.0) -> contextlib.AbstractContextManager[bool]:
+        """While inside, other processes that want to make the bytes of ``key`` wait, for at most
+        ``limit`` seconds. Gives whether this one had to wait, so that they may be there now."""
+        locks = self._folder / "locks"
+        if not (private_folder.make(self._folder) and private_folder.make(locks)):
+            return contextlib.nullcontext(False)
+        # A few thousand files for all keys: two keys that share one only wait for nothing.
+        return exclusive(locks / f"{hashlib.sha256(key.encode()).hexdigest()[:3]}.lock", limit)
+
+    def _distrust(self, key: str) -> None:
+        path = self._unsafe(key)
+        with contextlib.suppress(OSError):
+            path.touch(0o600)
+            _LOG.warning(
+                "a process died while a driver read what it had made itself, so its programs are "
+                "not kept in %s for a week; delete %s to try again", self._folder, path.name,
+            )  # fmt: skip
+
+    def _unsafe(self, key: str) -> Path:
+        return self._folder / f"{key}{_UNSAFE}"
+
+
+def _header(key: str, content: bytes) -> bytes:
+    name = key.encode()
+    digest = hashlib.sha256(_MAGIC + len(name).to_bytes(8, "little") + name)
+    digest.update(content)
+    return _MAGIC + digest.hexdigest().encode() + b"\n"
+
+
+def _is_name(key: str) -> bool:
+    """Whether a key is the name of a file in the folder, and of none outside."""
+    return bool(key) and not set(key) & set("/\\:\0") and key not in (".", "..")
+
+
+def _read(path: Path) -> bytes:
+    """A whole file, if it is one, only ours, and not too large.
+
+    Raises:
+        OSError: it is not, or cannot be read.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe must not be waited for
+        flags |= getattr(os, name, 0)
+    handle = os.open(path, flags)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no file")
+        if reason := private_folder.objection(status):
+            raise OSError(reason)
+        if status.st_size > MAX_BYTES:
+            raise OSError(f"it has {status.st_size} bytes")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES)
+    finally:
+        os.close(handle)

@@ -1,0 +1,81 @@
+"""A group's kernels, written by its rules; those of plugins are looked at before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from tflgpu.blame import Failed, Refused, attempt
+from tflgpu.compiler.fuse import Group
+from tflgpu.errors import KernelError, PluginError
+from tflgpu.ir.graph import Value
+from tflgpu.language.check import check
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, Temp
+
+
+class RuleError(PluginError, KernelError):
+    """A plugin's kernel rule failed on a node that it had accepted.
+
+    Attributes:
+        rules: The plugins' rules that may be to blame, as (owner, op, name); an elementwise
+            rule's name is "elementwise".
+    """
+
+    def __init__(self, message: str, rules: Collection[tuple[str, str, str]]) -> None:
+        super().__init__(message)
+        self.rules = frozenset(rules)
+
+
+def build_group(group: Group, low: Lowering) -> None:
+    """Let a group's rule, and the expressions that joined it, write kernels into ``low``.
+
+    Raises:
+        RuleError: a plugin's rule raised, or what it wrote is not what the contract says.
+    """
+    head = group.rule
+    involved = {(head.owner, head.op, head.name)} if head.owner else set()
+    involved |= {(f.owner, f.node.op, "elementwise") for f in group.fused if f.owner}
+    if not involved:
+        head.build(low)
+        return
+    failed = attempt(head.build, low)
+    if not isinstance(failed, Failed):
+        failed = attempt(_check_built, group, low)
+    if isinstance(failed, Failed):
+        rules = "; ".join(f"plugin {o}: rule {n} for {op}" for o, op, n in sorted(involved))
+        message = f"{rules} failed on {group.label}: {failed}"
+        raise RuleError(message, involved) from failed.error
+
+
+def _check_built(group: Group, low: Lowering) -> None:
+    """That every result is written, by kernels that are whole."""
+    if not low.dispatches:
+        raise Refused("it dispatched no kernel")
+    written: set[int] = set()
+    known = {id(v) for n in group.nodes for v in (*n.inputs, *n.outputs)}
+    for item in low.dispatches:
+        if not isinstance(item, Dispatch) or not isinstance(item.kernel, Kernel):
+            raise Refused(f"{item!r} is among its dispatches")
+        check(item.kernel)
+        if len(item.bindings) != len(item.kernel.buffers):
+            raise Refused(
+                f"kernel {item.kernel.name} has {len(item.kernel.buffers)} buffers and "
+                f"{len(item.bindings)} bindings"
+            )
+        if len(item.groups) != 3 or not all(
+            isinstance(g, (int, np.integer)) and g > 0 for g in item.groups
+        ):
+            raise Refused(f"kernel {item.kernel.name} is launched over {item.groups} workgroups")
+        for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):
+            if isinstance(binding, Constant):
+                if not isinstance(binding.data, np.ndarray) or buffer.access != "read":
+                    raise Refused(f"constant {buffer.name} of kernel {item.kernel.name} is none")
+            elif not isinstance(binding, Temp) and id(binding) not in known:
+                raise Refused(f"{buffer.name} of kernel {item.kernel.name} is bound to {binding!r}")
+            elif buffer.access != "read" and isinstance(binding, Value):
+                written.add(binding.id)
+    for value in (group.result, *group.head.outputs[1:]):
+        if value.id not in written:
+            raise Refused(f"no kernel of it writes its result {value}")

@@ -1,0 +1,211 @@
+"""Groups of nodes that run as one kernel: a head, and the elementwise chain in its store.
+
+    conv -> RELU -> ADD(., skip) -> ...      one group: the conv's store does the rest
+
+A node joins the group of one of its operands when that operand has no other reader, is not an
+output, and has the shape of the result. The group then runs where its last node stood, so any
+other operand the chain needs exists by then.
+
+A chain has a budget (`tflgpu.language.budget`): the node that would exceed it begins a group of its
+own, which others may join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from tflgpu.blame import Failed, attempt
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language.budget import MAX_CHAIN, cost
+from tflgpu.language.builder import Builder
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Fused
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
+
+#: What reading one more operand may cost, where it is broadcast: a division and a remainder for
+#: each dimension.
+_OPERAND_COST = 16
+
+
+@attrs.frozen(eq=False)
+class Matched:
+    """Nodes that one rule makes together: those before the last one, and the rule."""
+
+    before: tuple[Node, ...]
+    rule: KernelRule
+
+
+@attrs.define(eq=False)
+class Group:
+    """A head node with its rule, and what joined its store, in order.
+
+    ``before`` are nodes that the rule makes together with the head. ``cost`` is what the chain in
+    the store costs, once; a head that stores several vectors an invocation has it several times.
+    """
+
+    head: Node
+    rule: KernelRule
+    fused: list[Fused] = attrs.Factory(list)
+    cost: int = 0
+    before: tuple[Node, ...] = ()
+
+    @property
+    def result(self) -> Value:
+        """Where the head's output 0 finally goes."""
+        return self.fused[-1].node.outputs[0] if self.fused else self.head.outputs[0]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes it stands for."""
+        return (*self.before, self.head, *(f.node for f in self.fused))
+
+    def apart(self, rules: Mapping[int, KernelRule]) -> list[Group]:
+        """A group for each node that the rule makes, by rules for single nodes; the chain stays
+        with the head. They run in this order."""
+        alone = [Group(node, rules[id(node)]) for node in self.before]
+        return [*alone, Group(self.head, rules[id(self.head)], self.fused, self.cost)]
+
+    def cut(self, elementwise: Callable[[Node], KernelRule]) -> tuple[Group, Group]:
+        """Two groups of half the chain each; the second one's head is an elementwise node, for
+        which ``elementwise`` gives the rule. They run one right after the other."""
+        half = len(self.fused) // 2
+        first, head, rest = self.fused[:half], self.fused[half].node, self.fused[half + 1 :]
+        whole = Group(self.head, self.rule, first, before=self.before)
+        return whole, Group(head, elementwise(head), rest)
+
+    @property
+    def label(self) -> str:
+        """All its nodes' labels."""
+        return " + ".join(n.label for n in self.nodes)
+
+
+def group_nodes(
+    nodes: Sequence[Node],
+    outputs: Sequence[Value],
+    rules: Mapping[int, KernelRule],
+    elementwise: Callable[[Node], ElementwiseRule | None],
+    site: Site,
+    *,
+    fuse: bool = True,
+    matched: Mapping[int, Matched] | None = None,
+) -> list[Group]:
+    """Group ``nodes`` (in topological order); ``rules`` by ``id(node)``, and ``matched`` by that of
+    a group's last node.
+
+    The groups come in an order in which they can run.
+    """
+    readers: dict[int, int] = {}
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None:
+                readers[value.id] = readers.get(value.id, 0) + 1
+    for value in outputs:
+        readers[value.id] = readers.get(value.id, 0) + 1  # an output is read by the host
+
+    by_result: dict[int, Group] = {}
+    groups: dict[int, Group] = {}  # by identity; in the order in which they can run
+    costs = _Costs()
+    matched = matched or {}
+    swallowed = {id(node) for group in matched.values() for node in group.before}
+    for node in nodes:
+        if id(node) in swallowed:
+            continue
+        several = matched.get(id(node))
+        rule = elementwise(node) if fuse and several is None else None
+        more = costs.of(node, rule) if rule is not None else 0
+        joined = _joinable(node, more, by_result, readers, site) if rule is not None else None
+        if rule is not None and joined is not None:
+            group, operand = joined
+            del groups[id(group)]
+            del by_result[group.result.id]
+            group.fused.append(Fused(node, rule.expr, operand, rule.owner))
+            group.cost += more
+        elif several is not None:
+            group = Group(node, several.rule, before=several.before)
+        else:
+            group = Group(node, rules[id(node)])
+        groups[id(group)] = group
+        if group.rule.fuses and len(group.head.outputs) == 1:
+            by_result[group.result.id] = group
+    return list(groups.values())
+
+
+def _joinable(
+    node: Node,
+    more: int,
+    by_result: Mapping[int, Group],
+    readers: Mapping[int, int],
+    site: Site,
+) -> tuple[Group, int] | None:
+    """The group that ``node`` can join at ``more`` cost, and which of its operands that is."""
+    out = node.outputs[0]
+    best: tuple[Group, int] | None = None
+    for i, value in enumerate(node.inputs):
+        if value is None or value.is_const:
+            continue
+        group = by_result.get(value.id)
+        if group is None or readers[value.id] != 1 or value.shape != out.shape:
+            continue
+        if not (value.dtype.is_float and out.dtype is value.dtype):
+            continue
+        if group.cost + more > MAX_CHAIN:
+            continue
+        if _buffers(group, node) > site.caps.max_bindings:
+            continue
+        # The operand made last: its kernel runs now anyway.
+        best = (group, i)
+    return best
+
+
+def _buffers(group: Group, node: Node) -> int:
+    """Buffers the group's kernel would bind with ``node`` joined: never fewer than it does."""
+    # What one of several nodes makes for the next is no buffer.
+    own = sum(len(n.inputs) for n in (*group.before, group.head)) - len(group.before)
+    head = own + 3  # weights may be split in two, and a result
+    operands = [n for f in group.fused for n in f.node.inputs] + list(node.inputs)
+    return head + len(operands) - len(group.fused) - 1
+
+
+class _Costs:
+    """What elementwise nodes cost in a store; nodes that differ in their operands only are
+    looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, int] = {}
+
+    def of(self, node: Node, rule: ElementwiseRule) -> int:
+        """The cost of one node."""
+        kinds = tuple(None if v is None else v.dtype for v in node.inputs)
+        key = (id(rule), node.attrs, kinds)
+        try:
+            found = self._known.get(key)
+        except TypeError:  # attributes that have no hash
+            return _cost(node, rule)
+        if found is None:
+            found = self._known[key] = _cost(node, rule)
+        return found
+
+
+def _cost(node: Node, rule: ElementwiseRule) -> int:
+    """What the expression costs. One of a plugin's that fails is too dear to join anything: what
+    is wrong with it is said where its own kernel is built."""
+    if not rule.owner:
+        return _measured(node, rule)
+    found = attempt(_measured, node, rule)
+    return MAX_CHAIN + 1 if isinstance(found, Failed) else int(found)
+
+
+def _measured(node: Node, rule: ElementwiseRule) -> int:
+    k = Builder(node.op, (1, 1, 1))
+    result = k.buffer("result", Scalar.F32, 4, "read_write")
+    vector = k.load(result, k.i32(0))
+    operands = [
+        vector if value.dtype.is_float else k.cast(vector, Scalar.I32)
+        for value in node.inputs
+        if value is not None
+    ]
+    made = rule.expr(k, node.attrs, [k.let(each, "operand") for each in operands])
+    k.store(result, k.i32(0), k.cast(made, Scalar.F32))
+    return cost(k.build()) + _OPERAND_COST * max(0, len(operands) - 1)

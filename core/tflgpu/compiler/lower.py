@@ -1,0 +1,288 @@
+"""A partition becomes a plan: rules chosen, nodes grouped, layouts set, memory assigned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from tflgpu.compiler.build import build_group
+from tflgpu.compiler.fuse import Group, group_nodes
+from tflgpu.compiler.limits import IO_STORAGE
+from tflgpu.compiler.match_groups import match_groups
+from tflgpu.compiler.memory import Usage, assign
+from tflgpu.compiler.plan import (
+    ArenaRef,
+    ConstRef,
+    InputRef,
+    OutputRef,
+    Plan,
+    PlannedDispatch,
+    PlannedIO,
+    Ref,
+)
+from tflgpu.errors import KernelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.rewrite import merged_origins
+from tflgpu.language.budget import MAX_KERNEL, cost
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
+from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
+
+
+@attrs.frozen
+class LoweringInput:
+    """A partition: nodes in topological order between its inputs and outputs.
+
+    ``rules`` and ``views`` are by ``id(node)``: the rule chosen for each node, and the nodes
+    that only reinterpret their operand row-major.
+    """
+
+    nodes: Sequence[Node]
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    rules: Mapping[int, KernelRule]
+    elementwise: Callable[[Node], ElementwiseRule | None]
+    views: frozenset[int]
+    site: Site
+    fuse: bool = True
+    groups: Callable[[Node], Sequence[GroupRule]] = lambda node: ()
+
+
+class OverLimit(KernelError):
+    """A node's kernel needs more than the device has; ``node`` tells which."""
+
+    def __init__(self, node: Node, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+@attrs.frozen
+class _Placed:
+    """A dispatch whose bindings are still tensors."""
+
+    dispatch: Dispatch
+    group: int
+    origins: tuple[int, ...]
+
+
+def lower(part: LoweringInput, alignment: int) -> Plan:
+    """Make the plan of a partition.
+
+    Raises:
+        OverLimit: a kernel is over a limit of the device.
+        RuleError: a plugin's rule failed; names the plugin.
+        KernelError: a generator broke a rule of the language.
+    """
+    storage = _Storage(part)
+    kernels = [n for n in part.nodes if id(n) not in storage.aliased]
+    kept = [storage.root(v) for v in part.outputs] + storage.pinned
+    candidates = part.groups if part.fuse else lambda node: ()
+    matched = match_groups(kernels, kept, part.rules, candidates, part.site)
+    groups = group_nodes(
+        kernels, kept, part.rules, part.elementwise, part.site, fuse=part.fuse, matched=matched
+    )
+    placed: list[_Placed] = []
+    index = 0
+    waiting = groups[::-1]
+    while waiting:
+        group = waiting.pop()
+        try:
+            made = _dispatches(group, part.site, storage.layout)
+        except OverLimit:
+            if not group.before:
+                raise
+            # Too much for one kernel; each of the nodes may have one of its own all the same.
+            waiting += reversed(group.apart(part.rules))
+            continue
+        if made is None:
+            waiting += reversed(group.cut(lambda node: part.rules[id(node)]))
+            continue
+        placed += [_Placed(d, index, merged_origins(*group.nodes)) for d in made]
+        index += 1
+    return _assemble(part, storage, placed, alignment)
+
+
+def _dispatches(
+    group: Group, site: Site, layout_of: Callable[[Value], Layout]
+) -> list[Dispatch] | None:
+    """The launches of a group; None where a kernel is over its budget for its chain, which its
+    head may store in many places."""
+    low = Lowering(group.head, site.caps, site.precision, layout_of, group.fused, group.before)
+    build_group(group, low)
+    costs = [cost(item.kernel) for item in low.dispatches]
+    if group.fused and max(costs, default=0) > MAX_KERNEL:
+        return None
+    _check_limits(group, low.dispatches, costs, site.caps)
+    return [attrs.evolve(d, label=group.label) for d in low.dispatches]
+
+
+def _check_limits(
+    group: Group, dispatches: Sequence[Dispatch], costs: Sequence[int], caps: DeviceCaps
+) -> None:
+    for item, its_cost in zip(dispatches, costs, strict=True):
+        kernel = item.kernel
+        x, y, z = kernel.workgroup
+        problems = [
+            (len(kernel.buffers) > caps.max_bindings,
+             f"{len(kernel.buffers)} buffers of {caps.max_bindings}"),
+            (x * y * z > caps.max_workgroup,
+             f"{x * y * z} invocations a workgroup of {caps.max_workgroup}"),
+            (any(n > m for n, m in zip(kernel.workgroup, caps.max_workgroup_size, strict=True)),
+             f"workgroup {kernel.workgroup} of {caps.max_workgroup_size}"),
+            (kernel.shared_bytes > caps.shared_bytes,
+             f"{kernel.shared_bytes} bytes shared of {caps.shared_bytes}"),
+            (any(n > m for n, m in zip(item.groups, caps.max_groups, strict=True)),
+             f"{item.groups} workgroups of {caps.max_groups}"),
+        ]  # fmt: skip
+        for wrong, what in problems:
+            if wrong:
+                raise OverLimit(
+                    group.head,
+                    f"{group.label}: rule {group.rule.name} wants {what} that the device has",
+                )
+        if its_cost > MAX_KERNEL:
+            raise OverLimit(
+                group.head,
+                f"{group.label}: rule {group.rule.name} makes a kernel too large to be compiled in "
+                f"reasonable time (its cost is {its_cost}, of {MAX_KERNEL})",
+            )
+
+
+class _Storage:
+    """Which values share a buffer, and how each lies in it.
+
+    A view node (RESHAPE and the like) makes its result an alias of its operand where the bytes
+    are the same; what is left of the view nodes runs as a copy kernel.
+    """
+
+    def __init__(self, part: LoweringInput) -> None:
+        self._precision = part.site.precision
+        self._caps = part.site.caps
+        self._edge = {v.id for v in (*part.inputs, *part.outputs)}
+        self._output_ids = {v.id for v in part.outputs}
+        self._root: dict[int, Value] = {}
+        self._members: dict[int, list[Value]] = {}
+        self._values: dict[int, Value] = {}
+        self.aliased: set[int] = set()
+        for value in part.inputs:
+            self._add(value)
+        for node in part.nodes:
+            for value in node.outputs:
+                self._add(value)
+        for node in part.nodes:
+            if id(node) in part.views and self._try_alias(node):
+                self.aliased.add(id(node))
+
+    @property
+    def pinned(self) -> list[Value]:
+        """Values that several names stand for: no chain may run past them."""
+        return [m for members in self._members.values() if len(members) > 1 for m in members]
+
+    def root(self, value: Value) -> Value:
+        """The value whose buffer this one lies in."""
+        return self._root[value.id]
+
+    def layout(self, value: Value) -> Layout:
+        """How a value lies in its buffer."""
+        return self._layout(value, self._is_edge(self.members(value)))
+
+    def members(self, value: Value) -> list[Value]:
+        """All values that share a buffer with this one, itself included."""
+        return self._members[self.root(value).id]
+
+    def _add(self, value: Value) -> None:
+        self._root[value.id] = value
+        self._members[value.id] = [value]
+
+    def _is_edge(self, members: Sequence[Value]) -> bool:
+        return any(m.id in self._edge for m in members)
+
+    def _layout(self, value: Value, edge: bool) -> Layout:
+        if edge:
+            return Layout(value.shape, LayoutKind.LINEAR, IO_STORAGE[value.dtype])
+        return Layout(value.shape, LayoutKind.C4, storage_of(value, self._precision, self._caps))
+
+    def _try_alias(self, node: Node) -> bool:
+        source, result = node.input(0), node.outputs[0]
+        if source.is_const or source.dtype is not result.dtype:
+            return False
+        members = self.members(source) + self.members(result)
+        if sum(m.id in self._edge for m in members) > 1:
+            return False  # two edges have a buffer each: a copy must run
+        edge = self._is_edge(members)
+        layouts = [self._layout(m, edge) for m in members]
+        if not all(layouts[0].same_bytes(layout) for layout in layouts[1:]):
+            return False
+        root = self.root(source)
+        del self._members[self.root(result).id]
+        self._members[root.id] = members
+        for member in members:
+            self._root[member.id] = root
+        return True
+
+
+def _assemble(
+    part: LoweringInput, storage: _Storage, placed: Sequence[_Placed], alignment: int
+) -> Plan:
+    refs: dict[object, Ref] = {}
+    for kind, values in ((InputRef, part.inputs), (OutputRef, part.outputs)):
+        for i, value in enumerate(values):
+            refs[storage.root(value).id] = kind(i)
+
+    usages: dict[object, Usage] = {}
+    for step, item in enumerate(placed):
+        for binding in item.dispatch.bindings:
+            key = _key(binding, item, storage)
+            if key is None or key in refs:
+                continue
+            nbytes = (
+                binding.layout.nbytes
+                if isinstance(binding, Temp)
+                else max(storage.layout(m).nbytes for m in storage.members(binding))  # type: ignore[arg-type]
+            )
+            first = usages[key].first if key in usages else step
+            usages[key] = Usage(nbytes, first, step)
+    assignment = assign(list(usages.values()), alignment, part.site.caps.max_buffer_bytes)
+    places = zip(assignment.offsets, assignment.arenas, strict=True)
+    for (key, usage), (offset, arena) in zip(usages.items(), places, strict=True):
+        refs[key] = ArenaRef(offset, usage.nbytes, arena)
+
+    constants: list[Array] = []
+    dispatches = []
+    for item in placed:
+        bound: list[Ref] = []
+        for binding in item.dispatch.bindings:
+            if isinstance(binding, Constant):
+                bound.append(ConstRef(len(constants)))
+                constants.append(binding.data)
+            else:
+                bound.append(refs[_key(binding, item, storage)])
+        d = item.dispatch
+        dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
+    return Plan(
+        assignment.sizes, alignment, tuple(constants), _edge_io(part.inputs),
+        _edge_io(part.outputs), tuple(dispatches),
+    )  # fmt: skip
+
+
+def _key(binding: Binding, item: _Placed, storage: _Storage) -> object:
+    if isinstance(binding, Constant):
+        return None
+    if isinstance(binding, Temp):
+        return ("temp", item.group, binding.id)
+    return storage.root(binding).id
+
+
+def _edge_io(values: Sequence[Value]) -> tuple[PlannedIO, ...]:
+    found = []
+    for value in values:
+        if value.dtype not in IO_STORAGE:
+            raise KernelError(f"{value.name}: {value.dtype.value} cannot cross to a device")
+        storage = IO_STORAGE[value.dtype]
+        dtype = DType.from_numpy(storage.numpy)
+        nbytes = value.elements * storage.itemsize
+        found.append(PlannedIO(value.name, value.shape, dtype, nbytes))
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""Nodes of a part that one kernel makes together, by the rules for groups (`GroupRule`).
+
+Partitioning is over by then, so a group never reaches the CPU's parts, and never spans two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tflgpu.blame import Failed, Refused, attempt, shown
+from tflgpu.compiler.build import RuleError
+from tflgpu.compiler.fuse import Matched
+from tflgpu.ir.graph import Node, Value
+from tflgpu.lowering.rule import GroupRule, KernelRule, Site
+
+
+def match_groups(
+    nodes: Sequence[Node],
+    kept: Collection[Value],
+    rules: Mapping[int, KernelRule],
+    candidates: Callable[[Node], Sequence[GroupRule]],
+    site: Site,
+) -> dict[int, Matched]:
+    """Groups by the ``id`` of their last node; no node is in two of them.
+
+    Args:
+        nodes: In topological order.
+        kept: Values that must exist afterwards: no group may swallow them.
+        rules: By ``id(node)``: the rule that makes a node alone. A group is taken where none of
+            its nodes has one of higher rank.
+        candidates: The rules for groups that end in a node, best first.
+        site: Where they run.
+
+    Raises:
+        RuleError: a plugin's rule failed, or matched nodes that cannot be joined.
+    """
+    finder = _Finder(nodes, kept, site)
+    found: dict[int, Matched] = {}
+    for node in reversed(nodes):
+        if id(node) in finder.taken:
+            continue
+        for rule in candidates(node):
+            group = finder.group(rule, node)
+            if group and rule.rank >= max(rules[id(n)].rank for n in group):
+                finder.taken |= {id(n) for n in group}
+                found[id(node)] = Matched(group[:-1], rule.as_kernel_rule())
+                break
+    return found
+
+
+class _Finder:
+    """Asks rules, and looks at what they answer."""
+
+    def __init__(self, nodes: Sequence[Node], kept: Collection[Value], site: Site) -> None:
+        self._site = site
+        self._makers = {v.id: node for node in nodes for v in node.outputs}
+        self._readers = Counter(v.id for node in nodes for v in node.inputs if v is not None)
+        self._kept = {v.id for v in kept}
+        self.taken: set[int] = set()
+
+    def maker(self, value: Value) -> Node | None:
+        """The node that makes a value which one other node reads and nobody else."""
+        node = self._makers.get(value.id)
+        if node is None or id(node) in self.taken or len(node.outputs) != 1:
+            return None
+        alone = self._readers[value.id] == 1 and value.id not in self._kept
+        return node if alone else None
+
+    def group(self, rule: GroupRule, node: Node) -> tuple[Node, ...] | None:
+        """The nodes that a rule would make together."""
+        if not rule.owner:
+            return self._checked(rule.match(node, self.maker, self._site), node)
+        answer = attempt(lambda: self._checked(rule.match(node, self.maker, self._site), node))
+        if isinstance(answer, Failed):
+            message = f"plugin {rule.owner}: {rule} failed on {node.label}: {answer}"
+            raise RuleError(message, {(rule.owner, rule.op, rule.name)}) from answer.error
+        group: tuple[Node, ...] | None = answer
+        return group
+
+    def _checked(self, answer: Sequence[Node] | None, last: Node) -> tuple[Node, ...] | None:
+        if answer is None:
+            return None
+        if not isinstance(answer, (tuple, list)) or len(answer) < 2 or answer[-1] is not last:
+            raise Refused(f"it matched {shown(answer)}, not nodes of which this one is the last")
+        for i, node in enumerate(answer[:-1]):
+            if not isinstance(node, Node) or not node.outputs:
+                raise Refused(f"{shown(node)} is among the nodes that it matched")
+            value = node.outputs[0]
+            if self.maker(value) is not node:
+                raise Refused(f"it matched {node.label}, whose result others need")
+            if not any(value in later.inputs for later in answer[i + 1 :]):
+                raise Refused(f"it matched {node.label}, whose result none of the others reads")
+        return tuple(answer)

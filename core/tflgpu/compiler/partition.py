@@ -1,0 +1,281 @@
+"""Which nodes go to the device, in which parts, and why the others do not.
+
+The graph is cut into parts that run one after another, alternating between CPU and device.
+Always taking every ready node of one side before changing sides gives the fewest changes there
+can be, for each of the two sides to begin with; the better of the two is used.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import attrs
+
+from tflgpu.compiler.work import estimate
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.facets import Work
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.plan import Plan
+
+#: None where a device can run a node, else the reason why not.
+Supported = Callable[[Node], Unsupported | None]
+
+
+@attrs.frozen
+class Machine:
+    """Round figures for a guess at what delegating saves. They rank parts; nothing else.
+
+    Attributes:
+        flops: Operations a second.
+        bandwidth: Bytes a second, from and to its own memory.
+    """
+
+    flops: float
+    bandwidth: float
+
+    def seconds(self, work: Work) -> float:
+        """The longer of computing and moving."""
+        return max(work.flops / self.flops, work.nbytes / self.bandwidth)
+
+
+_HOST = Machine(flops=1e11, bandwidth=2e10)
+_DEVICE = Machine(flops=1e13, bandwidth=5e11)
+_LINK_BANDWIDTH = 1e10  # bytes a second between host and device
+_LINK_LATENCY = 5e-5  # seconds to submit a part and to wait for it
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """Nodes that run together.
+
+    Attributes:
+        nodes: In an order in which they can run.
+        delegated: On the device; else on the CPU.
+        inputs: Values read but not made here; constants and variables are not among them.
+        outputs: Values made here that other parts read or the graph gives out.
+        gain: Estimated seconds saved a run by delegating, the way to the device and back
+            subtracted. A rough guess, for ranking; 0 for parts on the CPU.
+        plan: Their kernels, once they are compiled; None on the CPU, and for a device that runs
+            nodes.
+    """
+
+    nodes: tuple[Node, ...]
+    delegated: bool
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    gain: float = 0.0
+    plan: Plan | None = None
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"{len(self.nodes)} nodes on the {'device' if self.delegated else 'CPU'}"
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels that a run launches."""
+        return 0 if self.plan is None else len(self.plan.dispatches)
+
+
+@attrs.frozen
+class Declined:
+    """A node that stays on the CPU.
+
+    Attributes:
+        label: The node, as messages name it.
+        op: Its op.
+        origins: The file's operators that it stands for.
+        reason: Why.
+    """
+
+    label: str
+    op: str
+    origins: tuple[int, ...]
+    reason: str
+
+
+@attrs.frozen(eq=False)
+class Partitioning:
+    """All nodes of a graph in parts, in an order in which these can run."""
+
+    parts: tuple[Part, ...]
+    refusals: tuple[Declined, ...]
+
+    @property
+    def delegated(self) -> tuple[Part, ...]:
+        """The parts that go to the device."""
+        return tuple(p for p in self.parts if p.delegated)
+
+
+def partition(
+    graph: Graph,
+    supported: Supported,
+    ops: Mapping[str, OpDef],
+    *,
+    max_partitions: int | None = None,
+    min_nodes: int = 1,
+) -> Partitioning:
+    """Divide a graph between CPU and device.
+
+    Args:
+        graph: The graph, in topological order.
+        supported: None where the device can run a node, else the reason why not. Asked once a
+            node.
+        ops: Op definitions by name, for estimates.
+        max_partitions: Most parts that go to the device, those with the largest gain; None = any
+            number.
+        min_nodes: A part of fewer nodes stays on the CPU.
+
+    Returns:
+        As few parts as the graph allows; no part waits for another that waits for it.
+    """
+    reasons: dict[int, str] = {}
+    for node in graph.nodes:
+        refused = supported(node)
+        if refused is not None:
+            reasons[id(node)] = refused.reason
+
+    def on_device(node: Node) -> bool:
+        return id(node) not in reasons
+
+    runs = _fewest_runs(graph, on_device)
+    kept = [p for p in _parts(graph, runs, on_device, ops) if p.delegated]
+    for part in kept:
+        if len(part.nodes) < min_nodes:
+            reason = f"its part of the graph has {len(part.nodes)} nodes, fewer than {min_nodes}"
+            reasons.update((id(n), reason) for n in part.nodes)
+    kept = [p for p in kept if len(p.nodes) >= min_nodes]
+    if max_partitions is not None:
+        # A stable sort: of equals, the part that runs first.
+        ranked = sorted(kept, key=lambda p: -p.gain)
+        for place, part in enumerate(ranked[max_partitions:], max_partitions + 1):
+            reason = (
+                f"its part of the graph is number {place} by estimated gain, and at most "
+                f"{max_partitions} parts are delegated"
+            )
+            reasons.update((id(n), reason) for n in part.nodes)
+    order = [node for run in runs for node in run]
+    parts = _parts(graph, _split(order, on_device), on_device, ops)
+    refusals = [
+        Declined(n.label, n.op, n.origins, reasons[id(n)]) for n in graph.nodes if id(n) in reasons
+    ]
+    return Partitioning(parts, tuple(refusals))
+
+
+def _fewest_runs(graph: Graph, on_device: Callable[[Node], bool]) -> list[list[Node]]:
+    """All nodes, cut into runs of one side each, in an order in which they can run."""
+    device_first, host_first = (_alternate(graph, on_device, start) for start in (True, False))
+
+    def badness(runs: list[list[Node]]) -> tuple[int, int]:
+        return sum(on_device(run[0]) for run in runs), len(runs)
+
+    return min(device_first, host_first, key=badness)
+
+
+def _alternate(graph: Graph, on_device: Callable[[Node], bool], start: bool) -> list[list[Node]]:
+    """Runs that change sides only when no node of the side they are on is ready."""
+    waits, followers = _dependencies(graph)
+    # Indices of ready nodes for each side; popped smallest first, so that the file's order is
+    # kept wherever it may be.
+    ready: dict[bool, list[int]] = {True: [], False: []}
+    for index, node in enumerate(graph.nodes):
+        if not waits[index]:
+            heapq.heappush(ready[on_device(node)], index)
+    runs: list[list[Node]] = []
+    side = start
+    while ready[True] or ready[False]:
+        run: list[Node] = []
+        while ready[side]:
+            index = heapq.heappop(ready[side])
+            run.append(graph.nodes[index])
+            for follower in followers[index]:
+                waits[follower] -= 1
+                if not waits[follower]:
+                    heapq.heappush(ready[on_device(graph.nodes[follower])], follower)
+        if run:
+            runs.append(run)
+        side = not side
+    return runs
+
+
+def _dependencies(graph: Graph) -> tuple[list[int], list[list[int]]]:
+    """For each node, by index: how many nodes it waits for, and which ones wait for it."""
+    makers: dict[int, int] = {}
+    last_user: dict[int, int] = {}
+    followers: list[set[int]] = [set() for _ in graph.nodes]
+    for index, node in enumerate(graph.nodes):
+        for value in node.inputs:
+            if value is None:
+                continue
+            if id(value) in makers:
+                followers[makers[id(value)]].add(index)
+            if value.is_variable:
+                # A node may change its variables, so all users of one keep their order.
+                if last_user.get(id(value), index) != index:
+                    followers[last_user[id(value)]].add(index)
+                last_user[id(value)] = index
+        makers.update((id(v), index) for v in node.outputs)
+    waits = [0] * len(graph.nodes)
+    for group in followers:
+        for follower in group:
+            waits[follower] += 1
+    return waits, [sorted(group) for group in followers]
+
+
+def _split(order: Sequence[Node], on_device: Callable[[Node], bool]) -> list[list[Node]]:
+    """An order cut wherever it changes sides."""
+    return [list(run) for _, run in groupby(order, on_device)]
+
+
+def _parts(
+    graph: Graph,
+    runs: Sequence[Sequence[Node]],
+    on_device: Callable[[Node], bool],
+    ops: Mapping[str, OpDef],
+) -> tuple[Part, ...]:
+    where = {id(v): i for i, run in enumerate(runs) for n in run for v in n.outputs}
+    leaving = {id(v) for v in graph.outputs}
+    for i, run in enumerate(runs):
+        leaving.update(id(v) for v in _reads(run) if where.get(id(v), i) != i)
+    return tuple(
+        _part(tuple(run), on_device(run[0]), i, where, leaving, ops) for i, run in enumerate(runs)
+    )
+
+
+def _part(
+    nodes: tuple[Node, ...],
+    delegated: bool,
+    number: int,
+    where: Mapping[int, int],
+    leaving: Collection[int],
+    ops: Mapping[str, OpDef],
+) -> Part:
+    inputs = tuple(v for v in _reads(nodes) if where.get(id(v)) != number)
+    outputs = tuple(v for n in nodes for v in n.outputs if id(v) in leaving)
+    gain = _gain(nodes, (*inputs, *outputs), ops) if delegated else 0.0
+    return Part(nodes, delegated, inputs, outputs, gain)
+
+
+def _reads(nodes: Sequence[Node]) -> list[Value]:
+    """What nodes read, each once, without constants and variables."""
+    read = {
+        id(v): v
+        for node in nodes
+        for v in node.inputs
+        if v is not None and not v.is_const and not v.is_variable
+    }
+    return list(read.values())
+
+
+def _gain(nodes: Sequence[Node], edge: Sequence[Value], ops: Mapping[str, OpDef]) -> float:
+    saved = 0.0
+    for node in nodes:
+        work = estimate(node, ops.get(node.op))
+        saved += _HOST.seconds(work) - _DEVICE.seconds(work)
+    return saved - sum(v.nbytes for v in edge) / _LINK_BANDWIDTH - _LINK_LATENCY

@@ -1,0 +1,108 @@
+"""A plan: the kernels of a part, what each is bound to, and the memory they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+import attrs
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Shape
+from tflgpu.language.builder import Size3
+from tflgpu.language.tree import Kernel
+
+
+@attrs.frozen
+class ArenaRef:
+    """``nbytes`` at ``offset`` in an arena (offset is a multiple of `Plan.alignment`).
+
+    What is written through a region is read through an equal one. Regions that overlap otherwise
+    hold data at different times, so a device may give each memory of its own.
+    """
+
+    offset: int
+    nbytes: int
+    arena: int = 0
+
+
+@attrs.frozen
+class ConstRef:
+    """`Plan.constants` [index]."""
+
+    index: int
+
+
+@attrs.frozen
+class InputRef:
+    """The buffer of `Plan.inputs` [index]."""
+
+    index: int
+
+
+@attrs.frozen
+class OutputRef:
+    """The buffer of `Plan.outputs` [index]."""
+
+    index: int
+
+
+Ref = Union[ArenaRef, ConstRef, InputRef, OutputRef]
+
+
+@attrs.frozen
+class PlannedDispatch:
+    """One launch. ``refs`` are aligned with ``kernel.buffers``.
+
+    ``reads`` and ``writes`` follow from the buffers' access; ``label`` names the node, and
+    ``origins`` are the operators of the file that it stands for, by index.
+    """
+
+    kernel: Kernel
+    groups: Size3
+    refs: tuple[Ref, ...]
+    label: str
+    origins: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class PlannedIO:
+    """An input or output: packed row-major elements of ``dtype``, as NumPy has them."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    nbytes: int
+
+
+def _sizes(arenas: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(arenas, int):
+        return (arenas,) if arenas else ()
+    return tuple(arenas)
+
+
+@attrs.frozen
+class Plan:
+    """All that a device needs to run a partition again and again.
+
+    Attributes:
+        arenas: Sizes of the buffers that intermediate tensors share: one, or several where one
+            would be larger than the device's largest buffer; none without such tensors. A number
+            makes one of that size.
+        alignment: Every arena offset is a multiple of it.
+        constants: Flat arrays, uploaded once.
+        inputs, outputs: Buffers of their own, so that they can be mapped or handed over.
+        dispatches: In an order that respects every dependency.
+    """
+
+    arenas: tuple[int, ...] = attrs.field(converter=_sizes)
+    alignment: int
+    constants: tuple[Array, ...]
+    inputs: tuple[PlannedIO, ...]
+    outputs: tuple[PlannedIO, ...]
+    dispatches: tuple[PlannedDispatch, ...]
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of all arenas."""
+        return sum(self.arenas)

@@ -1,0 +1,34 @@
+"""What the NumPy references can run; what they cannot, no device is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tflgpu.ir.graph import Node
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import unknown_reason
+from tflgpu.passes.float_view import is_quantized
+
+
+def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+    """Why the references cannot run a node, None where they can."""
+    op = ops.get(node.op)
+    if op is None:
+        return Unsupported(f"op {node.op} is not known; a plugin may define it")
+    if node.version > op.max_version:
+        return Unsupported(
+            f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"
+        )
+    reason = unknown_reason(node.attrs)
+    if reason is not None:
+        return Unsupported(reason)
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and not value.dtype.has_numpy:
+            return Unsupported(f"tensor {value.name} is {value.dtype.value}")
+        if value is not None and is_quantized(value) and not op.takes_stored:
+            return Unsupported(
+                f"tensor {value.name} is quantized {value.dtype.value}; "
+                f"this {node.op} is not computed on quantized numbers"
+            )
+    return None

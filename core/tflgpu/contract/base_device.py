@@ -1,0 +1,160 @@
+"""What devices have in common, for backends that want it: a lock, an end, what they refuse, and
+what was loaded on them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.buffers import BaseBuffer, Buffer
+from tflgpu.contract.check_plan import check_plan
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.forks import Holder
+from tflgpu.contract.plan_memory import too_large
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
+
+
+class BaseDevice(Holder):
+    """A `tflgpu.contract.device.Device`. Safe to use from several threads.
+
+    A subclass sets ``caps`` and ``alignment`` when it is opened, and has `_load`, `source` and
+    `_release`, which are called under the lock and on an open device only. Opening itself may load
+    plans already (to probe the driver).
+
+    Attributes:
+        kind: The API, as messages call it ("OpenCL").
+        info: Which device it is.
+        caps: Its limits and features.
+        alignment: Bytes to which arena offsets must be aligned.
+    """
+
+    kind = ""
+    info: DeviceInfo
+    caps: DeviceCaps
+    alignment: int
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._recordings: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._buffers: weakref.WeakSet[BaseBuffer] = weakref.WeakSet()
+        self._token = object()
+        self._closed = self._released = False
+        self.belongs_to_process()
+
+    # For subclasses to write
+
+    def _load(self, plan: Plan, *, guard_bands: bool) -> Any:
+        """Compile, allocate, upload, bind and record a plan that fits together and fits the device.
+        What cannot be loaded leaves nothing behind (`releasing_on_error`)."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Release the device; all that was loaded on it is closed."""
+
+    def source(self, kernel: Kernel) -> str:
+        """The text that is compiled for a kernel (for people)."""
+        raise NotImplementedError
+
+    def _allocate_buffer(self, nbytes: int) -> BaseBuffer | Unsupported:
+        return Unsupported(f"the {self.kind} backend allocates no buffers of their own")
+
+    def _import_buffer(self, source: object) -> BaseBuffer | Unsupported:
+        return Unsupported(f"the {self.kind} backend uses no memory that others made")
+
+    # What users of a device have
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Any:
+        """A recording of a plan.
+
+        Raises:
+            StateError: the device is closed.
+            CompileError: the driver refused a kernel; carries source and log.
+            DeviceError: the plan does not fit together or is over a limit of `caps`, memory ran
+                out, or the device is gone.
+        """
+        with self._lock:
+            self._check_open()
+            check_plan(plan, self)
+            recording = self._load(plan, guard_bands=guard_bands)
+            recording.device_token = self._token
+            self._recordings.add(recording)
+            return recording
+
+    def allocate(self, nbytes: int) -> Buffer | Unsupported:
+        """A new buffer, all zeros; or the reason why the device has none.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: it is over a limit of `caps`, or memory ran out.
+        """
+        with self._lock:
+            self._check_open()
+            if nbytes < 0:
+                raise DeviceError(f"a buffer of {nbytes} bytes")
+            if nbytes > self.caps.max_buffer_bytes:
+                raise too_large("the buffer", nbytes, self.caps.max_buffer_bytes)
+            return self._kept(self._allocate_buffer(nbytes))
+
+    def import_buffer(self, source: object) -> Buffer | Unsupported:
+        """A buffer over memory that exists, used in place; or the reason why that cannot be.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: the device failed.
+        """
+        with self._lock:
+            self._check_open()
+            return self._kept(self._import_buffer(source))
+
+    def close(self) -> None:
+        """Close what was loaded on it, and release the device; twice is harmless."""
+        if self.inherited:
+            return
+        with self._lock:
+            if self._released:
+                return
+            self._closed = True
+            for recording in list(self._recordings):
+                recording.close()
+            for buffer in list(self._buffers):
+                buffer.close()
+            self._release()
+            self._released = True
+
+    def after_fork(self) -> None:
+        """A child may not touch it."""
+        super().after_fork()
+        self._lock = threading.RLock()
+
+    # Inside
+
+    def _check_open(self) -> None:
+        self.check_inherited(f"this {self.kind} device")
+        if self._closed:
+            raise StateError(f"this {self.kind} device is closed: {self.info.name}")
+
+    def _kept(self, made: BaseBuffer | Unsupported) -> BaseBuffer | Unsupported:
+        if isinstance(made, BaseBuffer):
+            self._buffers.add(made)
+        return made
+
+
+class _Released(Protocol):
+    def release(self) -> None: ...
+
+
+@contextmanager
+def releasing_on_error(held: _Released) -> Iterator[None]:
+    """Release ``held`` where what is done inside does not come to its end."""
+    try:
+        yield
+    except BaseException:
+        held.release()
+        raise

@@ -1,0 +1,201 @@
+"""Memory of a device that is nobody's input or output until a recording is bound to it.
+
+With it results stay on the device between recordings, and memory that something else made (host
+memory, a buffer of the same API) is used without a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from tflgpu.contract.forks import Holder
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.rule import Unsupported
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@runtime_checkable
+class Buffer(Protocol):
+    """Bytes on a device, of `Device.allocate` or `Device.import_buffer`.
+
+    While a run is in flight whose recording is bound to it, a buffer is not to be used otherwise:
+    not by the host, and not by another run if one of the two writes it.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        ...
+
+    def write(self, data: Array) -> None:
+        """Copy an array, in row-major order, to the buffer's start.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the array is larger than the buffer, or the device failed.
+        """
+        ...
+
+    def read(self, into: Array) -> None:
+        """Fill an array, in row-major order, from the buffer's start.
+
+        Raises:
+            StateError, DeviceError: as `write`.
+        """
+        ...
+
+    def export(self) -> object:
+        """What the API calls a buffer (OpenCL's ``pyopencl.Buffer``, wgpu's ``GPUBuffer``, ...),
+        over the same memory; or an `Unsupported` with the reason why it cannot be had.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free it once no recording is bound to it any more; twice is harmless. What was imported
+        is let go of."""
+        ...
+
+
+class BaseBuffer(Holder):
+    """A `Buffer` of a `tflgpu.contract.base_device.BaseDevice`.
+
+    A subclass has `_write`, `_read`, `_export` and `_release`.
+
+    Attributes:
+        nbytes: Its size in bytes.
+        region: What recordings bind, of the kind that their memory consists of.
+    """
+
+    def __init__(self, lock: Any, token: object, nbytes: int, region: Any) -> None:
+        """``lock`` and ``token`` are the device's; two buffers of one device have one token."""
+        self._lock = lock
+        self.token = token
+        self.nbytes = nbytes
+        self.region = region
+        self._closed = self._released = False
+        # For these alone. Recordings count under locks of their own, which a device that closes
+        # takes after its own: a count under the device's lock could wait for ever.
+        self._counting = threading.Lock()
+        self._users = 0
+        self.belongs_to_process()
+
+    # For subclasses to write
+
+    def _write(self, data: Bytes) -> None:
+        """Copy bytes to its start; there are some."""
+        raise NotImplementedError
+
+    def _read(self, nbytes: int) -> Bytes:
+        """Its first bytes; there are some."""
+        raise NotImplementedError
+
+    def _export(self) -> object:
+        """As `Buffer.export`."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Free it."""
+
+    # What users of a buffer have
+
+    def write(self, data: Array) -> None:
+        """As `Buffer.write`.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the array is larger than the buffer, or the device failed.
+        """
+        flat: Bytes = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        with self._lock:
+            self._check(flat.nbytes)
+            if flat.nbytes:
+                self._write(flat)
+
+    def read(self, into: Array) -> None:
+        """As `Buffer.read`.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the array is larger than the buffer, or the device failed.
+        """
+        with self._lock:
+            self._check(into.nbytes)
+            if into.nbytes:
+                into[...] = self._read(into.nbytes).view(into.dtype).reshape(into.shape)
+
+    def export(self) -> object:
+        """As `Buffer.export`.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+        """
+        with self._lock:
+            self._check(0)
+            return self._export()
+
+    def close(self) -> None:
+        """As `Buffer.close`."""
+        if self.inherited:
+            return
+        self._count(0, closed=True)
+
+    # What recordings use
+
+    def hold(self) -> None:
+        """One more recording is bound to it.
+
+        Raises:
+            StateError: it is closed.
+        """
+        self._check(0)
+        self._count(1)
+
+    def let_go(self) -> None:
+        """One less."""
+        self._count(-1)
+
+    def after_fork(self) -> None:
+        """A child may not touch it."""
+        super().after_fork()
+        self._closed = True
+        self._counting = threading.Lock()
+
+    # Inside
+
+    def _count(self, more: int, *, closed: bool = False) -> None:
+        with self._counting:
+            self._users += more
+            self._closed = self._closed or closed
+            last = self._closed and not self._users and not self._released
+            self._released = self._released or last
+        if last:
+            self._release()
+
+    def _check(self, nbytes: int) -> None:
+        self.check_inherited("this buffer")
+        if self._closed:
+            raise StateError("this buffer is closed")
+        if nbytes > self.nbytes:
+            raise DeviceError(f"an array of {nbytes} bytes for a buffer of {self.nbytes}")
+
+
+def host_bytes(source: object) -> Bytes | Unsupported:
+    """Host memory that has Python's buffer protocol, as bytes in place."""
+    try:
+        view = memoryview(source)  # type: ignore[arg-type]
+    except TypeError:
+        return Unsupported(f"a {type(source).__name__} has no buffer protocol")
+    if view.readonly:
+        return Unsupported(f"the memory of the {type(source).__name__} is read-only")
+    if not view.c_contiguous:
+        return Unsupported(f"the memory of the {type(source).__name__} is not packed row-major")
+    return np.frombuffer(view, np.uint8)

@@ -1,0 +1,431 @@
+"""A recording, of which nothing is believed (see `tflgpu.contract.checked`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.blame import attempt, shown
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.checked_buffers import checked_reason, inner_buffers
+from tflgpu.contract.device import DispatchTime, Recording
+from tflgpu.contract.lending import Lender
+from tflgpu.contract.party import Party
+from tflgpu.contract.pending import Pending
+from tflgpu.errors import DeviceError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
+from tflgpu.lowering.rule import Unsupported
+
+
+@attrs.frozen
+class Edge:
+    """What an input or output of a recording has to be."""
+
+    name: str
+    shape: Shape
+    dtype: np.dtype[Any]
+
+    def misfit(self, array: object, *, writable: bool) -> str | None:
+        """What is wrong with an array, None where it fits."""
+        wanted = f"{self.dtype}{list(self.shape)}"
+        if not isinstance(array, np.ndarray):
+            return f"is a {type(array).__name__}, not an array of {wanted}"
+        if array.shape != self.shape or array.dtype != self.dtype:
+            return f"is {array.dtype}{list(array.shape)}, not {wanted}"
+        if not array.flags.c_contiguous:
+            return f"is not packed row-major (its strides are {array.strides})"
+        if writable and not array.flags.writeable:
+            return "cannot be written"
+        return None
+
+
+class CheckedRecording:
+    """A `Recording` around another's. Whatever it has besides is the other's."""
+
+    def __init__(
+        self,
+        inner: Recording,
+        party: Party,
+        inputs: Sequence[Edge],
+        outputs: Sequence[Edge],
+        dispatches: int | None,
+    ) -> None:
+        """Look at a recording; ``dispatches`` is how many its plan has, None without a plan.
+
+        Raises:
+            DeviceError: its arrays are not those that were asked for.
+        """
+        self._inner, self._party = inner, party
+        self._edges = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
+        self._planned = dispatches
+        self._closed = False
+        self._has_run = False
+        self._given: dict[str, Any] = {}
+        self._seen: dict[str, tuple[Array, ...]] = {}
+        for side in self._edges:
+            self._given[side] = party.call(side, getattr, inner, side)
+            self._seen[side] = self._checked(side, self._given[side])
+        self._check_apart()
+        count = party.call("dispatches", getattr, inner, "dispatches", dispatches or 0)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise party.broke(f"dispatches is {shown(count)}, not how many there are")
+        if dispatches is not None and count != dispatches:
+            raise party.broke(f"dispatches is {count}, and the plan has {dispatches}")
+        #: Kernels that it launches in a run, for reports.
+        self.dispatches = count
+        self._prepare()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner":  # not made yet
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per input."""
+        return self._seen["inputs"]
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per output."""
+        self._compare("outputs")
+        return self._seen["outputs"]
+
+    def run(self) -> None:
+        """Run, and see to it that the arrays are still the same.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed, or broke the contract; names the plugin.
+        """
+        if not self._has_run:
+            self._first_run()
+            return
+        try:
+            self._inner.run()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._party.blame("run", error)
+        self._after_run()
+
+    def submit(self) -> Pending:
+        """As `Recording.submit`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed, or what it gave is no `Pending`.
+        """
+        before = None if self._has_run else self._inputs_now()
+        pending = self._party.call("submit", self._inner.submit)
+        lacking = [n for n in ("done", "wait") if not self._party.call(n, _has, pending, n)]
+        if lacking:
+            raise self._party.broke(
+                f"submit gave {shown(pending)}, which is no Pending: it has no "
+                + ", ".join(lacking)
+            )
+        return CheckedPending(pending, self._party, partial(self._after_submitted, before))
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`.
+
+        Raises:
+            StateError, DeviceError: as there; or it answered neither None nor a reason.
+        """
+        answer = self._party.call(
+            "bind", self._inner.bind, inner_buffers(inputs), inner_buffers(outputs)
+        )
+        return None if answer is None else checked_reason(answer, self._party, "bind")
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Run with timers.
+
+        Raises:
+            StateError, DeviceError: as `run`; or what came is no list of times.
+        """
+        times = self._party.call("profile", self._inner.profile)
+        self._after_run()
+        broke = self._party.broke
+        if not isinstance(times, (list, tuple)):
+            raise broke(f"profile gave {shown(times)}, not a list of DispatchTime")
+        for i, time in enumerate(times):
+            if not isinstance(time, DispatchTime):
+                raise broke(f"profile gave {shown(time)} at {i}, not a DispatchTime")
+            if not isinstance(time.label, str) or not isinstance(time.kernel, str):
+                raise broke(f"profile gave the names {shown((time.label, time.kernel))} at {i}")
+            if not _is_time(time.seconds):
+                raise broke(
+                    f"profile gave {shown(time.seconds)} seconds for {time.label}; a time is a "
+                    "finite number from 0 on"
+                )
+        if self._planned is not None and times and len(times) != self._planned:
+            raise broke(
+                f"profile gave {len(times)} times for the {self._planned} dispatches of the plan"
+            )
+        return times
+
+    def close(self) -> None:
+        """Release everything; twice is harmless.
+
+        Raises:
+            DeviceError: it failed at that.
+        """
+        self._closed = True
+        self._given = dict.fromkeys(self._edges, ())
+        self._inputs, self._outputs = (), ()
+        self._seen = dict.fromkeys(self._edges, ())
+        self._watched: tuple[Any, ...] = ()
+        self._party.call("close", self._inner.close)
+
+    # Inside
+
+    def _checked(self, side: str, arrays: Any) -> tuple[Array, ...]:
+        """A side's arrays, each of the shape and type that it must have."""
+        edges = self._edges[side]
+        try:
+            found = tuple(arrays)
+        except TypeError:
+            raise self._party.broke(f"{side} is {shown(arrays)}, not {len(edges)} arrays") from None
+        if len(found) != len(edges):
+            raise self._party.broke(f"{side} has {len(found)} arrays, not {len(edges)}")
+        for i, (edge, array) in enumerate(zip(edges, found, strict=True)):
+            problem = edge.misfit(array, writable=side == "inputs")
+            if problem is not None:
+                raise self._party.broke(f"{side}[{i}] ({edge.name}) {problem}")
+        return found
+
+    def _check_apart(self) -> None:
+        """No two arrays share memory: what is written to one would change the other."""
+        spans = []
+        for side, arrays in self._seen.items():
+            for i, array in enumerate(arrays):
+                start = array.__array_interface__["data"][0]
+                if array.nbytes:
+                    spans.append((start, start + array.nbytes, f"{side}[{i}]"))
+        spans.sort()
+        for (_, end, one), (start, _, other) in pairwise(spans):
+            if start < end:
+                raise self._party.broke(f"{one} and {other} share memory")
+
+    def _prepare(self) -> None:
+        """What is compared after every run. The sequences themselves say enough where they are
+        tuples; of our own backends' arrays, the suite shows that they keep shape and type."""
+        self._inputs, self._outputs = self._given["inputs"], self._given["outputs"]
+        self._fixed = isinstance(self._inputs, tuple) and isinstance(self._outputs, tuple)
+        self._watched = tuple(
+            (array, array.shape, array.dtype)
+            for arrays in self._seen.values()
+            for array in arrays
+            if not self._party.shipped
+        )
+
+    def _first_run(self) -> None:
+        """A run that also shows whether the inputs are left alone; later ones are believed to do
+        as the first did, since looking takes as long as copying the inputs."""
+        before = self._inputs_now()
+        self._party.call("run", self._inner.run)
+        self._after_submitted(before)
+
+    def _inputs_now(self) -> list[bytes]:
+        return [array.tobytes() for array in self._seen["inputs"]]
+
+    def _after_submitted(self, before: list[bytes] | None) -> None:
+        """After a run, the first with what the inputs were."""
+        if before is not None:
+            self._inputs_left_alone(before)
+        self._after_run()
+        self._has_run = True
+
+    def _inputs_left_alone(self, before: list[bytes]) -> None:
+        for i, (array, held) in enumerate(zip(self._seen["inputs"], before, strict=False)):
+            if array.tobytes() != held:
+                raise self._party.broke(
+                    f"run changed inputs[{i}] ({self._edges['inputs'][i].name}); a run leaves "
+                    "its inputs alone"
+                )
+
+    def _after_run(self) -> None:
+        try:
+            inner = self._inner
+            same = self._fixed and inner.outputs is self._outputs and inner.inputs is self._inputs
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._party.blame("outputs", error)
+        if not same:
+            for side in ("inputs", "outputs"):
+                self._compare(side)
+        for array, shape, dtype in self._watched:
+            if array.dtype is not dtype or array.shape != shape:
+                raise self._party.broke(
+                    f"run made of an array of {dtype}{list(shape)} one of "
+                    f"{array.dtype}{list(array.shape)}"
+                )
+
+    def _compare(self, side: str) -> None:
+        """That a side's arrays are those that they were."""
+        if self._closed:
+            return
+        try:
+            given = getattr(self._inner, side)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._party.blame(side, error)
+        seen = self._seen[side]
+        if isinstance(given, (list, tuple)) and len(given) == len(seen):
+            for now, then in zip(given, seen, strict=True):
+                if now is not then:
+                    break
+            else:
+                return
+        self._replace(side, given)
+
+    def _replace(self, side: str, given: Any) -> None:
+        """Other arrays than before: only views of the same memory will do."""
+        found = self._checked(side, given)
+        for i, (now, then) in enumerate(zip(found, self._seen[side], strict=True)):
+            if now.nbytes and _address(now) != _address(then):
+                raise self._party.broke(
+                    f"{side}[{i}] ({self._edges[side][i].name}) is somewhere else after a run; "
+                    "arrays stay at the same address"
+                )
+
+
+class CheckedPending:
+    """A `Pending` around another's."""
+
+    def __init__(self, inner: Any, party: Party, after: Callable[[], None]) -> None:
+        """``after`` looks at the recording once the run is over."""
+        self._inner, self._party = inner, party
+        self._after: Callable[[], None] | None = after
+
+    def done(self) -> bool:
+        """As `Pending.done`.
+
+        Raises:
+            DeviceError: it failed on the question, or did not answer it.
+        """
+        return self._answer("done", self._party.call("done", self._inner.done))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `Pending.wait`.
+
+        Raises:
+            StateError: the recording was closed.
+            DeviceError: the run failed, or broke the contract; names the plugin.
+        """
+        over = self._answer("wait", self._party.call("wait", self._inner.wait, timeout))
+        if timeout is None and not over:
+            raise self._party.broke(
+                "wait without a timeout gave False; it returns when all is over"
+            )
+        if over and self._after is not None:
+            after, self._after = self._after, None
+            after()
+        return over
+
+    def _answer(self, what: str, answer: object) -> bool:
+        if not isinstance(answer, (bool, np.bool_)):
+            raise self._party.broke(f"{what} gave {shown(answer)}, neither True nor False")
+        return bool(answer)
+
+
+class CheckedLender(CheckedRecording):
+    """The same around a recording that lends its outputs, which move then."""
+
+    _inner: Any
+
+    def lend(self, index: int) -> Array | None:
+        """As `Lender.lend`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed, or what it lent is not the output that was asked for.
+        """
+        array = self._party.call("lend", self._inner.lend, index)
+        if array is None:
+            return None
+        problem = self._edges["outputs"][index].misfit(array, writable=True)
+        if problem is not None:
+            raise self._party.broke(f"lend({index}) gave what {problem}")
+        lent: Array = array
+        return lent
+
+    def settle(self) -> None:
+        """As `Lender.settle`.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: it failed.
+        """
+        self._party.call("settle", self._inner.settle)
+
+    def _replace(self, side: str, given: Any) -> None:
+        if side == "inputs":
+            super()._replace(side, given)
+            return
+        self._seen[side], self._given[side] = self._checked(side, given), given
+        self._prepare()
+
+
+def checked_recording(
+    inner: object,
+    party: Party,
+    inputs: Sequence[Edge],
+    outputs: Sequence[Edge],
+    dispatches: int | None = None,
+) -> Recording:
+    """A recording that was just loaded, checked; it is closed where it is not what it must be.
+
+    Raises:
+        DeviceError: names the plugin and what it broke.
+    """
+    lacking = [n for n in _NEEDED if not party.call(n, _has, inner, n)]
+    if lacking:
+        raise party.broke(
+            f"it loaded a {type(inner).__name__}, which is no recording: it has no "
+            + ", ".join(lacking)
+        )
+    try:
+        lends = party.call("lend", isinstance, inner, Lender)
+        kind = CheckedLender if lends else CheckedRecording
+        return kind(inner, party, inputs, outputs, dispatches)  # type: ignore[arg-type]
+    except DeviceError:
+        _close_quietly(inner)
+        raise
+
+
+_NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
+
+
+def _has(inner: object, name: str) -> bool:
+    value = getattr(inner, name, None)
+    return value is not None and (name in ("inputs", "outputs") or callable(value))
+
+
+def _close_quietly(inner: object) -> None:
+    close = attempt(getattr, inner, "close", None)
+    if callable(close):
+        attempt(close)  # what is wrong with it is being said
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        return False
+    return math.isfinite(value) and float(value) >= 0

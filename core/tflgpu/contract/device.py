@@ -1,0 +1,289 @@
+"""The contract between the core and a backend: devices, plans, recordings.
+
+A backend's device takes a `Plan` and gives a `Recording`. Everything that can be done once is
+done in `Device.load`: compiling, allocating, uploading constants, binding, recording.
+
+Threading: a device may be used from several threads; it guards itself. A recording is used by
+one thread at a time. Several devices may be open at once, also of one index.
+
+Level 0 of the conformance suite asks for all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import attrs
+
+from tflgpu.compiler.plan import Plan
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.pending import Pending
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language.tree import Kernel
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.ops.base import OpDef
+
+API_VERSION = 2
+
+#: What a backend of the version before lacks, by version.
+API_CHANGES: Mapping[int, str] = {
+    2: "recordings have submit and bind, devices allocate and import_buffer, and a plan several "
+    "arenas (the classes in tflgpu.contract.base_device and tflgpu.contract.plan_recording bring "
+    "most of it)",
+}
+
+
+@attrs.frozen
+class DeviceInfo:
+    """One device of a backend, known without opening it.
+
+    Attributes:
+        backend: Name of the backend.
+        index: Position in the backend's list; what ``device=`` takes.
+        name: What the driver calls it.
+        vendor: As `DeviceCaps.vendor`.
+        is_gpu: False for CPUs and software renderers.
+        driver: Driver and version, for fingerprints and reports.
+    """
+
+    backend: str
+    index: int
+    name: str
+    vendor: str = ""
+    is_gpu: bool = False
+    driver: str = ""
+
+
+@attrs.frozen
+class BackendInfo:
+    """A backend, as its plugin registers it.
+
+    Attributes:
+        name: What ``backend=`` takes.
+        api_version: `API_VERSION` it was written for.
+        requires: Import names of the drivers' Python packages.
+        extra: The tflgpu extra that installs them ("" where none is needed).
+        rank: Preference among backends that have a GPU; higher first.
+        system_hint: What else a machine may lack (a Debian package, a vendor driver).
+    """
+
+    name: str
+    api_version: int
+    requires: tuple[str, ...] = ()
+    extra: str = ""
+    rank: int = 0
+    system_hint: str = ""
+
+
+@attrs.frozen
+class Probe:
+    """Whether a backend can run here: its devices, or the reason why there are none."""
+
+    available: bool
+    reason: str = ""
+    devices: tuple[DeviceInfo, ...] = ()
+
+
+@attrs.frozen
+class DispatchTime:
+    """GPU time of one dispatch, in seconds."""
+
+    label: str
+    kernel: str
+    seconds: float
+
+
+class Recording(Protocol):
+    """A loaded plan, ready to run.
+
+    `inputs` and `outputs` are host arrays of the plan's shapes and dtypes, mapped or pinned
+    where the API allows it: write the inputs, call `run`, read the outputs. They stay valid,
+    at the same address, until `close`; outputs are overwritten by the next `run`, inputs are
+    left alone. Arrays that someone still holds after `close`, of the recording or of its device,
+    keep their contents and can be read and written.
+
+    A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an
+    exception goes through as it is. After a `run` that ended so, or in an error, the recording is
+    not run again: it is closed, which waits for what is still on the device, and another is loaded.
+    Whoever runs it all the same gets the right outputs, or a DeviceError.
+    A `Pending` whose `wait` ended so is as before.
+    """
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per plan input."""
+        ...
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per plan output."""
+        ...
+
+    def run(self) -> None:
+        """Upload, run every dispatch, download; return when the outputs are there.
+
+        Raises:
+            StateError: the recording or its device is closed.
+            DeviceError: the device failed, now or in an earlier run: a recording that has failed
+                keeps failing, and says what was wrong first.
+        """
+        ...
+
+    def submit(self) -> Pending:
+        """Begin what `run` does, and return before it is over where the device goes on by itself.
+
+        A recording has one run in flight: whatever else is asked of it waits for that first.
+        Several recordings of a device may be in flight together; a plan that is loaded twice has
+        inputs and outputs twice.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        ...
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """Let the next runs read inputs from and write outputs to buffers of the device, by index;
+        None in a buffer's place gives back the recording's own memory. What is not named stays as
+        it is. The host array of what is bound to a buffer is neither read nor written.
+
+        Gives the reason where that cannot be, and nothing is changed then: between guard bands,
+        for one.
+
+        Raises:
+            StateError: the recording or a buffer is closed.
+            DeviceError: as `run`; or there is no such input or output, the buffer is too small or
+                of another device, or a run would write what another of its buffers has.
+        """
+        ...
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """Run once with a timer around every dispatch, in the plan's order. Empty where the device
+        has no timers; the outputs are there all the same.
+
+        Raises:
+            StateError: the recording or its device is closed.
+            DeviceError: as `run`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything; twice is harmless."""
+        ...
+
+
+@attrs.frozen
+class NodeRun:
+    """Nodes to run as they are, for a `NodeDevice` and for the CPU: in topological order,
+    between host tensors. ``variables`` are state tensors by value id, kept between runs."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    ops: Mapping[str, OpDef]
+    variables: dict[int, Array]
+
+
+@runtime_checkable
+class NodeDevice(Protocol):
+    """A device that runs nodes rather than kernels (the NumPy references; a vendor library)."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Which device it is."""
+        ...
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """Its limits and features."""
+        ...
+
+    def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+        """The reason why it cannot run a node, None where it can."""
+        ...
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        """Prepare nodes for running.
+
+        Raises:
+            StateError: the device is closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the device; twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class Device(Protocol):
+    """An opened device."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Which device it is."""
+        ...
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """Its limits and features."""
+        ...
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which arena offsets must be aligned."""
+        ...
+
+    def load(self, plan: Plan, *, guard_bands: bool = False) -> Recording:
+        """Compile (in parallel, cached), allocate, upload, bind and record.
+
+        With ``guard_bands`` every buffer has a pattern before and after it, and `Recording.run`
+        raises `DeviceError` where a kernel wrote outside, naming the dispatch, the kernel, the
+        buffer and the place. What is read, by a kernel or from an output, and was not written in
+        this run has all bits set: NaN as a float, -1 as an integer.
+
+        A recording may say in ``dispatches`` how many kernels a run launches: as many as the plan.
+
+        A plan that was refused leaves the device as it was.
+
+        Raises:
+            StateError: the device is closed.
+            CompileError: the driver refused a kernel; carries source and log.
+            DeviceError: the plan does not fit together or is over a limit of `caps` (see
+                `tflgpu.contract.check_plan`), memory ran out, or the device is gone.
+        """
+        ...
+
+    def source(self, kernel: Kernel) -> str:
+        """The text that is compiled for a kernel (for people)."""
+        ...
+
+    def allocate(self, nbytes: int) -> Buffer | Unsupported:
+        """A buffer for recordings to be bound to, all zeros; or the reason why there are none.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: it is over a limit of `caps`, or memory ran out.
+        """
+        ...
+
+    def import_buffer(self, source: object) -> Buffer | Unsupported:
+        """A buffer over memory that there is, used in place and never copied: a buffer of the same
+        API, as `Buffer.export` gives it, or what has Python's buffer protocol. Whoever made it
+        sees to it that it stays. Or the reason why this device cannot use it so.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: the device failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close what was loaded on it and release the device; twice is harmless."""
+        ...

@@ -1,0 +1,193 @@
+"""What recordings of plans have in common, for backends that want it: memory, the names of their
+dispatches, and runs between guard bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic
+
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedIO, Ref
+from tflgpu.contract.buffers import BaseBuffer, Buffer
+from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.lending import S
+from tflgpu.contract.plan_memory import BasePlanMemory, R
+from tflgpu.contract.recording import BaseRecording, stray_write
+from tflgpu.errors import DeviceError
+from tflgpu.lowering.rule import Unsupported
+
+
+class BasePlanRecording(BaseRecording[S], Generic[S, R]):
+    """A `BaseRecording` of a plan in a `BasePlanMemory`.
+
+    A subclass has, besides what `BaseRecording` asks for, the three parts of a run between guard
+    bands: `_upload`, `_dispatch_alone` and `_download`. Each returns when the device is done. And
+    `_rebind`; its `_release` calls this one's.
+    """
+
+    #: Of the device that loaded it; a buffer of that device has the same.
+    device_token: object = None
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: BasePlanMemory[R],
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """Bind a plan to memory that has its constants, inputs and outputs.
+
+        Raises:
+            DeviceError: memory ran out.
+        """
+        super().__init__(lock)
+        self._plan_memory = memory
+        self._goes_on = not memory.guarded
+        self._planned = plan.dispatches
+        self._edges: dict[type[InputRef | OutputRef], tuple[PlannedIO, ...]] = {
+            InputRef: plan.inputs, OutputRef: plan.outputs,
+        }  # fmt: skip
+        self._regions = memory.bind(plan.dispatches)
+        self._buffers: dict[Ref, BaseBuffer] = {}
+
+    @property
+    def dispatches(self) -> int:
+        """Kernels launched by a run."""
+        return len(self._planned)
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`.
+
+        Raises:
+            StateError: the recording or a buffer is closed.
+            DeviceError: a buffer that does not fit, or is of another device; or the device failed,
+                now or in an earlier run.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._plan_memory.guarded:
+                return Unsupported("between guard bands a recording has memory of its own only")
+            wanted = dict(self._buffers)
+            for ref, changes in ((InputRef, inputs or {}), (OutputRef, outputs or {})):
+                for index, buffer in changes.items():
+                    self._change(wanted, ref, index, buffer)
+            self._check_shared(wanted)
+            held = list(wanted.values())
+            for buffer in held:
+                buffer.hold()
+            before, self._buffers = self._buffers, wanted
+            self._attempt(self._rebind_all)
+            for buffer in before.values():
+                buffer.let_go()
+        return None
+
+    # For subclasses to write
+
+    def _rebind(self) -> None:
+        """Let the next runs use ``_regions``, which are others; inputs and outputs that are in
+        ``_buffers`` are neither uploaded nor downloaded."""
+        raise NotImplementedError
+
+    def _upload(self) -> None:
+        """Let the device have the inputs."""
+
+    def _dispatch_alone(self, index: int) -> None:
+        """Run one dispatch of the plan."""
+        raise NotImplementedError
+
+    def _download(self) -> None:
+        """Let the host have the outputs."""
+
+    # What they use
+
+    def _own(self, kind: type[InputRef | OutputRef]) -> list[int]:
+        """Inputs or outputs that lie in the recording's own memory, by index."""
+        return [i for i in range(len(self._edges[kind])) if kind(i) not in self._buffers]
+
+    def _release(self) -> None:
+        buffers, self._buffers = self._buffers, {}
+        for buffer in buffers.values():
+            buffer.let_go()
+
+    def _run(self) -> None:
+        if self._goes_on:
+            self._begin()
+            self._end()
+        else:
+            self._run_between_bands()
+
+    def _run_between_bands(self) -> None:
+        """Run dispatch by dispatch, so that the one which writes outside a buffer can be named.
+
+        Raises:
+            DeviceError: one does.
+        """
+        memory = self._plan_memory
+        self._outputs.for_run()
+        memory.poison()
+        self._upload()
+        for index, (planned, regions) in enumerate(zip(self._planned, self._regions, strict=True)):
+            self._dispatch_alone(index)
+            for region in dict.fromkeys(regions):
+                damage = memory.damage(region)
+                if damage:
+                    raise stray_write(damage, planned)
+        for region in memory.regions:
+            damage = memory.damage(region)
+            if damage:
+                raise stray_write(damage, None)
+        self._download()
+
+    def _change(
+        self,
+        wanted: dict[Ref, BaseBuffer],
+        kind: type[InputRef | OutputRef],
+        index: int,
+        buffer: Buffer | None,
+    ) -> None:
+        edges = self._edges[kind]
+        what = f"{'input' if kind is InputRef else 'output'} {index}"
+        if not 0 <= index < len(edges):
+            raise DeviceError(f"there is no {what}: there are {len(edges)}")
+        if buffer is None:
+            wanted.pop(kind(index), None)
+            return
+        if not isinstance(buffer, BaseBuffer) or buffer.token is not self.device_token:
+            raise DeviceError(f"{what} is bound to a buffer that is not of this device")
+        if buffer.nbytes < edges[index].nbytes:
+            raise DeviceError(
+                f"{what} ({edges[index].name}) takes {edges[index].nbytes} bytes and is bound to "
+                f"a buffer of {buffer.nbytes}"
+            )
+        wanted[kind(index)] = buffer
+
+    def _check_shared(self, wanted: dict[Ref, BaseBuffer]) -> None:
+        places: dict[int, list[Ref]] = {}
+        for ref, buffer in wanted.items():
+            places.setdefault(id(buffer), []).append(ref)
+        for refs in places.values():
+            if len(refs) > 1 and any(isinstance(ref, OutputRef) for ref in refs):
+                raise DeviceError(
+                    f"{refs[0]} and {refs[1]} are bound to one buffer; a run writes it"
+                )
+
+    def _rebind_all(self) -> None:
+        memory = self._plan_memory
+        memory.bound = {
+            ref: memory.part(self._buffers[ref].region, io.nbytes)
+            for kind, ios in self._edges.items()
+            for i, io in enumerate(ios)
+            if (ref := kind(i)) in self._buffers
+        }
+        self._regions = memory.bind(self._planned)
+        self._rebind()
+
+    def _times(self, seconds: Sequence[float]) -> list[DispatchTime]:
+        """Names for the times of the dispatches."""
+        return [
+            DispatchTime(planned.label, planned.kernel.name, time)
+            for planned, time in zip(self._planned, seconds, strict=True)
+        ]

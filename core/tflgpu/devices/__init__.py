@@ -1,0 +1,1 @@
+"""Which devices there are, which one is taken, and why."""

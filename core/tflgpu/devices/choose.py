@@ -1,0 +1,331 @@
+"""Which backend and device a delegate uses, and why.
+
+Order of say: `DelegateOptions`, then ``TFLGPU_BACKEND`` and ``TFLGPU_DEVICE``, then what the
+device database and the drivers say: devices on the deny list are left out, real GPUs come before
+devices that only emulate one, and where several are left they are measured, once, and the
+fastest is used. A device that does not open gives way to the next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from tflgpu.blame import Failed, attempt, shown
+from tflgpu.compat.judge import Judgement, judge
+from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
+from tflgpu.contract.forks import try_in_child
+from tflgpu.devices import remembered
+from tflgpu.devices.measure import measure
+from tflgpu.errors import DeviceError, TflgpuError
+from tflgpu.options import DelegateOptions, device_from_text
+from tflgpu.plugins import Registry
+
+#: A device of lower rank must be this much faster: less is chance, and the choice would differ
+#: from one machine to its twin.
+_MARGIN = 1.1
+
+
+@attrs.frozen
+class Choice:
+    """The device to use; None where there is none and none was asked for.
+
+    Attributes:
+        device: Which one.
+        reasons: Why, and why not the others.
+        judgement: What the device database says of it.
+        explicit: Somebody asked for the backend or device, so that its failure is an error.
+    """
+
+    device: DeviceInfo | None
+    reasons: tuple[str, ...]
+    judgement: Judgement = attrs.field(factory=Judgement)
+    explicit: bool = False
+
+
+@attrs.frozen
+class Candidate:
+    """A device that could be used."""
+
+    info: DeviceInfo
+    judgement: Judgement
+    rank: int
+    allowed: bool
+
+    @property
+    def label(self) -> str:
+        """As reasons name it."""
+        return f"{self.info.backend} device {self.info.index} ({self.info.name})"
+
+    @property
+    def is_gpu(self) -> bool:
+        """A real one."""
+        return self.judgement.is_gpu(self.info)
+
+    @property
+    def order(self) -> tuple[bool, bool, int, str, int]:
+        """Best first. A backend lists its best device first."""
+        return not self.allowed, not self.is_gpu, -self.rank, self.info.backend, self.info.index
+
+    @property
+    def kind(self) -> str:
+        """What one may expect of it."""
+        return "a GPU" if self.is_gpu else "no GPU, but the best there is: it computes on the CPU"
+
+
+@attrs.frozen
+class Candidates:
+    """Devices that could be used, best first, and what is to be said of the others."""
+
+    found: tuple[Candidate, ...]
+    reasons: tuple[str, ...]
+    explicit: bool
+
+    @property
+    def tiers(self) -> list[list[Candidate]]:
+        """Devices among which only measuring can decide; the best tier first."""
+        tiers: dict[tuple[bool, bool], list[Candidate]] = {}
+        for candidate in self.found:
+            tiers.setdefault(candidate.order[:2], []).append(candidate)
+        return list(tiers.values())
+
+
+def find_candidates(
+    registry: Registry, options: DelegateOptions, environ: Mapping[str, str] = os.environ
+) -> Candidates:
+    """List what could be used. Opens nothing.
+
+    A device that was asked for is listed even where the database denies it; of a backend that
+    was asked for, such devices come last.
+
+    Raises:
+        DeviceError: the backend or device that was asked for is not there; says what is, and
+            what would enable the one asked for.
+    """
+    backend, wanted, why = _asked(options, environ)
+    if backend is not None:
+        probe = registry.probe(backend)
+        if not probe.available or not probe.devices:
+            reason = probe.reason or "it has no devices"
+            raise DeviceError(f"backend {backend} ({why}) cannot run here: {reason}")
+        listed = _pick(backend, probe, wanted)
+        found = [_candidate(registry, info, asked=wanted is not None) for info in listed]
+        if registry.backends[backend].rank >= 0:
+            found.sort(key=lambda c: c.order)
+        return Candidates(tuple(found), (f"backend {backend} was {why}",), explicit=True)
+
+    found = []
+    reasons: list[str] = []
+    for name, info in registry.backends.items():
+        probe = registry.probe(name)
+        if not probe.available:
+            reasons.append(f"{name}: not available: {probe.reason}")
+        elif info.rank < 0:
+            reasons.append(f"{name}: only used when asked for")
+        else:
+            devices = probe.devices if wanted is None else _matching(probe, wanted)
+            found += [_candidate(registry, d, asked=wanted is not None) for d in devices]
+    if wanted is not None and not found:
+        raise DeviceError(
+            f"no backend has a device {shown(wanted)}; `tflgpu devices` lists what there is. "
+            + "; ".join(reasons)
+        )
+    if wanted is not None:
+        reasons.append(f"device {shown(wanted)} was {why}")
+    reasons += [f"{c.label}: left out: {_known(c)}" for c in found if not c.allowed]
+    found = sorted((c for c in found if c.allowed), key=lambda c: c.order)
+    return Candidates(tuple(found), tuple(reasons), explicit=wanted is not None)
+
+
+def choose(
+    registry: Registry, options: DelegateOptions, environ: Mapping[str, str] = os.environ
+) -> Choice:
+    """Pick a device by what is known of it; opens nothing, so it may turn out to be broken.
+
+    Raises:
+        DeviceError: as `find_candidates`.
+    """
+    candidates = find_candidates(registry, options, environ)
+    if not candidates.found:
+        return _nothing(candidates.reasons)
+    best = candidates.found[0]
+    return _chosen(best, [*candidates.reasons, f"{best.label}: {best.kind}, rank {best.rank}"],
+                   candidates)  # fmt: skip
+
+
+def open_best(
+    registry: Registry,
+    options: DelegateOptions,
+    environ: Mapping[str, str] = os.environ,
+    times: remembered.Remembered | None = None,
+) -> tuple[Choice, Device | NodeDevice | None]:
+    """Pick a device and open it; None where everything is to run on the CPU.
+
+    Measured times are kept in ``times``, by default in the user's cache folder.
+
+    Raises:
+        DeviceError: as `find_candidates`; or what was asked for cannot be opened.
+        PluginError: the same, where its plugin is the reason.
+    """
+    candidates = find_candidates(registry, options, environ)
+    reasons = list(candidates.reasons)
+    errors: list[TflgpuError] = []
+    for tier in candidates.tiers:
+        order = tier
+        if len(tier) > 1 and all(c.rank >= 0 for c in tier):
+            folder = remembered.default_folder()
+            store = remembered.Remembered(folder) if times is None else times
+            order = _by_speed(registry, options, tier, store, reasons)
+        for candidate in order:
+            info = candidate.info
+            try:
+                device = _opened(registry, options, info)
+            except TflgpuError as error:
+                errors.append(error)
+                reasons.append(f"{candidate.label}: cannot be opened: {error}")
+                continue
+            reasons.append(f"{candidate.label}: {candidate.kind}, rank {candidate.rank}")
+            return _chosen(candidate, reasons, candidates), device
+    if candidates.explicit and len(errors) == 1:
+        raise errors[0]
+    if candidates.explicit:
+        raise DeviceError("no device that was asked for can be opened: " + "; ".join(reasons))
+    return _nothing(reasons), None
+
+
+# Measuring
+
+
+def _by_speed(
+    registry: Registry,
+    options: DelegateOptions,
+    tier: Sequence[Candidate],
+    times: remembered.Remembered,
+    reasons: list[str],
+) -> list[Candidate]:
+    """The tier in the order in which to try its devices; adds to the reasons."""
+    owners = {c.info.backend: registry.distribution(c.info.backend) for c in tier}
+    infos = [c.info for c in tier]
+    key = remembered.candidates_key(infos, owners)
+    known = times.load(key, len(tier))
+    if known is not None:
+        pairs = list(zip(tier, known, strict=True))
+        reasons += [f"{c.label}: {_ms(s)} for the test plan, measured before" for c, s in pairs]
+        return _fastest_first(pairs)
+    fine: list[tuple[Candidate, float]] = []
+    failed: list[Candidate] = []
+    for candidate in tier:
+        # Whatever is wrong with it, there are others.
+        seconds = attempt(_measure, registry, options, candidate.info)
+        if isinstance(seconds, Failed):
+            failed.append(candidate)
+            why = seconds.error if isinstance(seconds.error, TflgpuError) else seconds
+            reasons.append(f"{candidate.label}: tried last, it failed the test plan: {why}")
+            continue
+        if seconds is None:
+            reasons.append(f"{candidate.label}: runs no kernels; its tier goes by rank")
+            return [c for c in tier if c not in failed] + failed
+        reasons.append(f"{candidate.label}: {_ms(seconds)} for the test plan")
+        fine.append((candidate, seconds))
+    if not failed:
+        # A failure may pass (memory that another program holds), so it is not remembered.
+        times.store(key, infos, [seconds for _, seconds in fine])
+    return _fastest_first(fine) + failed
+
+
+def _measure(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> float | None:
+    device = _opened(registry, options, info)
+    try:
+        return None if isinstance(device, NodeDevice) else measure(device)
+    finally:
+        device.close()
+
+
+def _opened(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> Device | NodeDevice:
+    """Open a device; in a forked child see that it runs something, too."""
+    if info.backend not in registry.used_before_fork:
+        return registry.open_device(info.backend, info.index, options)
+
+    def try_out() -> Device | NodeDevice:
+        device = registry.open_device(info.backend, info.index, options)
+        if not isinstance(device, NodeDevice):
+            measure(device)
+        return device
+
+    return try_in_child(f"{info.backend} device {info.index} ({info.name})", try_out)
+
+
+def _fastest_first(measured: Sequence[tuple[Candidate, float]]) -> list[Candidate]:
+    """By time; the best-ranked of those that are about as fast as the fastest goes first."""
+    if not measured:
+        return []
+    limit = min(seconds for _, seconds in measured) * _MARGIN
+    first = next(c for c, seconds in measured if seconds <= limit)
+    rest = sorted((pair for pair in measured if pair[0] is not first), key=lambda pair: pair[1])
+    return [first, *(c for c, _ in rest)]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+# What was asked for
+
+
+def _asked(
+    options: DelegateOptions, environ: Mapping[str, str]
+) -> tuple[str | None, int | str | None, str]:
+    """Backend, device, and who wants them."""
+    backend, wanted = options.backend, options.device
+    why = "asked for by DelegateOptions"
+    if backend is None and environ.get("TFLGPU_BACKEND", "").strip():
+        backend, why = environ["TFLGPU_BACKEND"].strip(), "asked for by TFLGPU_BACKEND"
+    if wanted is None and environ.get("TFLGPU_DEVICE", "").strip():
+        wanted = device_from_text("TFLGPU_DEVICE", environ["TFLGPU_DEVICE"])
+        if backend is None:
+            why = "asked for by TFLGPU_DEVICE"
+    return backend, wanted, why
+
+
+def _matching(probe: Probe, wanted: int | str) -> list[DeviceInfo]:
+    if isinstance(wanted, int):
+        return [d for d in probe.devices if d.index == wanted]
+    return [d for d in probe.devices if wanted.lower() in d.name.lower()]
+
+
+def _pick(backend: str, probe: Probe, wanted: int | str | None) -> list[DeviceInfo]:
+    if wanted is None:
+        return list(probe.devices)
+    matching = _matching(probe, wanted)
+    if not matching:
+        listed = ", ".join(f"{d.index}: {d.name}" for d in probe.devices)
+        raise DeviceError(f"backend {backend} has no device {shown(wanted)}; it has {listed}")
+    return matching
+
+
+# Results
+
+
+def _candidate(registry: Registry, info: DeviceInfo, *, asked: bool) -> Candidate:
+    judgement = judge(info, registry.compat_entries(info.backend))
+    rank = registry.backends[info.backend].rank
+    return Candidate(info, judgement, rank, asked or not judgement.denied)
+
+
+def _known(candidate: Candidate) -> str:
+    return "; ".join(candidate.judgement.reasons)
+
+
+def _chosen(best: Candidate, reasons: Sequence[str], candidates: Candidates) -> Choice:
+    notes = [f"{best.label}: {reason}" for reason in best.judgement.reasons]
+    return Choice(best.info, (*reasons, *notes), best.judgement, candidates.explicit)
+
+
+def _nothing(reasons: Sequence[str]) -> Choice:
+    sentence = (
+        "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what each "
+        "backend needs"
+    )
+    return Choice(None, (*reasons, sentence))

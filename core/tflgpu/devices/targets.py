@@ -1,0 +1,69 @@
+"""The target that a device makes, with what plugins and options add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.ir.graph import Node
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.options import DelegateOptions
+from tflgpu.passes.registry import default_passes
+from tflgpu.plugins import Registry
+
+
+def precision_on(caps: DeviceCaps, wanted: Precision) -> Precision:
+    """The precision asked for, or the next with more bits that a device has."""
+    if wanted is Precision.F16 and not caps.f16_arithmetic:
+        wanted = Precision.F32_F16
+    if wanted is Precision.F32_F16 and not caps.f16_storage:
+        wanted = Precision.F32
+    return wanted
+
+
+def target_on(
+    device: Device | NodeDevice,
+    caps: DeviceCaps,
+    known: Registry,
+    options: DelegateOptions,
+    *,
+    broken_rules: Mapping[tuple[str, str, str], str],
+    spares_broken_rules: bool,
+) -> Target:
+    """What to compile for.
+
+    Args:
+        device: An opened device.
+        caps: What may be used of it.
+        known: Where ops, passes, rules and objections come from.
+        options: Precision and limits.
+        broken_rules: Rules that are left out: by (owner, op, name), with the reason.
+        spares_broken_rules: As `Target.spares_broken_rules`.
+    """
+    ops, backend = known.ops(), device.info.backend
+    precision = precision_on(caps, options.wanted_precision)
+    plain = attrs.evolve(
+        Target.plain(caps, precision, ops=ops, rules=known.rules(backend)),
+        passes=tuple(default_passes(known.passes())),
+        quantized_allowed=options.quantized_models_allowed,
+        max_partitions=options.max_delegated_partitions,
+        min_nodes=options.min_nodes_per_partition,
+        spares_broken_rules=spares_broken_rules,
+    )
+    if isinstance(device, NodeDevice):
+        return attrs.evolve(
+            plain, rules=None, alignment=1, objection=lambda node: device.supports(node, ops)
+        )
+    site = plain.site
+
+    def objection(node: Node) -> Unsupported | None:
+        return known.node_support(backend, node, site)
+
+    return attrs.evolve(plain, alignment=device.alignment, objection=objection).without(
+        broken_rules
+    )

@@ -1,0 +1,335 @@
+"""`Builder`: how a kernel is written.
+
+    k = Builder("scale", workgroup=(64, 1, 1))
+    src = k.buffer("src", Scalar.F32, 4, "read")
+    dst = k.buffer("dst", Scalar.F32, 4, "write")
+    i = k.let(k.global_id(0), "i")
+    with k.if_(i < count):
+        k.store(dst, i, k.load(src, i) * 2.0)
+    kernel = k.build()
+
+Loops over Python's `range` unroll; `k.loop` makes a loop in the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from tflgpu.errors import KernelError
+from tflgpu.language import make
+from tflgpu.language.builder_matrix import MatrixBuilder
+from tflgpu.language.builder_subgroup import SubgroupBuilder
+from tflgpu.language.check import check
+from tflgpu.language.tree import (
+    Assign,
+    Barrier,
+    Break,
+    Buffer,
+    Builtin,
+    Cast,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Name,
+    Operand,
+    Return,
+    Shared,
+    SharedLoad,
+    SharedStore,
+    Stmt,
+    Store,
+    Var,
+    Vec,
+)
+from tflgpu.language.types import F32, I32, Scalar, Type
+from tflgpu.language.unique import unique
+
+Size3 = tuple[int, int, int]
+
+
+class Builder(MatrixBuilder, SubgroupBuilder):
+    """Collects statements in order; `build` checks them and gives the `Kernel`."""
+
+    def __init__(self, name: str, workgroup: Size3) -> None:
+        self.name = name
+        self.workgroup = workgroup
+        self._buffers: list[Buffer] = []
+        self._shared: list[Shared] = []
+        self._blocks: list[list[Stmt]] = [[]]
+        self._idents: dict[str, int] = {}
+        self._last_if: list[int | None] = [None]
+
+    # Parameters and shared memory
+
+    def buffer(self, name: str, scalar: Scalar, width: int, access: str) -> Buffer:
+        """Add a buffer parameter; parameters are bound in the order they were added."""
+        buffer = Buffer(self._fresh(name), scalar, width, access)
+        self._buffers.append(buffer)
+        return buffer
+
+    def shared(self, name: str, type: Type, count: int) -> Shared:
+        """Add an array that the workgroup shares."""
+        array = Shared(self._fresh(name), type, count)
+        self._shared.append(array)
+        return array
+
+    # Where this invocation is
+
+    def global_id(self, axis: int) -> Expr:
+        """This invocation among all, along ``axis``."""
+        return Builtin("global_id", axis)
+
+    def local_id(self, axis: int) -> Expr:
+        """This invocation within its workgroup, along ``axis``."""
+        return Builtin("local_id", axis)
+
+    def group_id(self, axis: int) -> Expr:
+        """This workgroup among all, along ``axis``."""
+        return Builtin("group_id", axis)
+
+    # Values
+
+    def const(self, value: float | bool, type: Type) -> Expr:
+        """A literal; a vector type has it in every lane."""
+        return make.splat(make.wrap(value, type), type.width)
+
+    def f32(self, value: float, width: int = 1) -> Expr:
+        """An f32 literal."""
+        return self.const(value, F32.with_width(width))
+
+    def i32(self, value: int) -> Expr:
+        """An i32 literal."""
+        return Const(I32, int(value))
+
+    def vec(self, parts: Sequence[Operand]) -> Expr:
+        """A vector of the given scalars."""
+        first = next((p for p in parts if isinstance(p, Expr)), None)
+        if first is None:
+            raise KernelError("vec: give at least one part as an expression")
+        exprs = tuple(make.wrap(p, first.type) for p in parts)
+        if any(e.type != first.type.with_width(1) for e in exprs):
+            raise KernelError(f"vec of {', '.join(str(e.type) for e in exprs)}")
+        return Vec(first.type.with_width(len(exprs)), exprs) if len(exprs) > 1 else exprs[0]
+
+    def splat(self, value: Expr, width: int) -> Expr:
+        """A vector with ``value`` in every lane."""
+        return make.splat(value, width)
+
+    def cast(self, value: Expr, scalar: Scalar) -> Expr:
+        """Convert lanes (float to integer truncates)."""
+        return make.cast(value, scalar)
+
+    def bitcast(self, value: Expr, scalar: Scalar) -> Expr:
+        """Read the bits of 32-bit lanes as another type."""
+        return make.bitcast(value, scalar)
+
+    def select(self, cond: Expr, a: Operand, b: Operand) -> Expr:
+        """``a`` where ``cond`` holds, else ``b``."""
+        return make.select(cond, a, b)
+
+    def call(self, fn: str, *args: Operand) -> Expr:
+        """A function of `tree.FLOAT_FUNCTIONS`, `tree.NUMBER_FUNCTIONS` or `tree.PREDICATES`, or
+        ``dot``."""
+        return make.call(fn, *args)
+
+    def is_nan(self, x: Expr) -> Expr:
+        """Whether float lanes are NaN: one boolean a lane."""
+        return make.call("isnan", x)
+
+    def fma(self, a: Operand, b: Operand, c: Operand) -> Expr:
+        """``a * b + c``; scalars are splatted to the widest operand."""
+        return make.call("fma", a, b, c)
+
+    def dot(self, a: Expr, b: Expr) -> Expr:
+        """Sum of the products of two vectors' lanes."""
+        return make.call("dot", a, b)
+
+    def min(self, a: Operand, b: Operand) -> Expr:
+        """The smaller, lane by lane; of floats NaN if either is one."""
+        return make.binary("min", a, b)
+
+    def max(self, a: Operand, b: Operand) -> Expr:
+        """The larger, lane by lane; of floats NaN if either is one."""
+        return make.binary("max", a, b)
+
+    def clamp(self, x: Expr, low: Operand, high: Operand) -> Expr:
+        """``x`` limited to [low, high]; a NaN stays one."""
+        return self.min(self.max(x, low), high)
+
+    # Memory
+
+    def load(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None = None) -> Expr:
+        """Element ``index``; f16 is read as f32 with ``as_scalar=Scalar.F32`` (exact, and
+        possible on devices without f16 arithmetic)."""
+        return self._load(buffer, index, as_scalar, lane=False)
+
+    def load_lane(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None = None) -> Expr:
+        """One lane, ``index`` counting over the lanes of all elements."""
+        return self._load(buffer, index, as_scalar, lane=True)
+
+    def _load(self, buffer: Buffer, index: Operand, as_scalar: Scalar | None, lane: bool) -> Expr:
+        if buffer.access == "write":
+            raise KernelError(f"{self.name}: {buffer.name} is write-only")
+        kind = buffer.value_type.with_width(1) if lane else buffer.value_type
+        loaded: Expr = Load(kind, buffer, self._index(index), lane and buffer.width > 1)
+        # Kept as a Cast right over the Load: a printer may fuse the two (vload_half).
+        if as_scalar is not None and as_scalar is not kind.scalar:
+            loaded = Cast(kind.with_scalar(as_scalar), loaded)
+        return loaded
+
+    def store(self, buffer: Buffer, index: Operand, value: Expr) -> None:
+        """Write element ``index``."""
+        self._store(buffer, index, value, lane=False)
+
+    def store_lane(self, buffer: Buffer, index: Operand, value: Expr) -> None:
+        """Write one lane, ``index`` counting over the lanes of all elements."""
+        self._store(buffer, index, value, lane=True)
+
+    def _store(self, buffer: Buffer, index: Operand, value: Expr, lane: bool) -> None:
+        if buffer.access == "read":
+            raise KernelError(f"{self.name}: {buffer.name} is read-only")
+        want = buffer.value_type.with_width(1) if lane else buffer.value_type
+        narrows = want.scalar is Scalar.F16 and value.type == want.with_scalar(Scalar.F32)
+        if value.type != want and not narrows:
+            raise KernelError(f"{self.name}: {value.type} stored in {buffer.name} of {want}")
+        self.emit(Store(buffer, self._index(index), value, lane and buffer.width > 1))
+
+    def load_shared(self, array: Shared, index: Operand) -> Expr:
+        """Element ``index`` of a shared array."""
+        return SharedLoad(array.type, array, self._index(index))
+
+    def store_shared(self, array: Shared, index: Operand, value: Expr) -> None:
+        """Write element ``index`` of a shared array."""
+        if value.type != array.type:
+            raise KernelError(f"{self.name}: {value.type} stored in {array.name} of {array.type}")
+        self.emit(SharedStore(array, self._index(index), value))
+
+    def _index(self, index: Operand) -> Expr:
+        expr = make.wrap(index, I32)
+        if expr.type != I32:
+            raise KernelError(f"{self.name}: an index is i32, not {expr.type}")
+        return expr
+
+    # Statements
+
+    def let(self, value: Expr, name: str = "t") -> Expr:
+        """Compute a value once and name it; constants and names are given back as they are."""
+        if isinstance(value, Const) or (isinstance(value, Name) and not value.mutable):
+            return value
+        ident = self._fresh(name)
+        self.emit(Let(ident, value))
+        return Name(value.type, ident)
+
+    def var(self, value: Expr, name: str = "v") -> Name:
+        """A variable with its first value; change it with `set` or `add_to`."""
+        ident = self._fresh(name)
+        self.emit(Var(ident, value))
+        return Name(value.type, ident, mutable=True)
+
+    def set(self, target: Name, value: Operand) -> None:
+        """Assign a variable."""
+        expr = make.splat(make.wrap(value, target.type), target.type.width)
+        if not target.mutable:
+            raise KernelError(f"{self.name}: {target.ident} is not a variable")
+        if expr.type != target.type:
+            raise KernelError(f"{self.name}: {expr.type} assigned to {target.ident}: {target.type}")
+        self.emit(Assign(target, expr))
+
+    def add_to(self, target: Name, value: Operand) -> None:
+        """``target += value``."""
+        self.set(target, target + value)
+
+    def fma_to(self, target: Name, a: Operand, b: Operand) -> None:
+        """``target += a * b``."""
+        self.set(target, self.fma(a, b, target))
+
+    @contextmanager
+    def if_(self, cond: Expr) -> Iterator[None]:
+        """``with k.if_(cond):`` the statements inside run where ``cond`` holds."""
+        if cond.type.scalar is not Scalar.BOOL or cond.type.width != 1:
+            raise KernelError(f"{self.name}: a condition is one boolean, not {cond.type}")
+        body = yield from self._block()
+        self.emit(If(cond, body))
+        self._last_if[-1] = len(self._blocks[-1]) - 1
+
+    @contextmanager
+    def else_(self) -> Iterator[None]:
+        """``with k.else_():`` right after an `if_`."""
+        at = self._last_if[-1]
+        if at is None or at != len(self._blocks[-1]) - 1:
+            raise KernelError(f"{self.name}: else_ without an if_ right before it")
+        body = yield from self._block()
+        before = self._blocks[-1][at]
+        assert isinstance(before, If)
+        self._blocks[-1][at] = If(before.cond, before.then, body)
+        self._last_if[-1] = None
+
+    @contextmanager
+    def loop(
+        self, start: Operand, stop: Operand, step: int = 1, *, name: str = "i", unroll: bool = False
+    ) -> Iterator[Expr]:
+        """``with k.loop(0, n) as i:`` the index is an i32; ``unroll`` is a hint to the driver."""
+        if step <= 0:
+            raise KernelError(f"{self.name}: a loop's step is positive, not {step}")
+        index = Name(I32, self._fresh(name))
+        self._blocks.append([])
+        self._last_if.append(None)
+        yield index
+        self._last_if.pop()
+        body = tuple(self._blocks.pop())
+        self.emit(For(index, self._index(start), self._index(stop), step, body, unroll))
+
+    def break_(self) -> None:
+        """Leave the innermost loop."""
+        self.emit(Break())
+
+    def return_(self) -> None:
+        """End this invocation; no barrier may follow in the kernel."""
+        self.emit(Return())
+
+    def barrier(self) -> None:
+        """Wait for the whole workgroup; shared writes before it are seen after it."""
+        self.emit(Barrier())
+
+    def emit(self, stmt: Stmt) -> None:
+        """Append a statement to the current block."""
+        self._blocks[-1].append(stmt)
+
+    def build(self) -> Kernel:
+        """The finished kernel, checked; one of equal content that exists already is given back.
+
+        Raises:
+            KernelError: it breaks a rule of the language.
+        """
+        if len(self._blocks) != 1:
+            raise KernelError(f"{self.name}: built inside an open block")
+        kernel = unique(
+            Kernel(
+                self.name, self.workgroup, tuple(self._buffers), tuple(self._shared),
+                tuple(self._blocks[0]),
+            )
+        )  # fmt: skip
+        check(kernel)
+        return kernel
+
+    def _block(self) -> Generator[None, None, tuple[Stmt, ...]]:
+        self._blocks.append([])
+        self._last_if.append(None)
+        yield
+        self._last_if.pop()
+        return tuple(self._blocks.pop())
+
+    def _fresh(self, name: str) -> str:
+        count = self._idents.get(name, 0)
+        ident = f"{name}_{count}" if count else name
+        while ident in self._idents:
+            count += 1
+            ident = f"{name}_{count}"
+        self._idents[name] = count + 1
+        self._idents.setdefault(ident, 1)
+        return ident

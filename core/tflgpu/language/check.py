@@ -1,0 +1,300 @@
+"""The rules a kernel keeps beyond the types of its expressions.
+
+Values fit what they are stored in and assigned to; names are defined before use and inside their
+block; barriers, matrix statements and shuffles stand where every invocation of a workgroup gets to
+them (outside conditions that may differ between invocations, and after no `Return`); a `Break` is
+inside a loop, whose bounds do not change while it runs; sizes are in the range that every API
+guarantees.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import attrs
+
+from tflgpu.errors import KernelError
+from tflgpu.language.budget import MAX_NESTING, nesting
+from tflgpu.language.matrix import (
+    MATRIX_STATEMENTS,
+    SUBGROUP,
+    MatrixLoad,
+    MatrixRole,
+    MatrixStmt,
+    MatrixStore,
+    declared,
+    problem_of,
+    used,
+)
+from tflgpu.language.subgroup import SubgroupShuffleXor, group_size
+from tflgpu.language.subgroup import problem_of as problem_of_shuffle
+from tflgpu.language.tree import (
+    Assign,
+    Barrier,
+    Break,
+    Builtin,
+    For,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Name,
+    Return,
+    SharedLoad,
+    SharedStore,
+    Stmt,
+    Store,
+    Var,
+)
+from tflgpu.language.types import BOOL, I32, Scalar
+from tflgpu.language.walk import postorder, statements, walk
+
+MAX_WORKGROUP = 1024
+
+
+@attrs.define
+class _Scope:
+    """What is known at one point of the kernel."""
+
+    kernel: Kernel
+    names: dict[str, bool]  # name -> is a variable
+    uniform: dict[str, bool]  # name -> same value for the whole workgroup
+    memory: frozenset[str] = frozenset()  # names of buffers and shared arrays
+    matrices: dict[str, MatrixRole] = attrs.field(factory=dict)
+    in_loop: bool = False
+    divergent: bool = False
+    may_return: bool = False
+    may_break: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether some invocations may not get here while others do. (Those that returned do
+        not count: what is left of the workgroup still agrees.)"""
+        return self.divergent or self.may_break
+
+    def fail(self, message: str) -> None:
+        raise KernelError(f"kernel {self.kernel.name}: {message}")
+
+
+#: Kernels in which nothing was found. They never change.
+_sound: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
+def check(kernel: Kernel) -> None:
+    """Check a kernel; one that was found to be right is not looked at again.
+
+    Raises:
+        KernelError: a rule is broken; the message says which and where.
+    """
+    if kernel not in _sound:
+        _check(kernel)
+        _sound.add(kernel)
+
+
+def _check(kernel: Kernel) -> None:
+    scope = _Scope(kernel, {}, {})
+    if any(n < 1 for n in kernel.workgroup) or len(kernel.workgroup) != 3:
+        scope.fail(f"workgroup {kernel.workgroup} needs three sizes of at least 1")
+    x, y, z = kernel.workgroup
+    if x * y * z > MAX_WORKGROUP:
+        scope.fail(f"workgroup {kernel.workgroup} has more than {MAX_WORKGROUP} invocations")
+    if nesting(kernel) > MAX_NESTING:
+        scope.fail(
+            f"blocks {nesting(kernel)} deep in each other; at most {MAX_NESTING} are allowed"
+        )
+    if not any(b.access != "read" for b in kernel.buffers):
+        scope.fail("no buffer is written")
+    for buffer in kernel.buffers:
+        if buffer.width not in (1, 2, 4):
+            scope.fail(f"buffer {buffer.name} has {buffer.width} lanes; 1, 2 or 4 are allowed")
+        if buffer.access not in ("read", "write", "read_write"):
+            scope.fail(f"buffer {buffer.name}: unknown access {buffer.access!r}")
+        if buffer.scalar is Scalar.BOOL:
+            scope.fail(f"buffer {buffer.name} of booleans: no API has them, use i8 or i32")
+    for array in kernel.shared:
+        if array.count < 1:
+            scope.fail(f"shared array {array.name} is empty")
+        if array.type.scalar.is_storage_only:
+            scope.fail(f"shared array {array.name} of {array.type}: use i32")
+    memory = [*(b.name for b in kernel.buffers), *(a.name for a in kernel.shared)]
+    for name in memory:
+        if memory.count(name) > 1:
+            scope.fail(f"{name} is defined twice")
+    scope.memory = frozenset(memory)
+    _block(kernel.body, scope)
+
+
+def _block(body: tuple[Stmt, ...], scope: _Scope) -> None:
+    outer = set(scope.names)
+    for stmt in body:
+        _statement(stmt, scope)
+    for name in set(scope.names) - outer:
+        del scope.names[name]
+        scope.matrices.pop(name, None)
+
+
+def _statement(stmt: Stmt, scope: _Scope) -> None:
+    uniform = _uses(stmt, scope)
+    if isinstance(stmt, (Let, Var)):
+        _is_new(stmt.ident, scope)
+        scope.names[stmt.ident] = isinstance(stmt, Var)
+        scope.uniform[stmt.ident] = uniform and not scope.partial
+    elif isinstance(stmt, Assign):
+        if not scope.names.get(stmt.target.ident, False):
+            scope.fail(f"{stmt.target.ident} is assigned but is not a variable here")
+        if stmt.value.type != stmt.target.type:
+            scope.fail(f"{stmt.value.type} assigned to {stmt.target.ident}: {stmt.target.type}")
+        if scope.partial or not uniform:  # once it differs, it counts as different for good
+            scope.uniform[stmt.target.ident] = False
+    elif isinstance(stmt, Store):
+        if stmt.buffer not in scope.kernel.buffers or stmt.buffer.access == "read":
+            scope.fail(f"store to {stmt.buffer.name}, which is not a writable buffer of it")
+        want = stmt.buffer.value_type.with_width(1 if stmt.scalar else stmt.buffer.width)
+        narrows = want.scalar is Scalar.F16 and stmt.value.type == want.with_scalar(Scalar.F32)
+        if stmt.value.type != want and not narrows:
+            scope.fail(f"{stmt.value.type} stored in {stmt.buffer.name} of {want}")
+    elif isinstance(stmt, SharedStore):
+        if stmt.array not in scope.kernel.shared:
+            scope.fail(f"store to shared array {stmt.array.name}, which is not one of it")
+        if stmt.value.type != stmt.array.type:
+            scope.fail(f"{stmt.value.type} stored in {stmt.array.name} of {stmt.array.type}")
+    elif isinstance(stmt, If):
+        _if(stmt, scope, uniform)
+    elif isinstance(stmt, For):
+        _for(stmt, scope, uniform)
+    elif isinstance(stmt, Break):
+        if not scope.in_loop:
+            scope.fail("break outside a loop")
+        scope.may_break = scope.may_break or scope.divergent
+    elif isinstance(stmt, Return):
+        scope.may_return = scope.may_return or scope.divergent
+    elif isinstance(stmt, Barrier):
+        if scope.divergent:
+            scope.fail("a barrier under a condition that may differ within a workgroup")
+        if scope.may_return or scope.may_break:
+            scope.fail("a barrier that invocations which returned or broke out never reach")
+    elif isinstance(stmt, MATRIX_STATEMENTS):
+        _matrix(stmt, scope)
+    elif isinstance(stmt, SubgroupShuffleXor):
+        _shuffle(stmt, scope)
+
+
+def _shuffle(stmt: SubgroupShuffleXor, scope: _Scope) -> None:
+    problem = problem_of_shuffle(stmt.value, stmt.mask)
+    if problem:
+        scope.fail(problem)
+    size = group_size(stmt.mask)
+    if scope.kernel.workgroup[0] % size:
+        scope.fail(
+            f"a shuffle among {size} neighbours in a workgroup {scope.kernel.workgroup}: its first "
+            f"size must be a multiple of {size}"
+        )
+    if scope.divergent or scope.may_return or scope.may_break:
+        scope.fail("a shuffle that a part of a workgroup may not reach")
+    _is_new(stmt.ident, scope)
+    scope.names[stmt.ident] = False
+    scope.uniform[stmt.ident] = False
+
+
+def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:
+    if scope.kernel.workgroup[0] % SUBGROUP:
+        scope.fail(
+            f"matrices in a workgroup {scope.kernel.workgroup}: its first size must be a "
+            f"multiple of {SUBGROUP}"
+        )
+    if scope.divergent or scope.may_return or scope.may_break:
+        scope.fail("a matrix statement that a part of a workgroup may not reach")
+    for matrix in used(stmt):
+        if scope.matrices.get(matrix.ident) is not matrix.role:
+            scope.fail(f"matrix {matrix.ident} is used outside the block that defines it")
+    problem = problem_of(stmt)
+    if problem:
+        scope.fail(problem)
+    if isinstance(stmt, (MatrixLoad, MatrixStore)):
+        if stmt.array not in scope.kernel.shared:
+            scope.fail(f"a matrix in shared array {stmt.array.name}, which is not one of it")
+        if stmt.index.type != I32:
+            scope.fail(f"a matrix's index is i32, not {stmt.index.type}")
+    made = declared(stmt)
+    if made is not None:
+        _is_new(made.ident, scope)
+        scope.names[made.ident] = False
+        scope.matrices[made.ident] = made.role
+
+
+def _if(stmt: If, scope: _Scope, uniform: bool) -> None:
+    if stmt.cond.type != BOOL:
+        scope.fail(f"an if on {stmt.cond.type}")
+    before = scope.divergent
+    scope.divergent = before or not uniform
+    _block(stmt.then, scope)
+    _block(stmt.orelse, scope)
+    scope.divergent = before
+
+
+def _for(stmt: For, scope: _Scope, bounds_uniform: bool) -> None:
+    if stmt.start.type != I32 or stmt.stop.type != I32 or stmt.step < 1:
+        scope.fail(f"loop {stmt.index.ident}: bounds are i32 and the step is at least 1")
+    _is_new(stmt.index.ident, scope)
+    _bound_stays(stmt, scope)
+    before = (scope.in_loop, scope.divergent, scope.may_break)
+    scope.names[stmt.index.ident] = False
+    scope.uniform[stmt.index.ident] = bounds_uniform
+    scope.in_loop, scope.may_break = True, False
+    scope.divergent = scope.divergent or not bounds_uniform
+    # A variable made non-uniform late in the body is so at the body's start next time round,
+    # and a break seen late precedes next round's barriers.
+    names = dict(scope.names)
+    known = _known(scope, names)
+    _block(stmt.body, scope)
+    scope.names = names
+    # Only where something changed: always, and loops inside each other take 2^depth passes.
+    if _known(scope, names) != known:
+        _block(stmt.body, scope)
+    del scope.names[stmt.index.ident]
+    scope.in_loop, scope.divergent, scope.may_break = before
+
+
+def _known(scope: _Scope, names: Iterable[str]) -> tuple[object, ...]:
+    """What a block may change of a scope, as far as the statements in it look at it."""
+    return scope.may_return, scope.may_break, [scope.uniform.get(name) for name in names]
+
+
+def _is_new(ident: str, scope: _Scope) -> None:
+    if ident in scope.names or ident in scope.memory:
+        scope.fail(f"{ident} is defined twice")
+
+
+def _bound_stays(stmt: For, scope: _Scope) -> None:
+    assigned = {s.target.ident for s in statements(stmt.body) if isinstance(s, Assign)}
+    for part in postorder([stmt.stop]):
+        varies = isinstance(part, SharedLoad) or (
+            isinstance(part, Load) and part.buffer.access != "read"
+        )
+        if varies or (isinstance(part, Name) and part.ident in assigned):
+            scope.fail(f"the bound of loop {stmt.index.ident} may change while it runs: let it")
+
+
+def _uses(stmt: Stmt, scope: _Scope) -> bool:
+    """Check what a statement reads. Whether all invocations of a workgroup surely get the same
+    values of it."""
+    uniform = True
+    for expr in walk(stmt).order:
+        if isinstance(expr, Name):
+            if expr.ident not in scope.names:
+                scope.fail(f"{expr.ident} is used outside the block that defines it")
+            if expr.ident in scope.matrices:
+                scope.fail(f"{expr.ident} is a matrix, not a value")
+            uniform = uniform and scope.uniform.get(expr.ident, False)
+        elif isinstance(expr, Builtin):
+            uniform = uniform and expr.kind == "group_id"
+        elif isinstance(expr, Load):
+            uniform = False
+            if expr.buffer not in scope.kernel.buffers or expr.buffer.access == "write":
+                scope.fail(f"load from {expr.buffer.name}, which is not a readable buffer of it")
+        elif isinstance(expr, SharedLoad):
+            uniform = False
+            if expr.array not in scope.kernel.shared:
+                scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
+    return uniform

@@ -1,0 +1,30 @@
+"""Shader generators: what makes program text of kernels, by the name of the language.
+
+Plugins register them (`tflgpu_register_generators`), the shipped backends those of their APIs, so that
+whoever writes another backend for an API, or only wants to see a kernel, finds its printer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
+    from tflgpu.lowering.caps import DeviceCaps
+
+
+@attrs.frozen
+class ShaderGenerator:
+    """A printer of kernels.
+
+    Attributes:
+        name: The language, in small letters: "opencl-c", "wgsl", "spirv".
+        source: The text of a kernel for a device of some capabilities. Raises `KernelError` where
+            the kernel needs what these lack.
+    """
+
+    name: str
+    source: Callable[[Kernel, DeviceCaps], str]

@@ -1,0 +1,238 @@
+"""Checked constructors of expressions: operands are matched, whole-number constants folded.
+
+`tflgpu.language.tree` holds the values; what may be combined with what is decided here, so every
+front end (operators, `Builder`, rewriting) obeys the same rules.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tflgpu.errors import KernelError
+from tflgpu.language.evaluate import constant, convert
+from tflgpu.language.numbers import is_same
+from tflgpu.language.tree import (
+    ARITHMETIC,
+    BITWISE,
+    COMPARE,
+    FLOAT_FUNCTIONS,
+    LOGICAL,
+    NUMBER_FUNCTIONS,
+    PREDICATES,
+    Binary,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Number,
+    Operand,
+    Select,
+    Splat,
+    Unary,
+    combine_operands_with,
+)
+from tflgpu.language.types import BOOL, Scalar, Type
+
+_RANGES = {
+    scalar.value: (int(np.iinfo(scalar.numpy).min), int(np.iinfo(scalar.numpy).max))
+    for scalar in Scalar
+    if scalar.numpy.kind in "iu"
+}
+
+
+def wrap(value: Operand, like: Type) -> Expr:
+    """An expression for ``value``; a Python number becomes a constant of ``like``'s lanes.
+
+    Raises:
+        KernelError: the number does not fit the lanes' type.
+    """
+    if isinstance(value, Expr):
+        return value
+    number: Number
+    if like.is_float:
+        number = float(value)
+    elif like.scalar is Scalar.BOOL:
+        if not isinstance(value, bool):
+            raise KernelError(f"{value!r} is not a boolean")
+        number = value
+    else:
+        if isinstance(value, float) or not hasattr(value, "__index__"):
+            raise KernelError(f"{value!r} is not a whole number")
+        number = int(value)
+        least, most = _RANGES[like.scalar.value]
+        if not least <= number <= most:
+            raise KernelError(f"{number} does not fit {like.scalar.value}")
+    return Const(like.with_width(1), number)
+
+
+def splat(value: Expr, width: int) -> Expr:
+    """Make a scalar as wide as asked; a vector must have that width already.
+
+    Raises:
+        KernelError: a vector of another width.
+    """
+    if value.type.width == width:
+        return value
+    if value.type.width != 1:
+        raise KernelError(f"a {value.type} where {width} lanes are needed")
+    if isinstance(value, Const):
+        return Const(value.type.with_width(width), value.value)
+    return Splat(value.type.with_width(width), value)
+
+
+def cast(value: Expr, scalar: Scalar) -> Expr:
+    """Convert lanes to ``scalar``; nothing where they have that type.
+
+    Raises:
+        KernelError: a storage-only type.
+    """
+    if value.type.scalar is scalar:
+        return value
+    if scalar.is_storage_only:
+        raise KernelError(f"{scalar.value} is a storage type; values are i32")
+    if isinstance(value, Const):
+        with np.errstate(all="ignore"):
+            lane = convert(constant(value.type.with_width(1), value.value), scalar)
+        return Const(value.type.with_scalar(scalar), lane[0].item())
+    return Cast(value.type.with_scalar(scalar), value)
+
+
+def bitcast(value: Expr, scalar: Scalar) -> Expr:
+    """Read the lanes' bits as ``scalar``; nothing where they have that type.
+
+    Raises:
+        KernelError: one of the types does not have 32 bits, or is not a number.
+    """
+    if value.type.scalar is scalar:
+        return value
+    for each in (value.type.scalar, scalar):
+        if each not in (Scalar.F32, Scalar.I32, Scalar.U32):
+            raise KernelError(f"bits of {value.type.scalar.value} as {scalar.value}: 32 bits only")
+    return Bitcast(value.type.with_scalar(scalar), value)
+
+
+def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:
+    """Simplify index arithmetic, so that generated code stays readable."""
+    va = int(a.value) if isinstance(a, Const) else None
+    vb = int(b.value) if isinstance(b, Const) else None
+    if va is not None and vb is not None:
+        result: int | None = None
+        if op in ("div", "rem"):
+            if vb > 0 and va >= 0:
+                result = va // vb if op == "div" else va % vb
+        elif op in ("add", "sub", "mul", "min", "max"):
+            result = {
+                "add": va + vb, "sub": va - vb, "mul": va * vb,
+                "min": min(va, vb), "max": max(va, vb),
+            }[op]  # fmt: skip
+        fits = result is not None and -(2**31) <= result < 2**31
+        return Const(a.type, result) if fits and result is not None else None
+    if op in ("add", "sub") and vb == 0:
+        return a
+    if op == "add" and va == 0:
+        return b
+    if op == "mul" and (va == 0 or vb == 0):
+        return Const(a.type, 0)
+    if op in ("mul", "div") and vb == 1:
+        return a
+    if op == "mul" and va == 1:
+        return b
+    if op == "rem" and vb == 1:
+        return Const(a.type, 0)
+    return None
+
+
+def binary(op: str, a: Operand, b: Operand) -> Expr:
+    """A checked `Binary`: widths are matched by splatting, lane types must be equal.
+
+    Raises:
+        KernelError: the operands do not fit the operation or each other.
+    """
+    if isinstance(a, Expr):
+        b = wrap(b, a.type)
+    elif isinstance(b, Expr):
+        a = wrap(a, b.type)
+    if not (isinstance(a, Expr) and isinstance(b, Expr)):
+        raise KernelError(f"{op}: no operand is an expression")
+    if a.type.scalar is not b.type.scalar:
+        raise KernelError(f"{op} of {a.type} and {b.type}: cast one of them")
+    width = max(a.type.width, b.type.width)
+    a, b = splat(a, width), splat(b, width)
+    scalar = a.type.scalar
+    if op in COMPARE:
+        if scalar is Scalar.BOOL and op not in ("eq", "ne"):
+            raise KernelError(f"{op} does not order booleans")
+        if scalar.is_float and op in ("eq", "ne") and is_same(a, b):
+            # The usual question for a NaN, which a device's compiler may take for a constant.
+            is_nan = call("isnan", a)
+            return is_nan if op == "ne" else Unary(is_nan.type, "not", is_nan)
+        return Binary(BOOL.with_width(width), op, a, b)
+    if op in LOGICAL:
+        fits = scalar is Scalar.BOOL
+    elif op in BITWISE:
+        fits = scalar in (Scalar.I32, Scalar.U32)
+    elif op in ARITHMETIC:
+        fits = scalar is not Scalar.BOOL and not (op == "rem" and scalar.is_float)
+    else:
+        raise KernelError(f"unknown operation {op}")
+    if not fits:
+        raise KernelError(f"{op} of {a.type}")
+    if scalar is Scalar.I32 and width == 1:
+        folded = _fold_int(op, a, b)
+        if folded is not None:
+            return folded
+    return Binary(a.type, op, a, b)
+
+
+def call(fn: str, *args: Operand) -> Expr:
+    """A checked `Call`.
+
+    Raises:
+        KernelError: an unknown function, or arguments that do not fit it.
+    """
+    first = next((a for a in args if isinstance(a, Expr)), None)
+    if first is None:
+        raise KernelError(f"{fn}: no argument is an expression")
+    exprs = [wrap(a, first.type) for a in args]
+    width = max(e.type.width for e in exprs)
+    exprs = [splat(e, width) for e in exprs]
+    kind = exprs[0].type
+    if any(e.type != kind for e in exprs):
+        raise KernelError(f"{fn} of {', '.join(str(e.type) for e in exprs)}")
+    if fn == "dot":
+        if not kind.is_float or width == 1 or len(exprs) != 2:
+            raise KernelError(f"dot takes two float vectors, not {kind}")
+        return Call(kind.with_width(1), fn, tuple(exprs))
+    arity = FLOAT_FUNCTIONS.get(fn) or NUMBER_FUNCTIONS.get(fn) or PREDICATES.get(fn)
+    if arity is None:
+        raise KernelError(f"unknown function {fn}")
+    if len(exprs) != arity:
+        raise KernelError(f"{fn} takes {arity} arguments, not {len(exprs)}")
+    if not kind.is_float and (fn not in NUMBER_FUNCTIONS or kind.scalar is not Scalar.I32):
+        raise KernelError(f"{fn} of {kind}")
+    return Call(BOOL.with_width(width) if fn in PREDICATES else kind, fn, tuple(exprs))
+
+
+def select(cond: Expr, a: Operand, b: Operand) -> Expr:
+    """A checked `Select`; a scalar condition may choose between vectors.
+
+    Raises:
+        KernelError: the condition is not boolean, or the values differ in type.
+    """
+    if cond.type.scalar is not Scalar.BOOL:
+        raise KernelError(f"a condition is boolean, not {cond.type}")
+    like = a if isinstance(a, Expr) else b
+    if not isinstance(like, Expr):
+        raise KernelError("select: give at least one value as an expression")
+    left, right = wrap(a, like.type), wrap(b, like.type)
+    width = max(left.type.width, right.type.width, cond.type.width)
+    left, right = splat(left, width), splat(right, width)
+    if left.type != right.type:
+        raise KernelError(f"select of {left.type} and {right.type}")
+    if cond.type.width not in (1, width):
+        raise KernelError(f"select: condition {cond.type} for {left.type}")
+    return Select(left.type, cond, left, right)
+
+
+combine_operands_with(binary)

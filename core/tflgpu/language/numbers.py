@@ -1,0 +1,63 @@
+"""What can be told of a float's value from its expression: for printers, where a compiler should
+not draw conclusions of its own."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+from tflgpu.language.tree import Binary, Cast, Const, Expr, Name, Splat
+
+
+def never_nan(expr: Expr) -> bool:
+    """Whether no lane is NaN, as far as the expression's own outermost nodes tell: it is a
+    literal, made of whole numbers, or an extreme of such."""
+    if isinstance(expr, Const):
+        return not math.isnan(expr.value)
+    if isinstance(expr, Cast):
+        return not expr.x.type.is_float
+    if isinstance(expr, Splat):
+        return never_nan(expr.x)
+    if isinstance(expr, Binary) and expr.op in ("min", "max"):
+        return never_nan(expr.a) and never_nan(expr.b)
+    return False
+
+
+def is_same(a: Expr, b: Expr) -> bool:
+    """Whether both are one value, whatever it is."""
+    if isinstance(a, Splat) and isinstance(b, Splat):
+        return is_same(a.x, b.x)
+    if isinstance(a, Name) and isinstance(b, Name):
+        return a.ident == b.ident
+    return a is b
+
+
+class Foregone(enum.Enum):
+    """A result that is one number, unless it is NaN."""
+
+    ZERO_OF_FINITE = "a * 0 and a - a"
+    ZERO_OF_NONZERO = "0 / a"
+    ONE_OF_FINITE_NONZERO = "a / a"
+
+
+def foregone(expr: Binary) -> tuple[Foregone, Expr] | None:
+    """What decides whether a result is NaN or the one number that it can be; None where it can
+    be several.
+
+    Compilers for graphics (Mesa's llvmpipe is one) take such a result for the number.
+    """
+    if not expr.type.is_float:
+        return None
+    if expr.op == "mul" and (_is_zero(expr.a) or _is_zero(expr.b)):
+        return Foregone.ZERO_OF_FINITE, expr.b if _is_zero(expr.a) else expr.a
+    if expr.op == "sub" and is_same(expr.a, expr.b):
+        return Foregone.ZERO_OF_FINITE, expr.a
+    if expr.op == "div" and _is_zero(expr.a):
+        return Foregone.ZERO_OF_NONZERO, expr.b
+    if expr.op == "div" and is_same(expr.a, expr.b):
+        return Foregone.ONE_OF_FINITE_NONZERO, expr.a
+    return None
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and expr.value == 0

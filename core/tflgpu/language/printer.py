@@ -1,0 +1,420 @@
+"""The base of the printers of C-like shading languages (OpenCL C, WGSL).
+
+`Printer` walks a kernel and lays out statements, names, precedence and shared sub-expressions,
+which these languages have in common; whatever a language spells its own way is one small
+method that a dialect overrides. Every such method for an expression gets the node and the code
+of its operands. The text depends on nothing but the kernel, so it can key a cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import KernelError
+from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt, declared
+from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
+from tflgpu.language.tree import (
+    Assign,
+    Barrier,
+    Binary,
+    Bitcast,
+    Break,
+    Builtin,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Lane,
+    Let,
+    Load,
+    Name,
+    Return,
+    Select,
+    Shared,
+    SharedLoad,
+    SharedStore,
+    Splat,
+    Stmt,
+    Store,
+    Unary,
+    Var,
+    Vec,
+)
+from tflgpu.language.types import Scalar, Type
+from tflgpu.language.walk import statements, walk
+
+# Binding strength of an expression's outermost operator, as in C.
+ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY = 15, 14, 13, 12, 11, 10, 9
+BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = 8, 7, 6, 5, 4, 3
+
+OPERATORS: dict[str, tuple[str, int]] = {
+    "mul": ("*", MUL), "div": ("/", MUL), "rem": ("%", MUL), "add": ("+", ADD), "sub": ("-", ADD),
+    "shl": ("<<", SHIFT), "shr": (">>", SHIFT), "lt": ("<", RELATION), "le": ("<=", RELATION),
+    "gt": (">", RELATION), "ge": (">=", RELATION), "eq": ("==", EQUALITY), "ne": ("!=", EQUALITY),
+    "and": ("&", BIT_AND), "xor": ("^", BIT_XOR), "or": ("|", BIT_OR), "land": ("&&", AND),
+    "lor": ("||", OR),
+}  # fmt: skip
+
+_MAX_DEPTH = 16  # operators nested in one line before a temporary is made
+
+
+@attrs.frozen
+class Code:
+    """The text of an expression and how strongly its outermost operator binds."""
+
+    text: str
+    level: int = ATOM
+
+    def at(self, level: int) -> str:
+        """The text, in parentheses where it binds weaker than ``level``."""
+        return self.text if self.level >= level else f"({self.text})"
+
+    @property
+    def atom(self) -> str:
+        """The text as an operand of anything."""
+        return self.at(ATOM)
+
+
+class Names:
+    """Identifiers of the kernel -> identifiers of the language: valid, free, and stable."""
+
+    def __init__(self, used: Sequence[str], is_reserved: Callable[[str], bool]) -> None:
+        self._is_reserved = is_reserved
+        self._taken = set(used)
+        self._of: dict[str, str] = {}
+
+    def __getitem__(self, ident: str) -> str:
+        found = self._of.get(ident)
+        if found is None:
+            found = re.sub(r"\W", "_", ident, flags=re.ASCII)
+            if not found or found[0].isdigit():
+                found = "n" + found
+            if found != ident or self._is_reserved(found):
+                found = self.fresh(found)
+            self._of[ident] = found
+        return found
+
+    def fresh(self, stem: str) -> str:
+        """An identifier that nothing else has, made from ``stem``."""
+        if self._is_reserved(stem):
+            stem = "k_" + stem
+        name, count = stem, 0
+        while name in self._taken:
+            name = f"{stem}_{count}"
+            count += 1
+        self._taken.add(name)
+        return name
+
+
+class Printer:
+    """Prints one kernel. Make one for each kernel; call `source` once."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.helpers: set[str] = set()  # prelude functions that the body turned out to use
+        self._lines: list[str] = []
+        self._depth = 0
+        self._codes: dict[int, Code] = {}  # of the current statement, by id of the expression
+        self._temporaries: set[int] = set()
+        idents = [b.name for b in kernel.buffers] + [a.name for a in kernel.shared] + [kernel.name]
+        for stmt in statements(kernel.body):
+            if isinstance(stmt, (Let, Var, SubgroupShuffleXor)):
+                idents.append(stmt.ident)
+            elif isinstance(stmt, For):
+                idents.append(stmt.index.ident)
+            elif (matrix := declared(stmt)) is not None:
+                idents.append(matrix.ident)
+        self.names = Names(idents, self.is_reserved)
+        self._handlers: dict[type[Expr], Callable[..., Code]] = {
+            Const: self.const, Name: self.name, Builtin: self.builtin, Unary: self.unary,
+            Binary: self.binary, Call: self.call, Select: self.select, Cast: self.cast,
+            Bitcast: self.bitcast,
+            Vec: self.vec, Splat: self.splat, Lane: self.lane, Load: self.load,
+            SharedLoad: self.shared_load,
+        }  # fmt: skip
+
+    # What a dialect has to say
+
+    def is_reserved(self, ident: str) -> bool:
+        """Whether the language has the identifier for itself."""
+        raise NotImplementedError
+
+    def type_name(self, type: Type) -> str:
+        """How a value's type is written."""
+        raise NotImplementedError
+
+    def prelude(self) -> list[str]:
+        """Lines before the kernel: extensions, and the functions named in ``helpers``."""
+        raise NotImplementedError
+
+    def open_kernel(self) -> list[str]:
+        """Everything up to the opening brace."""
+        raise NotImplementedError
+
+    def declare_shared(self, array: Shared) -> str:
+        """Declare a shared array (inside the kernel; `open_kernel` may do it instead)."""
+        raise NotImplementedError
+
+    def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
+        """A let or a variable."""
+        raise NotImplementedError
+
+    def for_header(self, stmt: For, index: str, start: Code, stop: Code) -> list[str]:
+        """Everything of a loop up to the opening brace."""
+        raise NotImplementedError
+
+    def barrier(self) -> str:
+        """A barrier with its memory fence."""
+        raise NotImplementedError
+
+    def float_literal(self, value: float, scalar: Scalar) -> Code:
+        """A finite or special float."""
+        raise NotImplementedError
+
+    def builtin(self, expr: Builtin) -> Code:
+        """An invocation's id."""
+        raise NotImplementedError
+
+    def call(self, expr: Call, *args: Code) -> Code:
+        """A function."""
+        raise NotImplementedError
+
+    def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
+        """The smaller or the larger."""
+        raise NotImplementedError
+
+    def select(self, expr: Select, cond: Code, a: Code, b: Code) -> Code:
+        """``a`` where ``cond`` holds, else ``b``."""
+        raise NotImplementedError
+
+    def cast(self, expr: Cast, x: Code) -> Code:
+        """A value conversion."""
+        raise NotImplementedError
+
+    def bitcast(self, expr: Bitcast, x: Code) -> Code:
+        """Bits read as another type."""
+        raise NotImplementedError
+
+    def vec(self, expr: Vec, *parts: Code) -> Code:
+        """A vector from scalars."""
+        raise NotImplementedError
+
+    def splat(self, expr: Splat, x: Code) -> Code:
+        """A vector from one scalar."""
+        raise NotImplementedError
+
+    def load(self, expr: Load, index: Code) -> Code:
+        """A buffer element or lane."""
+        raise NotImplementedError
+
+    def store(self, stmt: Store, index: Code, value: Code) -> str:
+        """Write a buffer element or lane."""
+        raise NotImplementedError
+
+    def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
+        """A matrix statement, in languages that can have them.
+
+        Raises:
+            KernelError: this one cannot.
+        """
+        raise self.fail("matrix tiles, which this device does not have (caps.matrix_tiles)")
+
+    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
+        """What a shuffle gives, in languages that can have them.
+
+        Raises:
+            KernelError: this one cannot.
+        """
+        raise self.fail(lacking(group_size(stmt.mask), 0))
+
+    # What most of them share
+
+    def name(self, expr: Name) -> Code:
+        """A let, variable or index."""
+        return Code(self.names[expr.ident])
+
+    def const(self, expr: Const) -> Code:
+        """A literal."""
+        scalar = self.scalar_literal(expr.type.scalar, expr.value)
+        if expr.type.width == 1:
+            return scalar
+        return self.splat(Splat(expr.type, Const(expr.type.with_width(1), expr.value)), scalar)
+
+    def scalar_literal(self, scalar: Scalar, value: Any) -> Code:
+        """A literal of one lane."""
+        if scalar.is_float:
+            return self.float_literal(float(value), scalar)
+        if scalar is Scalar.BOOL:
+            return Code("true" if value else "false")
+        if scalar is Scalar.U32:
+            return Code(f"{int(value) % 2**32}u")
+        if value == -(2**31):  # its absolute value is no literal
+            return Code("-2147483647 - 1", ADD)
+        return Code(str(int(value)), ATOM if value >= 0 else UNARY)
+
+    def unary(self, expr: Unary, x: Code) -> Code:
+        """Negation, arithmetic or logical."""
+        return Code(("-" if expr.op == "neg" else "!") + x.atom, UNARY)
+
+    def binary(self, expr: Binary, a: Code, b: Code) -> Code:
+        """An operator."""
+        if expr.op in ("min", "max"):
+            return self.min_max(expr, a, b)
+        return self.infix(expr.op, a, b)
+
+    def infix(self, op: str, a: Code, b: Code) -> Code:
+        """``a op b``. Parentheses follow precedence for arithmetic, and are always there where
+        readers (and WGSL) do not trust it: around operands of shifts, bits and other logic."""
+        sign, level = OPERATORS[op]
+        if op in ("add", "mul", "land", "lor"):  # chains read from left to right
+            left = a.at(level) if a.level == level or level > AND else a.at(EQUALITY)
+            right = b.at(level + 1) if level > AND else b.at(EQUALITY)
+        elif op in ("sub", "div", "rem"):
+            left, right = a.at(level), b.at(level + 1)
+        elif level in (RELATION, EQUALITY):
+            left, right = a.at(ADD), b.at(ADD)
+        else:
+            left, right = a.at(UNARY), b.at(UNARY)
+        return Code(f"{left} {sign} {right}", level)
+
+    def lane(self, expr: Lane, x: Code) -> Code:
+        """One lane of a vector."""
+        return Code(f"{x.atom}.{'xyzw'[expr.index]}")
+
+    def shared_load(self, expr: SharedLoad, index: Code) -> Code:
+        """An element of a shared array."""
+        return Code(f"{self.names[expr.array.name]}[{index.text}]")
+
+    def shared_store(self, stmt: SharedStore, index: Code, value: Code) -> str:
+        """Write an element of a shared array."""
+        return f"{self.names[stmt.array.name]}[{index.text}] = {value.text};"
+
+    # Structure
+
+    def source(self) -> str:
+        """The whole text."""
+        opening = self.open_kernel()
+        self._depth = 1
+        for array in self.kernel.shared:
+            self._line(self.declare_shared(array))
+        self._block(self.kernel.body)
+        lines = [*self.prelude(), *opening, *self._lines, "}"]
+        return "\n".join(lines) + "\n"
+
+    def fail(self, message: str) -> KernelError:
+        """An error that names the kernel."""
+        return KernelError(f"kernel {self.kernel.name}: {message}")
+
+    def code_of(self, expr: Expr) -> Code:
+        """The code of an expression under the one being printed."""
+        return self._codes[id(expr)]
+
+    def has_temporary(self, expr: Expr) -> bool:
+        """Whether an expression under the one being printed was given a name of its own."""
+        return id(expr) in self._temporaries
+
+    def _line(self, text: str) -> None:
+        if text:
+            self._lines.append("    " * self._depth + text)
+
+    def _block(self, body: Sequence[Stmt]) -> None:
+        for stmt in body:
+            self._statement(stmt)
+
+    def _nested(self, body: Sequence[Stmt]) -> None:
+        self._depth += 1
+        self._block(body)
+        self._depth -= 1
+
+    def _statement(self, stmt: Stmt) -> None:
+        codes = self._prepare(stmt)
+        if isinstance(stmt, (Let, Var)):
+            ident, mutable = self.names[stmt.ident], isinstance(stmt, Var)
+            self._line(self.declare(ident, stmt.value.type, codes[0].text, mutable))
+        elif isinstance(stmt, Assign):
+            self._line(f"{codes[0].text} = {codes[1].text};")
+        elif isinstance(stmt, Store):
+            self._line(self.store(stmt, *codes))
+        elif isinstance(stmt, SharedStore):
+            self._line(self.shared_store(stmt, *codes))
+        elif isinstance(stmt, If):
+            self._line(f"if ({codes[0].text}) {{")
+            self._nested(stmt.then)
+            if stmt.orelse:
+                self._line("} else {")
+                self._nested(stmt.orelse)
+            self._line("}")
+        elif isinstance(stmt, For):
+            for line in self.for_header(stmt, self.names[stmt.index.ident], *codes):
+                self._line(line)
+            self._nested(stmt.body)
+            self._line("}")
+        elif isinstance(stmt, Break):
+            self._line("break;")
+        elif isinstance(stmt, Return):
+            self._line("return;")
+        elif isinstance(stmt, Barrier):
+            self._line(self.barrier())
+        elif isinstance(stmt, MATRIX_STATEMENTS):
+            for line in self.matrix(stmt, *codes):
+                self._line(line)
+        elif isinstance(stmt, SubgroupShuffleXor):
+            found = self.shuffle(stmt, codes[0]).text
+            self._line(self.declare(self.names[stmt.ident], stmt.type, found, False))
+        else:
+            raise self.fail(f"unknown statement {type(stmt).__name__}")
+
+    def _prepare(self, stmt: Stmt) -> list[Code]:
+        """Print a statement's expressions. What several operators share, and what is nested too
+        deep to read, gets a temporary before the statement: nothing in the language is
+        evaluated lazily, so that is where it would be computed anyway."""
+        order, parts_of, roots = walk(stmt)
+        uses = [0] * len(order)
+        for places in (roots, *parts_of):
+            for place in places:
+                uses[place] += 1
+        depth: list[int] = []
+        codes: list[Code] = []
+        self._codes, self._temporaries = {}, set()
+        handlers = self._handlers
+        for place, expr in enumerate(order):
+            handler = handlers.get(type(expr))
+            if handler is None:
+                raise self.fail(f"unknown expression {type(expr).__name__}")
+            parts = parts_of[place]
+            code = handler(expr, *[codes[part] for part in parts])
+            depth.append(1 + max([depth[part] for part in parts], default=0))
+            shared = uses[place] > 1 and not _is_trivial(expr)
+            deep = depth[place] >= _MAX_DEPTH and place not in roots
+            if shared or deep:
+                ident = self.names.fresh("e")
+                self._line(self.declare(ident, expr.type, code.text, False))
+                code, depth[place] = Code(ident), 0
+                self._temporaries.add(id(expr))
+            codes.append(code)
+            self._codes[id(expr)] = code
+        return [codes[root] for root in roots]
+
+
+def _is_trivial(expr: Expr) -> bool:
+    """Whether repeating it costs and hides nothing."""
+    if isinstance(expr, (Lane, Splat, Unary)):
+        return isinstance(expr.x, (Name, Const))
+    return isinstance(expr, (Const, Name, Builtin))
+
+
+def shortest(value: float, scalar: Scalar) -> str:
+    """The shortest decimal that reads back as exactly this f32 or f16, with a point or an
+    exponent. The value is finite."""
+    lane = scalar.numpy.type(value)
+    # An f16 is written as the f32 it equals, because its literal is an f32 that is converted.
+    text = str(np.float32(lane))
+    return text if any(c in text for c in ".e") else text + ".0"

@@ -1,0 +1,138 @@
+"""Walking expressions. They are graphs, not trees: a node may be reached along many paths, and
+chains may be longer than Python's recursion limit, so every walk goes through here.
+
+Checking, estimating, comparing and printing a kernel each go through all of its expressions. Nodes
+never change, so the way through a statement's expressions is found once and kept with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import attrs
+
+from tflgpu.language.tree import Builtin, Const, Expr, For, If, Name, Stmt
+
+
+class Walk(NamedTuple):
+    """The expressions that a statement evaluates, each once, operands before what uses them.
+
+    Attributes:
+        order: The expressions.
+        parts: For each of them, the places of its operands in ``order``.
+        roots: The places of what the statement itself names.
+    """
+
+    order: Sequence[Expr]
+    parts: Sequence[tuple[int, ...]]
+    roots: tuple[int, ...]
+
+
+#: By class of node: what gives its direct sub-expressions.
+_known: dict[type, Callable[[Any], tuple[Expr, ...]]] = {}
+
+
+def _getter(kind: type[Any]) -> Callable[[Any], tuple[Expr, ...]]:
+    """Look at a class of nodes, once. Annotations tell: they are texts here, and mypy checks those
+    of `tflgpu.language.tree` and its neighbours."""
+    fields = [(field.name, str(field.type)) for field in attrs.fields(kind)]
+    one = [name for name, type in fields if type in ("Expr", "Name")]
+    several = [name for name, type in fields if type == "tuple[Expr, ...]"]
+    found: Callable[[Any], tuple[Expr, ...]]
+    if not several and len(one) > 1:
+        found = attrgetter(*one)
+    elif not several and one:
+        (name,) = one
+        found = lambda node: (getattr(node, name),)  # noqa: E731
+    else:
+
+        def found(node: Any) -> tuple[Expr, ...]:
+            parts = [getattr(node, name) for name in one]
+            for name in several:
+                parts.extend(getattr(node, name))
+            return tuple(parts)
+
+    _known[kind] = found
+    return found
+
+
+def children(node: Any) -> tuple[Expr, ...]:
+    """The direct sub-expressions of an expression or statement (not of nested statements)."""
+    kind = type(node)
+    return (_known.get(kind) or _getter(kind))(node)
+
+
+#: Classes without sub-expressions: most of what a kernel is made of.
+_LEAVES = frozenset({Const, Name, Builtin})
+
+
+def _find(roots: Sequence[Expr]) -> Walk:
+    order: list[Expr] = []
+    parts: list[tuple[int, ...]] = []
+    place: dict[int, int] = {}
+    stack = list(roots[::-1])
+    while stack:
+        item = stack.pop()
+        if id(item) in place:
+            continue
+        if type(item) in _LEAVES:
+            places: tuple[int, ...] = ()
+        else:
+            below = children(item)
+            waiting = [part for part in below if id(part) not in place]
+            if waiting:
+                # It is looked at again when all of its operands have their places.
+                stack.append(item)
+                stack += waiting[::-1]
+                continue
+            places = tuple([place[id(part)] for part in below])
+        place[id(item)] = len(order)
+        order.append(item)
+        parts.append(places)
+    return Walk(order, parts, tuple([place[id(root)] for root in roots]))
+
+
+def postorder(roots: Iterable[Expr]) -> Sequence[Expr]:
+    """Every expression under ``roots`` once, operands before what uses them."""
+    return _find(tuple(roots)).order
+
+
+def walk(stmt: Stmt) -> Walk:
+    """The way through what a statement itself evaluates, found when it is first asked for."""
+    found: Walk
+    try:
+        found = stmt.walked
+    except AttributeError:
+        found = _find(operands(stmt))
+        # The statement is frozen, and stays what it was: the way follows from its fields.
+        object.__setattr__(stmt, "walked", found)
+    return found
+
+
+def operands(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates (not those of nested statements)."""
+    if isinstance(stmt, For):
+        return (stmt.start, stmt.stop)
+    return children(stmt)
+
+
+def blocks(stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """The blocks nested in a statement."""
+    if isinstance(stmt, If):
+        return (stmt.then, stmt.orelse)
+    return (stmt.body,) if isinstance(stmt, For) else ()
+
+
+def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
+    """All statements, nested ones after the one that holds them."""
+    waiting = [iter(body)]
+    while waiting:
+        for stmt in waiting[-1]:
+            yield stmt
+            if isinstance(stmt, (If, For)):
+                waiting += [iter(block) for block in reversed(blocks(stmt))]
+                break
+        else:
+            waiting.pop()

@@ -1,0 +1,36 @@
+"""The kernel of an elementwise node that could not join another kernel's store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule
+from tflgpu.lowering.view import load_broadcast
+
+_WORKGROUP = 64
+
+
+def elementwise_kernel(expr: ElementwiseExpr) -> Callable[[Lowering], None]:
+    """A generator: one invocation computes four channels at one position."""
+
+    def build(low: Lowering) -> None:
+        k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
+        operands = [low.read(k, i) for i, value in enumerate(low.node.inputs) if value is not None]
+        out = low.write(k)
+        count = out.layout.outer * out.slices
+        i = spread(low, k, count)
+        outer = k.let(i // out.slices, "outer")
+        slice_ = k.let(i % out.slices, "slice")
+        values = [k.let(load_broadcast(v, outer, slice_, out.shape), "x") for v in operands]
+        out.store(outer, slice_, expr(k, low.attrs, values))
+        launch(low, k, count)
+
+    return build
+
+
+def as_kernel_rule(rule: ElementwiseRule) -> KernelRule:
+    """The stand-alone form of an elementwise rule."""
+    build = elementwise_kernel(rule.expr)
+    return KernelRule(rule.op, "elementwise", build, rule.accepts, rank=-1, owner=rule.owner)

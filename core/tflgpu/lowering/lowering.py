@@ -1,0 +1,297 @@
+"""From a node to dispatches: what a kernel generator is given, and what it leaves behind.
+
+A backend-neutral generator is a function ``build(low: Lowering) -> None`` registered in a
+`KernelRule`. It asks for views, writes a kernel with a `Builder`, and calls `dispatch`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import KernelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.tree import Buffer, Expr, Kernel
+from tflgpu.language.types import Scalar, Type
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
+
+#: Bytes in f32 from which weights are worth rounding, and from which they are worth testing for
+#: being f16 numbers anyway.
+_MANY_WEIGHTS = 16 << 10
+_FEW_WEIGHTS = 4 << 10
+
+
+def _fits_f16(data: Array) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((data.astype(np.float16) == data).all())
+
+
+class Precision(enum.Enum):
+    """Storage and arithmetic of float tensors on a device.
+
+    F32_F16 computes in f32 and stores f16 where that buys something: halving a tensor saves
+    memory traffic only if it does not stay in the device's cache between two kernels, while
+    rounding it costs accuracy in any case. Weights are read by many workgroups each, so they
+    are halved from a smaller size on. F16 stores and computes everything in f16 (sums of many
+    products still in f32).
+
+    Weights that f16 holds exactly (files with f16 weights) may be stored so in any precision.
+    """
+
+    F32 = "f32"
+    F16 = "f16"
+    F32_F16 = "f32_f16"
+
+    def storage(self, elements: int, caps: DeviceCaps) -> Scalar:
+        """What a float tensor of that many elements is stored as."""
+        if self is Precision.F16:
+            return Scalar.F16
+        if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
+            return Scalar.F16
+        return Scalar.F32
+
+    def weight_storage(self, weights: Array, caps: DeviceCaps) -> Scalar:
+        """What a buffer of weights is stored as."""
+        if self is Precision.F16:
+            return Scalar.F16
+        nbytes = weights.size * 4
+        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, _MANY_WEIGHTS):
+            return Scalar.F16
+        if caps.is_gpu and caps.f16_storage and nbytes > _FEW_WEIGHTS and _fits_f16(weights):
+            return Scalar.F16
+        return Scalar.F32
+
+    @property
+    def compute(self) -> Scalar:
+        """What elementwise arithmetic is done in."""
+        return Scalar.F16 if self is Precision.F16 else Scalar.F32
+
+
+@attrs.frozen
+class Temp:
+    """A tensor between the dispatches of one node."""
+
+    id: int
+    layout: Layout
+
+
+@attrs.frozen
+class Constant:
+    """Flat contents of a weights buffer, in the type the kernel reads."""
+
+    data: Array = attrs.field(eq=False)
+
+
+#: What a kernel's buffer parameter is bound to.
+Binding = Union[Value, Temp, Constant]
+
+
+@attrs.frozen
+class Dispatch:
+    """One launch: a kernel, its number of workgroups, and a binding per buffer parameter."""
+
+    kernel: Kernel
+    groups: Size3
+    bindings: tuple[Binding, ...]
+    label: str
+
+
+#: Elementwise op: (builder, attributes, operand vectors) -> result vector, all 4 lanes of the
+#: compute type.
+ElementwiseExpr = Callable[[Builder, Any, Sequence[Expr]], Expr]
+
+
+@attrs.frozen
+class Fused:
+    """An elementwise node that runs inside the store of the kernel that makes one operand."""
+
+    node: Node
+    expr: ElementwiseExpr
+    operand: int  # which of the node's inputs is the value in hand
+    owner: str = ""  # the plugin whose expression it is, "" for a shipped one
+
+
+class Lowering:
+    """The workplace of one node's kernel generator."""
+
+    def __init__(
+        self,
+        node: Node,
+        caps: DeviceCaps,
+        precision: Precision,
+        layout_of: Callable[[Value], Layout],
+        fused: Sequence[Fused] = (),
+        before: Sequence[Node] = (),
+    ) -> None:
+        self.node = node
+        #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
+        self.nodes: tuple[Node, ...] = (*before, node)
+        self.attrs: Any = node.attrs
+        self.caps = caps
+        self.precision = precision
+        self.dispatches: list[Dispatch] = []
+        self._layout_of = layout_of
+        self._fused = tuple(fused)
+        self._bindings: dict[int, list[Binding]] = {}
+        self._temps = 0
+
+    # Types
+
+    @property
+    def compute(self) -> Scalar:
+        """Lanes of float arithmetic: f32, or f16 in F16 precision."""
+        return self.precision.compute
+
+    def compute_of(self, value: Value) -> Scalar:
+        """Lanes that values of a tensor are computed in: `compute`, or i32 for whole numbers
+        and booleans."""
+        return self.compute if value.dtype.is_float else Scalar.I32
+
+    def layout(self, value: Value) -> Layout:
+        """How a tensor lies on the device."""
+        return self._layout_of(value)
+
+    @property
+    def result(self) -> Value:
+        """Where output 0 finally goes: the last fused node's output."""
+        return self._fused[-1].node.outputs[0] if self._fused else self.node.outputs[0]
+
+    # Kernels
+
+    def kernel(self, name: str, workgroup: Size3) -> Builder:
+        """Start a kernel; finish it with `dispatch`."""
+        k = Builder(name, workgroup)
+        self._bindings[id(k)] = []
+        return k
+
+    def read(self, k: Builder, index: int) -> ReadView:
+        """Operand ``index`` of the node."""
+        return self.read_value(k, self.node.input(index), f"src{index}")
+
+    def read_value(self, k: Builder, value: Value, name: str) -> ReadView:
+        """Any tensor that exists before this node runs; constants are uploaded."""
+        if value.data is not None:
+            return self._read_const(k, value.data, name)
+        layout = self._layout_of(value)
+        buffer = self._bind(k, name, layout, "read", value)
+        return ReadView(k, buffer, layout, self.compute_of(value))
+
+    def write(self, k: Builder, index: int = 0) -> WriteView:
+        """Output ``index`` of the node; output 0 carries the fused elementwise chain."""
+        value = self.result if index == 0 else self.node.outputs[index]
+        layout = self._layout_of(value)
+        buffer = self._bind(k, f"dst{index}" if index else "dst", layout, "write", value)
+        links = self._links(k) if index == 0 else ()
+        return WriteView(k, buffer, layout, self.compute_of(self.node.outputs[index]), links)
+
+    def temp(self, shape: Sequence[int], storage: Scalar | None = None) -> Temp:
+        """A C4 tensor that lives only between this node's dispatches."""
+        self._temps += 1
+        storage = storage or self.precision.storage(math.prod(shape), self.caps)
+        layout = Layout(tuple(shape), LayoutKind.C4, storage)
+        return Temp(self._temps - 1, layout)
+
+    def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
+        """Read a temporary; f32 ones are read as f32 whatever the precision."""
+        buffer = self._bind(k, name, temp.layout, "read", temp)
+        return ReadView(k, buffer, temp.layout, self._temp_compute(temp))
+
+    def write_temp(self, k: Builder, temp: Temp, name: str = "temp") -> WriteView:
+        """Write a temporary."""
+        buffer = self._bind(k, name, temp.layout, "write", temp)
+        return WriteView(k, buffer, temp.layout, self._temp_compute(temp))
+
+    def _temp_compute(self, temp: Temp) -> Scalar:
+        return Scalar.F32 if temp.layout.storage is Scalar.F32 else self.compute
+
+    def weights(
+        self, k: Builder, data: Array, name: str = "weights", *, width: int = 4,
+        scalar: Scalar | None = None,
+    ) -> Buffer:  # fmt: skip
+        """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
+        as ``scalar`` (default: `Precision.weight_storage`)."""
+        scalar = scalar or self.precision.weight_storage(data, self.caps)
+        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy)
+        if flat.size % width:
+            raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
+        buffer = k.buffer(name, scalar, width, "read")
+        self._bindings[id(k)].append(Constant(flat))
+        return buffer
+
+    def dispatch(self, k: Builder, invocations: tuple[int, int, int]) -> None:
+        """Launch a kernel over at least ``invocations``, rounded up to whole workgroups; the
+        kernel must leave out the excess itself (`guard`)."""
+        self.dispatch_groups(
+            k,
+            tuple(-(-n // w) for n, w in zip(invocations, k.workgroup, strict=True)),  # type: ignore[arg-type]
+        )
+
+    def dispatch_groups(self, k: Builder, groups: Size3) -> None:
+        """Launch a kernel over a number of workgroups."""
+        bindings = tuple(self._bindings.pop(id(k)))
+        if any(g < 1 for g in groups):
+            raise KernelError(f"{self.node.label}: {groups} workgroups")
+        self.dispatches.append(Dispatch(k.build(), groups, bindings, self.node.label))
+
+    # Inside
+
+    def _bind(self, k: Builder, name: str, layout: Layout, access: str, binding: Binding) -> Buffer:
+        width = 4 if layout.is_vector else 1
+        buffer = k.buffer(name, layout.storage, width, access)
+        self._bindings[id(k)].append(binding)
+        return buffer
+
+    def _read_const(self, k: Builder, data: Array, name: str) -> ReadView:
+        is_float = data.dtype.kind == "f"
+        storage = self.precision.storage(data.size, self.caps) if is_float else Scalar.I32
+        layout = Layout(data.shape, LayoutKind.C4, storage)
+        rows = data.reshape(layout.outer, layout.channels)
+        padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
+        padded[:, : layout.channels] = rows
+        buffer = self.weights(k, padded, name, scalar=storage)
+        return ReadView(k, buffer, layout, self.compute if is_float else Scalar.I32)
+
+    def _links(self, k: Builder) -> tuple[Link, ...]:
+        return tuple(self._link(k, fused) for fused in self._fused)
+
+    def _link(self, k: Builder, fused: Fused) -> Link:
+        node = fused.node
+        views = [
+            None if i == fused.operand or v is None else self.read_value(k, v, f"fused{i}")
+            for i, v in enumerate(node.inputs)
+        ]
+        out = node.outputs[0].shape
+
+        def link(k: Builder, value: Expr, outer: Expr, slice_: Expr) -> Expr:
+            operands = [
+                value if v is None else load_broadcast(v, outer, slice_, out) for v in views
+            ]
+            return fused.expr(k, node.attrs, operands)
+
+        return link
+
+
+def guard(k: Builder, *checks: Expr) -> None:
+    """Leave out the invocations for which any check fails (the excess of the last workgroup)."""
+    for condition in checks:
+        with k.if_(~condition):
+            k.return_()
+
+
+def storage_of(value: Value, precision: Precision, caps: DeviceCaps) -> Scalar:
+    """What a tensor is stored as inside a partition: floats by precision, the rest as i32."""
+    return precision.storage(value.elements, caps) if value.dtype.is_float else Scalar.I32
+
+
+def vector_of(scalar: Scalar) -> Type:
+    """Four lanes."""
+    return Type(scalar, 4)

@@ -1,0 +1,149 @@
+"""Kernel rules: which generator serves which node on which device.
+
+A kernel family is a module in `tflgpu.kernels` with a module-level ``RULES`` tuple (`KernelRule`
+and `ElementwiseRule` values). Nothing else lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Union
+
+import attrs
+
+from tflgpu.blame import Failed, attempt, shown
+from tflgpu.ir.graph import Node, Value
+from tflgpu.language.budget import MAX_BUFFERS
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Precision
+
+
+def _within_budget(caps: DeviceCaps) -> DeviceCaps:
+    if caps.max_bindings <= MAX_BUFFERS:
+        return caps
+    return attrs.evolve(caps, max_bindings=MAX_BUFFERS)
+
+
+@attrs.frozen
+class Site:
+    """Where a node would run: what `KernelRule.accepts` may look at besides the node.
+
+    ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, whatever the device has.
+    """
+
+    caps: DeviceCaps = attrs.field(converter=_within_budget)
+    precision: Precision
+
+
+@attrs.frozen
+class Unsupported:
+    """A "no", with the reason: what, why, and where possible what to do."""
+
+    reason: str
+
+
+#: None means yes; a string is the reason for no.
+Accepts = Callable[[Node, Site], str | None]
+
+
+def _always(node: Node, site: Site) -> str | None:
+    return None
+
+
+@attrs.frozen
+class KernelRule:
+    """A generator of kernels for an op.
+
+    Attributes:
+        op: Op name.
+        name: Unique among the op's rules; shown in plans and profiles.
+        build: Writes the node's kernels into a `Lowering`.
+        accepts: None where the rule can serve a node there, else the reason why not.
+        rank: Of the rules that accept, the highest rank is taken.
+        fuses: Whether ``build`` writes output 0 through `Lowering.write`'s view exactly once
+            per element, so that elementwise nodes may join its store.
+        owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
+    """
+
+    op: str
+    name: str
+    build: Callable[[Lowering], None]
+    accepts: Accepts = _always
+    rank: int = 0
+    fuses: bool = True
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"rule {self.name} for {self.op}"
+
+
+@attrs.frozen
+class ElementwiseRule:
+    """An op that is one expression per element: has its own kernel, or joins another's store.
+    ``owner`` is as in `KernelRule`."""
+
+    op: str
+    expr: ElementwiseExpr
+    accepts: Accepts = _always
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"elementwise rule for {self.op}"
+
+
+#: Gives the node that makes a value which one other node reads and nobody else; None where there
+#: is none in the part, or where others need the value.
+Maker = Callable[[Value], Union[Node, None]]
+
+
+@attrs.frozen
+class GroupRule:
+    """A generator of kernels for several nodes, which are matched after partitioning.
+
+    Attributes:
+        op: Op name of the last node.
+        name: As `KernelRule.name`.
+        match: Asked of a node of that op: all nodes that one kernel would make, in the order in
+            which they run, of which this one is the last; None where it does not serve them. The
+            others come from the `Maker`, since nobody may need their results afterwards.
+        build: Writes the kernels: `Lowering.nodes` are those that were matched, the last of which
+            has the result; ``low.read_value`` reads what the others read.
+        rank: The group is taken where none of its nodes has a rule of higher rank.
+        fuses, owner: As those of `KernelRule`.
+    """
+
+    op: str
+    name: str
+    match: Callable[[Node, Maker, Site], Sequence[Node] | None]
+    build: Callable[[Lowering], None]
+    rank: int = 0
+    fuses: bool = True
+    owner: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        return f"group rule {self.name} for {self.op}"
+
+    def as_kernel_rule(self) -> KernelRule:
+        """What makes the kernels, once the nodes are known."""
+        return KernelRule(
+            self.op, self.name, self.build, rank=self.rank, fuses=self.fuses, owner=self.owner
+        )
+
+
+Rule = Union[KernelRule, ElementwiseRule, GroupRule]
+
+
+def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> str | None:
+    """Why a rule does not serve a node, None where it does. A plugin's rule that fails on the
+    question, or does not answer it, does not serve the node either."""
+    if not rule.owner:
+        return rule.accepts(node, site)
+    answer = attempt(rule.accepts, node, site)
+    if isinstance(answer, Failed):
+        return f"plugin {rule.owner}: {rule} failed on the question whether it accepts: {answer}"
+    if answer is None or (isinstance(answer, str) and answer):
+        return answer
+    return (
+        f"plugin {rule.owner}: {rule} answered {shown(answer)} to whether it accepts, which is "
+        "neither None nor a reason"
+    )

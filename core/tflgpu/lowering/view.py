@@ -1,0 +1,197 @@
+"""Tensors as kernels see them: vectors of four channels, whatever the layout and storage.
+
+A kernel asks its `Lowering` for a `ReadView` of each operand and a `WriteView` of its result
+and never computes a buffer index itself, so one kernel serves every layout and precision. The
+write view also runs the elementwise chain that was fused into the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from tflgpu.language import make
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Buffer, Const, Expr, Operand
+from tflgpu.language.types import I32, Scalar, Type
+from tflgpu.lowering.layout import Layout, Shape
+
+#: (builder, value, outer index, slice index) -> value; one fused elementwise step.
+Link = Callable[[Builder, Expr, Expr, Expr], Expr]
+
+
+@attrs.frozen
+class ReadView:
+    """An operand. Values come as ``compute`` lanes; lanes beyond the channels read as zero."""
+
+    k: Builder
+    buffer: Buffer
+    layout: Layout
+    compute: Scalar
+
+    @property
+    def shape(self) -> Shape:
+        """The tensor's shape."""
+        return self.layout.shape
+
+    @property
+    def channels(self) -> int:
+        """The last dimension, 1 for a scalar."""
+        return self.layout.channels
+
+    @property
+    def slices(self) -> int:
+        """Vectors of four that hold the channels."""
+        return self.layout.slices
+
+    @property
+    def vector_type(self) -> Type:
+        """The type of `load`'s result."""
+        return Type(self.compute, 4)
+
+    def load(self, outer: Operand, slice_: Operand) -> Expr:
+        """Channels ``4*slice_ ..`` at row-major position ``outer`` of the other dimensions."""
+        k, layout = self.k, self.layout
+        if layout.is_vector:
+            return k.load(self.buffer, _at(outer, layout.slices, slice_), self.compute)
+        if isinstance(slice_, Expr) and layout.slices == 1:
+            slice_ = 0
+        lanes = []
+        for lane in range(4):
+            channel = _at(slice_, 4, lane)
+            index = _at(outer, layout.channels, channel)
+            if isinstance(channel, Const):
+                inside = int(channel.value) < layout.channels
+                lanes.append(
+                    k.load_lane(self.buffer, index, self.compute)
+                    if inside
+                    else k.const(0, Type(self.compute))
+                )
+            else:
+                # Read a lane that exists, then discard it: cheaper than a branch.
+                safe = k.min(channel, layout.channels - 1)
+                value = k.load_lane(self.buffer, _at(outer, layout.channels, safe), self.compute)
+                zero = k.const(0, Type(self.compute))
+                lanes.append(k.select(channel < layout.channels, value, zero))
+        return k.vec(lanes)
+
+    def load_lane(self, outer: Operand, channel: Operand) -> Expr:
+        """One channel."""
+        row = self.layout.slices * 4 if self.layout.is_vector else self.layout.channels
+        return self.k.load_lane(self.buffer, _at(outer, row, channel), self.compute)
+
+    def load_flat(self, index: Operand) -> Expr:
+        """The element at a row-major index over the whole shape, padding not counted."""
+        layout = self.layout
+        if not layout.is_vector or layout.channels % 4 == 0:
+            return self.k.load_lane(self.buffer, index, self.compute)
+        index = make.wrap(index, I32)
+        return self.load_lane(index // layout.channels, index % layout.channels)
+
+
+@attrs.frozen
+class WriteView:
+    """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero."""
+
+    k: Builder
+    buffer: Buffer
+    layout: Layout
+    compute: Scalar
+    links: Sequence[Link] = ()
+
+    @property
+    def shape(self) -> Shape:
+        """The tensor's shape."""
+        return self.layout.shape
+
+    @property
+    def channels(self) -> int:
+        """The last dimension, 1 for a scalar."""
+        return self.layout.channels
+
+    @property
+    def slices(self) -> int:
+        """Vectors of four that hold the channels."""
+        return self.layout.slices
+
+    def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
+        """Write channels ``4*slice_ ..`` at row-major position ``outer``."""
+        k, layout = self.k, self.layout
+        at = make.wrap(0 if layout.slices == 1 else slice_, I32)
+        value = k.cast(value, self.compute)
+        for link in self.links:
+            value = link(k, k.let(value, "linked"), outer, at)
+        if layout.is_vector:
+            if layout.channels % 4:
+                value = self._zero_padding(k.let(value, "padded"), at)
+            k.store(self.buffer, _at(outer, layout.slices, at), self._stored(value))
+            return
+        value = k.let(value, "result")
+        for lane in range(4):
+            channel = _at(at, 4, lane)
+            index = _at(outer, layout.channels, channel)
+            if isinstance(channel, Const):
+                if lane < layout.channels:
+                    k.store_lane(self.buffer, index, self._stored(value.lane(lane)))
+            else:
+                with k.if_(channel < layout.channels):
+                    k.store_lane(self.buffer, index, self._stored(value.lane(lane)))
+
+    def _stored(self, value: Expr) -> Expr:
+        # An f16 buffer takes f32 as it is (the store rounds); nothing else converts in a store.
+        if self.buffer.scalar is Scalar.F16 and value.type.scalar is Scalar.F32:
+            return value
+        return self.k.cast(value, self.buffer.value_type.scalar)
+
+    def _zero_padding(self, value: Expr, slice_: Expr) -> Expr:
+        k = self.k
+        valid = self.layout.channels - (self.layout.slices - 1) * 4
+        zero = k.const(0, value.type.with_width(1))
+        kept = k.vec([value.lane(i) if i < valid else zero for i in range(4)])
+        if self.layout.slices == 1:
+            return kept
+        return k.select(slice_.eq(self.layout.slices - 1), kept, value)
+
+
+def _at(row: Operand, size: int, column: Operand) -> Expr:
+    """``row * size + column``."""
+    return make.wrap(row, I32) * size + make.wrap(column, I32)
+
+
+def decompose(k: Builder, outer: Expr, dims: Sequence[int]) -> list[Expr]:
+    """Row-major position -> one index per dimension of ``dims`` (each let-bound)."""
+    indices: list[Expr] = []
+    rest = outer
+    for i, dim in reversed(list(enumerate(dims))):
+        if i == 0:
+            indices.append(rest)
+        elif dim == 1:
+            indices.append(k.i32(0))
+        else:
+            indices.append(k.let(rest % dim, "d"))
+            rest = k.let(rest // dim, "q")
+    return indices[::-1]
+
+
+def broadcast_outer(k: Builder, outer: Expr, out: Shape, operand: Shape) -> Expr:
+    """Position in an operand (NumPy broadcasting) for position ``outer`` of the output."""
+    out_dims = out[:-1]
+    dims = (1,) * (len(out_dims) - len(operand[:-1])) + tuple(operand[:-1])
+    if dims == out_dims:
+        return outer
+    if all(d == 1 for d in dims):
+        return k.i32(0)
+    position: Expr = k.i32(0)
+    for index, dim in zip(decompose(k, outer, out_dims), dims, strict=True):
+        position = position * dim + (index if dim > 1 else 0)
+    return k.let(position, "bcast")
+
+
+def load_broadcast(view: ReadView, outer: Expr, slice_: Expr, out: Shape) -> Expr:
+    """An operand's four channels for a position of the output, broadcast as NumPy does."""
+    k = view.k
+    position = broadcast_outer(k, outer, out, view.shape)
+    if view.channels == 1 and (out[-1] if out else 1) > 1:
+        return k.splat(view.load_lane(position, 0), 4)
+    return view.load(position, slice_)
