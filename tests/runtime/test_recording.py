@@ -218,3 +218,22 @@ def test_a_run_in_flight_keeps_its_recording() -> None:
     del found
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("problem", [DeviceError("lost"), KeyboardInterrupt()])
+def test_a_run_that_ended_early_keeps_its_recording(problem: BaseException) -> None:
+    recording = Counter(1)
+    recording.problem = problem
+    with pytest.raises(type(problem)):
+        recording.run()
+    recording.problem = None
+    problem.__traceback__ = None  # whose frames hold it too
+    kept = weakref.ref(recording)
+    del recording
+    gc.collect()
+    found = kept()
+    assert found is not None  # the device may still write to its memory
+    found.close()
+    del found
+    gc.collect()
+    assert kept() is None

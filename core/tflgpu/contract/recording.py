@@ -22,7 +22,8 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
 
 T = TypeVar("T")
-#: Recordings with a run in flight; what the device reads and writes lives as long as that.
+#: Recordings with a run in flight, or one that ended before its time: what the device may read and
+#: write lives until the end was seen, or the recording closed (as its device does).
 _in_flight: set[Any] = set()
 
 
@@ -131,6 +132,7 @@ class BaseRecording(Holder, Generic[S]):
                 self._begin()
                 self._watch()
             except BaseException as error:
+                _in_flight.add(self)
                 self._failure = str(error) or type(error).__name__
                 raise
             # A device that writes to memory which nobody holds any more writes to somebody else's.
@@ -279,6 +281,8 @@ class BaseRecording(Holder, Generic[S]):
             self._unfinished = False
             raise
         except BaseException as error:
+            # Where nobody closes it, the device may be at work in its memory for a long time yet.
+            _in_flight.add(self)
             self._failure = str(error) or type(error).__name__
             raise
         self._unfinished = False
