@@ -56,12 +56,6 @@ def assign(usages: Sequence[Usage], alignment: int, limit: float = math.inf) -> 
     return min(plans, key=lambda plan: plan.total)
 
 
-def lower_bound(usages: Sequence[Usage]) -> int:
-    """Bytes that no assignment can go below: the widest step."""
-    steps = _steps(usages).values()
-    return max((sum(usages[i].nbytes for i in alive) for alive in steps), default=0)
-
-
 def _steps(usages: Sequence[Usage]) -> dict[int, list[int]]:
     """Which usages exist at a step, by the step. Breadth only changes where a tensor begins, so
     those steps are all that matter."""

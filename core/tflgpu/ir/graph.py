@@ -92,11 +92,6 @@ class Node:
     origins: tuple[int, ...] = ()
 
     @property
-    def runtime_inputs(self) -> list[Value]:
-        """Inputs that are neither absent nor constant."""
-        return [v for v in self.inputs if v is not None and not v.is_const]
-
-    @property
     def shapes_known(self) -> bool:
         """Whether the shapes of all its operands and results are."""
         return all(v is None or v.shape_known for v in (*self.inputs, *self.outputs))
@@ -196,10 +191,6 @@ class Graph:
             if any(out is value for out in node.outputs):
                 return node
         return None
-
-    def consumers(self, value: Value) -> list[Node]:
-        """The nodes that read ``value``, each once, in order."""
-        return [n for n in self.nodes if any(v is value for v in n.inputs)]
 
     def is_output(self, value: Value) -> bool:
         """Whether ``value`` is one of the graph's outputs."""

@@ -9,7 +9,7 @@ item a number of *steps*, each one vector of the operand:
   combined at the end, and an item is one row, or four where the result's own channels run over
   rows.
 
-A workgroup has ``columns`` items times ``lanes`` invocations, a `Team`, that share an item's steps
+A workgroup has ``columns`` items times ``lanes`` invocations, a `Share`, that share an item's steps
 and combine what they found.
 """
 
@@ -236,8 +236,8 @@ def team_shape(
 
 
 @attrs.frozen(eq=False)
-class Team(Member):
-    """This invocation's place in a team, and its share of the item; made by `team`."""
+class Share(Member):
+    """This invocation's place in a team, and its share of the item; made by `share_of`."""
 
     shape: Shape2
     item: Expr
@@ -247,7 +247,7 @@ class Team(Member):
     stop: Expr
 
 
-def team(k: Builder, shape: Shape2) -> Team:
+def share_of(k: Builder, shape: Shape2) -> Share:
     """This invocation's place. Past the last item it repeats the last one (it must reach the
     barriers), and ``valid`` tells it to store nothing."""
     column, lane = shape.teams.place(k)
@@ -259,7 +259,7 @@ def team(k: Builder, shape: Shape2) -> Team:
         part = k.let(k.group_id(1), "part")
         first = k.let(part * shape.chunk + lane, "first")
         stop = k.let(k.min((part + 1) * shape.chunk, shape.steps), "stop")
-    return Team(k, shape.teams, column, lane, shape, item, wanted < shape.items, part, first, stop)
+    return Share(k, shape.teams, column, lane, shape, item, wanted < shape.items, part, first, stop)
 
 
 #: A step's operand: (row, slice, vector).
@@ -274,7 +274,7 @@ class Steps:
 
     def __init__(
         self,
-        place: Team,
+        place: Share,
         domain: Domain,
         view: ReadView,
         compute: Scalar,

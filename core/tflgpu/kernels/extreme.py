@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.kernels.accept import NUMBERS, takes
-from tflgpu.kernels.domain import Domain, Steps, Team, team, team_shape
+from tflgpu.kernels.domain import Domain, Share, Steps, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name
 from tflgpu.language.types import I32x4, Scalar, Type
@@ -40,7 +40,7 @@ class _Search:
         take = k.let(self.better(a[0], b[0]) | tie, "take")
         return [k.select(take, b[0], a[0]), k.select(take, b[1], a[1])]
 
-    def scan(self, at: Team, view: ReadView, item: Expr) -> list[Name]:
+    def scan(self, at: Share, view: ReadView, item: Expr) -> list[Name]:
         """The best of this invocation's steps, in each lane."""
         k, domain = self.k, self.domain
         steps = Steps(at, domain, view, self.compute, item)
@@ -105,7 +105,7 @@ def _build(largest: bool) -> Callable[[Lowering], None]:
         view, out = low.read(k, 0), low.write(k)
         compute = Scalar.F32 if source.dtype.is_float else Scalar.I32
         search = _Search(k, domain, compute, largest)
-        at = team(k, shape)
+        at = share_of(k, shape)
         if domain.over_channels:
             lanes = min(4, result.channels)
             rows = [_row(k, at.item, i, result.channels) for i in range(lanes)]

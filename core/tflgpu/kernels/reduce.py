@@ -12,7 +12,7 @@ import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
-from tflgpu.kernels.domain import Domain, Shape2, Steps, Team, horizontal, team, team_shape
+from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name
 from tflgpu.language.types import Scalar, Type
@@ -54,10 +54,10 @@ class _Stage:
     row_channels: int = 0
 
     def write(
-        self, k: Builder, shape: Shape2, view: ReadView, store: Callable[[Team, Expr], None]
+        self, k: Builder, shape: Shape2, view: ReadView, store: Callable[[Share, Expr], None]
     ) -> None:
         """The kernel's body."""
-        at = team(k, shape)
+        at = share_of(k, shape)
         if not self.domain.over_channels:
             total = self._total(at, view, at.item)
         else:
@@ -78,7 +78,7 @@ class _Stage:
     def _flat(self, k: Builder, total: Expr) -> Expr:
         return k.let(horizontal(k, total, lambda a, b: self.reduction.merge(k, a, b)), "h")
 
-    def _total(self, at: Team, view: ReadView, item: Expr) -> Name:
+    def _total(self, at: Share, view: ReadView, item: Expr) -> Name:
         """What this invocation's steps of an item merge to."""
         k, identity = at.k, self.reduction.identity
         steps = Steps(at, self.domain, view, self.compute, item)
@@ -140,8 +140,8 @@ def _build(reduction: Reduction) -> Callable[[Lowering], None]:
     return build
 
 
-def _final(k: Builder, out: WriteView, scale: float | None) -> Callable[[Team, Expr], None]:
-    def store(at: Team, value: Expr) -> None:
+def _final(k: Builder, out: WriteView, scale: float | None) -> Callable[[Share, Expr], None]:
+    def store(at: Share, value: Expr) -> None:
         outer, slice_ = k.let(at.item // out.slices, "outer"), k.let(at.item % out.slices, "slice")
         out.store(outer, slice_, value if scale is None else value * scale)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.domain import Domain, Steps, Team, horizontal, team, team_shape
+from tflgpu.kernels.domain import Domain, Share, Steps, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name, Shared
 from tflgpu.language.types import F32, Scalar
@@ -29,7 +29,7 @@ class _Row:
         self.k: Builder = low.kernel(low.node.op.lower(), self.shape.workgroup)
         view = low.read(self.k, 0)
         self.out = low.write(self.k)
-        self.at: Team = team(self.k, self.shape)
+        self.at: Share = share_of(self.k, self.shape)
         self.steps = Steps(self.at, self.domain, view, Scalar.F32)
         self._room: Shared | None = self.at.shared(F32)
 

@@ -19,7 +19,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder, Size3
 from tflgpu.language.tree import Buffer, Expr, Kernel
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
@@ -290,8 +290,3 @@ def guard(k: Builder, *checks: Expr) -> None:
 def storage_of(value: Value, precision: Precision, caps: DeviceCaps) -> Scalar:
     """What a tensor is stored as inside a partition: floats by precision, the rest as i32."""
     return precision.storage(value.elements, caps) if value.dtype.is_float else Scalar.I32
-
-
-def vector_of(scalar: Scalar) -> Type:
-    """Four lanes."""
-    return Type(scalar, 4)
