@@ -14,8 +14,8 @@ import pluggy
 if TYPE_CHECKING:
     from tflgpu.compat.entry import CompatEntry
     from tflgpu.compiler.plan import Plan
+    from tflgpu.contract.allowances import Allowances
     from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
-    from tflgpu.contract.profile import Profile
     from tflgpu.ir.graph import Node
     from tflgpu.language.generator import ShaderGenerator
     from tflgpu.lowering.rule import Rule, Site, Unsupported
@@ -92,7 +92,7 @@ def tflgpu_node_support(backend: str, node: Node, site: Site) -> Unsupported | N
 
 
 @hookspec(firstresult=True)
-def tflgpu_conformance_profile(backend: str) -> Profile | None:
+def tflgpu_conformance_allowances(backend: str) -> Allowances | None:
     """Say which conformance cases one of your backends is known to fail, and why, and whether
     it needs a wider tolerance; None for others'."""
 

@@ -11,9 +11,9 @@ import pluggy
 
 from tflgpu.blame import Refused, shown
 from tflgpu.compat.entry import CompatEntry, Verdict
+from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.checked import wrong_info
 from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.contract.profile import Profile
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, Activation, OpDef
@@ -203,12 +203,12 @@ def wrong_probe(probe: object, backend: str) -> str | None:
     return None
 
 
-def wrong_profile(profile: object) -> str | None:
-    """What is wrong with the answer to ``tflgpu_conformance_profile``, None where nothing is."""
-    if profile is None:
+def wrong_allowances(answer: object) -> str | None:
+    """What is wrong with the answer to ``tflgpu_conformance_allowances``, None where nothing is."""
+    if answer is None:
         return None
-    if not isinstance(profile, Profile):
-        return f"answered {shown(profile)}, not a Profile or None"
-    if profile.expectations is not None and not isinstance(profile.expectations, Path):
-        return f"answered a Profile with expectations {shown(profile.expectations)}, not a Path"
+    if not isinstance(answer, Allowances):
+        return f"answered {shown(answer)}, not Allowances or None"
+    if answer.expectations is not None and not isinstance(answer.expectations, Path):
+        return f"answered Allowances with expectations {shown(answer.expectations)}, not a Path"
     return None

@@ -22,11 +22,11 @@ from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
 from tflgpu.compiler.plan import Plan
+from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.checked import checked_device
 from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
 from tflgpu.contract.forks import Holder, free_in_child, leave_without_drivers
 from tflgpu.contract.party import Party
-from tflgpu.contract.profile import Profile
 from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
 from tflgpu.ir.graph import Node
 from tflgpu.language.generator import ShaderGenerator
@@ -40,7 +40,7 @@ from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
 from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, installed_plugins
-from tflgpu.plugin_values import ask, wrong_probe, wrong_profile
+from tflgpu.plugin_values import ask, wrong_allowances, wrong_probe
 
 _RULES = (KernelRule, ElementwiseRule, GroupRule)
 _log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Registry(Holder):
             )
         return None
 
-    def conformance_profile(self, backend: str) -> Profile:
+    def conformance_allowances(self, backend: str) -> Allowances:
         """What a backend says of itself to the conformance suite; the default where it is silent.
 
         Raises:
@@ -262,16 +262,16 @@ class Registry(Holder):
         """
         self._known(backend)
         owner = self._owners[backend]
-        answer = attempt(self._hook(owner, "tflgpu_conformance_profile"), backend=backend)
+        answer = attempt(self._hook(owner, "tflgpu_conformance_allowances"), backend=backend)
         if isinstance(answer, Failed):
             raise PluginError(
-                f"plugin {owner} failed in tflgpu_conformance_profile: {answer}"
+                f"plugin {owner} failed in tflgpu_conformance_allowances: {answer}"
             ) from answer.error
-        problem = wrong_profile(answer)
+        problem = wrong_allowances(answer)
         if problem is not None:
-            raise PluginError(f"plugin {owner}, tflgpu_conformance_profile: {problem}")
-        profile: Profile = answer or Profile()
-        return profile
+            raise PluginError(f"plugin {owner}, tflgpu_conformance_allowances: {problem}")
+        allowances: Allowances = answer or Allowances()
+        return allowances
 
     def plan_ready(self, backend: str, plan: Plan) -> None:
         """Show a plan to the plugins that watch; one that fails is logged."""

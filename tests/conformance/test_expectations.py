@@ -12,7 +12,7 @@ from tflgpu.conformance.expectations import Expectation, match_expectations, rea
 from tflgpu.conformance.report import Report
 from tflgpu.conformance.suite import Suite, Verdict
 from tflgpu.conformance.target import Target
-from tflgpu.contract.profile import Profile
+from tflgpu.contract.allowances import Allowances
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugins import registry
@@ -57,7 +57,7 @@ def test_a_pattern_that_names_no_case_is_an_error() -> None:
 @pytest.mark.parametrize("scale", [0.5, 5.0])
 def test_a_tolerance_is_widened_within_limits(scale: float) -> None:
     with pytest.raises(OptionError, match="between 1 and 4"):
-        Profile(tolerance_scale=scale)
+        Allowances(tolerance_scale=scale)
 
 
 @pytest.fixture

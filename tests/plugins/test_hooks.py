@@ -63,7 +63,7 @@ def toy(*hooks: str) -> Registry:
 
 #: Hooks that are only asked of the plugin that registered the backend.
 OWNER = {
-    "tflgpu_register_backends", "tflgpu_probe", "tflgpu_open_device", "tflgpu_conformance_profile",
+    "tflgpu_register_backends", "tflgpu_probe", "tflgpu_open_device", "tflgpu_conformance_allowances",
 }  # fmt: skip
 
 
@@ -188,10 +188,10 @@ def test_a_generator_that_fails_is_named(source: Any, says: str) -> None:
         found.shader("odd", k.build(), DeviceCaps())
 
 
-def test_hook_conformance_profile() -> None:
-    found = toy("tflgpu_conformance_profile")
-    assert found.conformance_profile("toy").tolerance_scale == 2
-    assert found.conformance_profile("cpu_ref").tolerance_scale == 1
+def test_hook_conformance_allowances() -> None:
+    found = toy("tflgpu_conformance_allowances")
+    assert found.conformance_allowances("toy").tolerance_scale == 2
+    assert found.conformance_allowances("cpu_ref").tolerance_scale == 1
 
 
 def test_hook_plan_ready() -> None:

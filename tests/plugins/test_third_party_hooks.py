@@ -11,13 +11,14 @@ from typing import Any
 import attrs
 import pytest
 import third_party_toys as toys
+from tflgpu import plugin_sources, plugins
 from tflgpu.cli.app import make_app
 from tflgpu.compat import CompatEntry
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
-from tflgpu.contract.profile import Profile
-from tflgpu.devices import choose, plugin_sources, plugins
+from tflgpu.devices import choose
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.language.generator import ShaderGenerator
@@ -273,7 +274,7 @@ def test_what_is_asked_later_raises(error: str, caplog: pytest.LogCaptureFixture
     found = registry_of(
         hooks(
             NodeToy, node_support=lambda node: fails(), plan_ready=lambda plan: fails(),
-            register_commands=lambda app: fails(), conformance_profile=lambda backend: fails(),
+            register_commands=lambda app: fails(), conformance_allowances=lambda backend: fails(),
         )
     )  # fmt: skip
     refused = found.node_support("toy", SimpleNamespace(op="RELU"), SITE)  # type: ignore[arg-type]
@@ -283,13 +284,13 @@ def test_what_is_asked_later_raises(error: str, caplog: pytest.LogCaptureFixture
     (failure,) = found.register_commands(None)
     assert failure.distribution == "toy-package"
     with pytest.raises(PluginError, match="toy-plugin"):
-        found.conformance_profile("toy")
+        found.conformance_allowances("toy")
 
 
 @pytest.mark.parametrize(
-    "profile", [7, "lax", Profile(expectations="known.txt")], ids=repr  # type: ignore[arg-type]
+    "profile", [7, "lax", Allowances(expectations="known.txt")], ids=repr  # type: ignore[arg-type]
 )  # fmt: skip
 def test_a_profile_that_is_none(profile: Any) -> None:
-    found = registry_of(hooks(NodeToy, conformance_profile=lambda backend: profile))
+    found = registry_of(hooks(NodeToy, conformance_allowances=lambda backend: profile))
     with pytest.raises(PluginError, match="toy-plugin"):
-        found.conformance_profile("toy")
+        found.conformance_allowances("toy")

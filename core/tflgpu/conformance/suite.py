@@ -48,7 +48,7 @@ class Suite:
 
         Raises:
             DeviceError: there is no such backend.
-            PluginError: its plugin failed on its profile.
+            PluginError: its plugin failed on its allowances.
             OptionError: its expectations are malformed, or name a case that there is not.
         """
         ops = list(registry.ops().values())
@@ -56,8 +56,8 @@ class Suite:
             *device_checks(), *node_checks(), *op_checks(ops), *facet_checks(ops),
             *generated_checks(ops), *graph_checks(), *guard_checks(ops),
         )  # fmt: skip
-        profile = registry.conformance_profile(backend)
-        expectations = read_expectations(profile.expectations)
+        allowed = registry.conformance_allowances(backend)
+        expectations = read_expectations(allowed.expectations)
         return cls(checks, match_expectations(expectations, (c.id for c in checks)))
 
     @property

@@ -59,7 +59,7 @@ class Target:
         """
         # As its backend made it: what a wrapper mends would not be found.
         device = unchecked(registry.open_device(backend, index, DelegateOptions()))
-        scale = registry.conformance_profile(backend).tolerance_scale
+        scale = registry.conformance_allowances(backend).tolerance_scale
         return cls(registry, backend, index, device, scale, examples)
 
     @property

@@ -1,1 +1,1 @@
-"""tflgpu.runtime"""
+"""What was compiled, loaded and run: sessions, and the CPU's side of them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
-from tflgpu.contract.profile import Profile
 from tflgpu.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
 
 
 @hookimpl
-def tflgpu_conformance_profile(backend: str) -> Profile | None:
+def tflgpu_conformance_allowances(backend: str) -> Allowances | None:
     """Where the known failures are listed, for the conformance suite."""
     if backend != NAME:
         return None
-    return Profile(expectations=Path(__file__).parent / "expectations.txt")
+    return Allowances(expectations=Path(__file__).parent / "expectations.txt")

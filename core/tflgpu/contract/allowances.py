@@ -1,4 +1,4 @@
-"""What a backend says about itself to the conformance suite."""
+"""What a backend asks the conformance suite to allow it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _scale(instance: object, attribute: object, value: float) -> None:
 
 
 @attrs.frozen
-class Profile:
-    """A backend's conformance profile.
+class Allowances:
+    """Known failures and wider tolerances, as a backend asks for them.
 
     Attributes:
         expectations: File of cases that are known to fail, each with a kind and a reason
