@@ -1,8 +1,6 @@
 """The device database: what is known of devices and drivers beyond what they say themselves.
 
-`entry` defines an entry, `table` holds the shipped ones, `judge` matches them against a device,
-`device_list` is the public view in the manner of TFLite's `CompatibilityList`. `measure` and
-`remembered` compare devices by running something on them.
+`entry` defines an entry, `table` holds the shipped ones, `judge` matches them against a device.
 """
 
 from tflgpu.compat.entry import CompatEntry, Verdict

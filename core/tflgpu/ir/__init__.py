@@ -1,1 +1,1 @@
-"""tflgpu.ir"""
+"""The graph: values, nodes, and their rewriting."""

@@ -1,1 +1,1 @@
-"""tflgpu.kernels"""
+"""GPU kernels, an op family a file."""

@@ -1,1 +1,1 @@
-"""tflgpu.ops"""
+"""What each op means, an op family a file."""

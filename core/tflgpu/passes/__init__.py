@@ -1,1 +1,1 @@
-"""tflgpu.passes"""
+"""Graph transformations, one a file."""
