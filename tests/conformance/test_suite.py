@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -29,31 +29,37 @@ def _group(check: Check) -> str:
 
 #: Of level 2, what each device is asked here; `pytest --pyargs tflgpu.conformance` asks it all.
 #: Drivers that compute on a CPU take minutes for each combination of a precision and a place of
-#: the tensors. So all four are asked of the interpreter, and every API is asked one.
+#: the tensors. So all four are asked of the interpreter, and the APIs share: each sample of an op
+#: is asked of one of them, and each op inside a partition of one of them. Packed layouts show
+#: there, and conversions where tensors are stored in 16 bits.
 EVERYWHERE = ("f32/edge", "f32/internal", "f16/internal", "f32_f16/internal")
 ASKED = {"cpu_ref:0": ("f32/edge",), "cpu_ref:1": EVERYWHERE}
-#: What else the APIs are asked, by turns: each op of one of them. Packed layouts show inside a
-#: partition, conversions where tensors are stored in 16 bits.
 BY_TURNS = {"opencl": "f32_f16/internal", "vulkan": "f16/internal", "wgpu": "f16/internal"}
 
 
-def _has_the_turn(backend: str, op: str) -> bool:
-    """Whether it is this API that is asked more of an op."""
-    return backend not in BY_TURNS or list(BY_TURNS).index(backend) == sum(op.encode()) % 3
+def _turn(name: str) -> str:
+    """The API that is asked about something of this name."""
+    return list(BY_TURNS)[sum(name.encode()) % 3]
 
 
-def _worth_it(device: tuple[str, int], group: str) -> bool:
-    level, op, *asked = group.split("/")
+def _worth_it(device: tuple[str, int], check: Check, samples: Sequence[str]) -> bool:
+    """Whether to ask a device; ``samples`` are those of the check's op."""
+    backend, index = device
+    level, op, *rest = check.id.split("/")
     if level == "3":  # random samples of an op
-        return _has_the_turn(device[0], op)
+        return backend not in BY_TURNS or _turn(op) == backend
     if level != "2":
         return True
-    if len(asked) < 2:  # of the op alone: no device has a part in it
+    if len(rest) < 3:  # of the op alone: no device has a part in it
         return device == ("cpu_ref", 0)
-    what = "/".join(asked)
-    if device[0] in BY_TURNS:
-        return what == "f32/edge" or (what == BY_TURNS[device[0]] and _has_the_turn(device[0], op))
-    return what in ASKED.get(f"{device[0]}:{device[1]}", EVERYWHERE)
+    what = "/".join(rest[-2:])
+    if backend not in BY_TURNS:
+        return what in ASKED.get(f"{backend}:{index}", EVERYWHERE)
+    if what == "f32/edge":
+        place = samples.index(rest[0])
+        mine = list(BY_TURNS).index(backend)
+        return len(samples) <= 3 or (place + sum(op.encode())) % 3 == mine
+    return what == BY_TURNS[backend] and _turn(op) == backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -61,10 +67,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     pairs: dict[str, tuple[tuple[str, int], list[Check]]] = {}
     for device in DEVICES:
-        for check in Suite.of(registry(), device[0]).checks:
-            group = _group(check)
-            if _worth_it(device, group):
-                name = f"{device[0]}:{device[1]}/{group}"
+        checks = Suite.of(registry(), device[0]).checks
+        samples: dict[str, list[str]] = {}
+        for check in checks:
+            level, op, *rest = check.id.split("/")
+            if level == "2" and len(rest) >= 3 and rest[0] not in samples.setdefault(op, []):
+                samples[op].append(rest[0])
+        for check in checks:
+            if _worth_it(device, check, samples.get(check.id.split("/")[1], ())):
+                name = f"{device[0]}:{device[1]}/{_group(check)}"
                 pairs.setdefault(name, (device, []))[1].append(check)
     metafunc.parametrize(
         ("target", "checks"), pairs.values(), ids=pairs, indirect=["target"], scope="module"
