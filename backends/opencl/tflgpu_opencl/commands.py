@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import starmap
 from operator import length_hint
 from typing import Any
@@ -34,6 +35,10 @@ class Commands:
         self._native = native
         self._batches: list[_Batch] = []
         self._alive: list[Any] = [queue]
+        # pyopencl's event of a copy to or from a host array waits for the copy when it is dropped,
+        # in one call, during which no signal is heard. So they live until the next run.
+        self._copies: list[Any] = []
+        self._copy = partial(_copy, self._copies)
 
     def kernel(self, kernel: Any, groups: Size3, workgroup: Size3, label: str) -> None:
         """Run a kernel whose arguments are set; ``label`` names it where that fails."""
@@ -53,7 +58,7 @@ class Commands:
         if self._native:
             call = self._native.write(self.queue, buffer, array)
         else:
-            call = (_copy, (self.queue, buffer, array))
+            call = (self._copy, (self.queue, buffer, array))
         self.append(call, "upload", buffer, array)
 
     def read(self, buffer: Any, array: Array) -> None:
@@ -63,7 +68,7 @@ class Commands:
         if self._native:
             call = self._native.read(self.queue, buffer, array)
         else:
-            call = (_copy, (self.queue, array, buffer))
+            call = (self._copy, (self.queue, array, buffer))
         self.append(call, "download", buffer, array)
 
     def append(self, call: Call, label: str, *alive: Any) -> None:
@@ -81,6 +86,7 @@ class Commands:
         Raises:
             DeviceError: the driver refused one; the message names it.
         """
+        self._copies.clear()
         for batch in self._batches:
             rest = iter(batch.calls)
             try:
@@ -93,8 +99,8 @@ class Commands:
                 raise DeviceError(f"{batch.labels[at]}: {explain(status)}")
 
 
-def _copy(queue: Any, to: Any, source: Any) -> None:
-    cl.enqueue_copy(queue, to, source, is_blocking=False)
+def _copy(copies: list[Any], queue: Any, to: Any, source: Any) -> None:
+    copies.append(cl.enqueue_copy(queue, to, source, is_blocking=False))
 
 
 def _enqueue(queue: Any, kernel: Any, size: Size3, local: Size3) -> None:
