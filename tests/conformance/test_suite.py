@@ -46,8 +46,8 @@ def _worth_it(device: tuple[str, int], check: Check, samples: Sequence[str]) -> 
     """Whether to ask a device; ``samples`` are those of the check's op."""
     backend, index = device
     level, op, *rest = check.id.split("/")
-    if level == "3":  # random samples of an op
-        return backend not in BY_TURNS or _turn(op) == backend
+    if level in ("3", "4", "5"):  # random samples and graphs, guard bands, caches
+        return backend not in BY_TURNS or _turn(check.id) == backend
     if level != "2":
         return True
     if len(rest) < 3:  # of the op alone: no device has a part in it

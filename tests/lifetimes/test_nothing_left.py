@@ -14,7 +14,7 @@ import tflgpu
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-MODELS = 30
+MODELS = 20
 #: Where a backend keeps what it compiled: the module, and the names of the keeper and its mapping.
 KEEPERS = {
     "opencl": ("tflgpu_opencl.program", "_compiler", "_programs"),

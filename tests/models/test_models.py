@@ -76,7 +76,7 @@ F16_RUNS = [
     for turn, model in enumerate(MODELS)
     if EVERYTHING or (backend, turn % 3) in {("vulkan", 0), ("wgpu", 1)}
 ]
-INPUTS = 5 if EVERYTHING else 3
+INPUTS = 5 if EVERYTHING else 2
 F16_INPUTS = 3 if EVERYTHING else 2
 #: Which way roundings go is the same for every input of a model, and a softmax that cancels most of
 #: their sum in the one case may not in the other.
