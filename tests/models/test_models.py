@@ -60,19 +60,24 @@ LIMITS = {"f32": 1e-5, "f32_f16": 1e-2}
 #: Where devices compute on the CPU, a test takes up to half a minute. So OpenCL runs every model, and
 #: the other APIs share them; TFLGPU_TEST_EVERYTHING=1 runs all, on a machine with a GPU.
 EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
+QUICK = {
+    ("opencl", "f32_f16", "deeplabv3_257_mv_gpu"),
+    ("vulkan", "f32_f16", "mobilenet_v1_0.25_224_float"),
+    ("vulkan", "f32_f16", "posenet_mobilenet_v1_100_257_f32"),
+    ("wgpu", "f32", "mobilenet_v1_1.0_224_f32"),
+    ("wgpu", "f32", "edsr_f32b5_fp32"),
+}
 RUNS = [
     (backend, precision, model)
     for backend in ("opencl", "vulkan", "wgpu")
     for precision in LIMITS
-    for turn, model in enumerate(MODELS)
+    for model in MODELS
     if EVERYTHING
     or (backend, precision) == ("opencl", "f32")
-    or (backend, precision, turn % 3)
-    in {("opencl", "f32_f16", 0), ("vulkan", "f32_f16", 1), ("wgpu", "f32", 2)}
+    or (backend, precision, model.name) in QUICK
 ]
 #: 64-bit arithmetic for the reference takes most of the time here.
 F16_QUICK = {
-    ("vulkan", "deeplabv3_257_mv_gpu"),
     ("vulkan", "mobilenet_v1_0.25_224_float"),
     ("wgpu", "mobilenet_v1_0.25_224_float"),
 }
