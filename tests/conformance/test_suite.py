@@ -48,7 +48,7 @@ def _worth_it(device: tuple[str, int], check: Check, samples: Sequence[str]) -> 
     """Whether to ask a device; ``samples`` are those of the check's op."""
     backend, index = device
     level, op, *rest = check.id.split("/")
-    if level in ("3", "4", "5"):  # random samples and graphs, guard bands, caches
+    if level in ("3", "4") or (level, op) == ("5", "guards"):  # random samples and graphs; guards
         return backend not in BY_TURNS or _turn(check.id) == backend
     if level != "2":
         return True
