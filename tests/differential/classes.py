@@ -99,7 +99,7 @@ _TYPES = (
     r"Unknown index output|is_supported_type|(input|bias|filter|weight|data|lookup|output|value|positions)"
     r"(->|_)?(type|data_type)? ?(!=|==) ?|Output shape is \w+, not|type .*(!=|==)|currently only|"
     r"is_optional_bias_float|Only .*(type|supported)|(MEAN|SUM|REDUCE_\w+)\) failed to prepare|requires float|"
-    r"permutations array is out of bounds|not currently supported|Unknown input type: \d+, only|Unknown shape output data type"
+    r"Does not support type|permutations array is out of bounds|not currently supported|Unknown input type: \d+, only|Unknown shape output data type"
 )
 
 _EQUAL = (
@@ -137,7 +137,13 @@ _REFUSED = (
           _says(r"unknown (fused activation|padding) code")),
     Class("LiteRT takes a damaged file", "it does not look at what it does not use: signatures of "
           "shapes, intermediates, buffers elsewhere",
-          _says(r"shape signature .* for shape|intermediate \d+ is tensor|external buffer")),
+          _says(r"shape signature .* for shape|intermediate \d+ is tensor|external buffer|vtable of \d+ bytes")),
+    Class("LiteRT takes PADV2 without the value to pad with", "it pads with zeros, as PAD does",
+          _says(r"PADV2(: operand 2 is absent| takes 3 operands, got 2)", error="AllocationError")),
+    Class("LiteRT takes results that the operator does not make", "and leaves them as they were",
+          _says(r"makes \d+ tensors, but the file gives it", error="AllocationError")),
+    Class("LiteRT takes a depth of 8 bits for 32", "it reads three bytes of what lies behind it",
+          _says(r"ONE_HOT: depth \(operand 1\) is [iu]8", error="AllocationError")),
     Class("LiteRT takes operands without elements", "there is nothing to compute in a product over "
           "no elements or a batch of none; ours refuses empty images and rows",
           _says(r"the input of shape \[.*\] is empty|leaves no output")),
@@ -266,6 +272,15 @@ def _differs(*kinds: str) -> Callable[[Fact], bool]:
     return rule
 
 
+def _is_longer(f: Fact) -> bool:
+    """Whether LiteRT's output is ours and more, in some dimensions."""
+    found = f.difference
+    if found is None or found.got is None or found.wanted is None:
+        return False
+    got, wanted = found.got.shape, found.wanted.shape
+    return len(got) == len(wanted) and all(a <= b for a, b in zip(got, wanted, strict=True))
+
+
 _MOVES = frozenset(
     {"MAXIMUM", "MINIMUM", "RESHAPE", "TRANSPOSE", "SLICE", "STRIDED_SLICE", "TILE", "PAD", "PADV2",
      "MIRROR_PAD", "GATHER", "PACK", "UNPACK", "SPLIT", "SQUEEZE", "EXPAND_DIMS", "BROADCAST_TO",
@@ -293,11 +308,11 @@ _DIFFERENT = (
           lambda f: _VALUES(f) and (f.litert_does("no tanh") or f.litert_does("no tanh", "saturate"))),
     Class("LiteRT's STRIDED_SLICE with offset reads outside of the operand", "it does not cut what is "
           "counted from begin at the end of a dimension; rule: its result is larger than ours",
-          lambda f: _differs("shape")(f) and f.ops == {"STRIDED_SLICE"} and f.model is not None
-          and any(o.fields.get("offset") for o in f.model.main.operators)
-          and f.difference is not None and f.difference.got is not None
-          and f.difference.wanted is not None
-          and f.difference.wanted.size > f.difference.got.size),
+          lambda f: _differs("shape")(f) and f.model is not None
+          and any(o.fields.get("offset") for o in f.model.main.operators) and _is_longer(f)),
+    Class("LiteRT's sets of kernels disagree about a shape, ours is with XNNPACK", "an end that is "
+          "counted from begin and masked is the dimension's there; rule: the same model, XNNPACK in "
+          "place of the builtin kernels", lambda f: _differs("shape")(f) and f.agrees_with("xnnpack")),
     Class("LiteRT adds new axes that no entry of STRIDED_SLICE has", "bits of the mask beyond the "
           "entries; rule: there are such bits",
           lambda f: _differs("shape")(f) and f.ops == {"STRIDED_SLICE"} and f.model is not None
@@ -314,8 +329,13 @@ _DIFFERENT = (
           "out, give what LiteRT gives", lambda f: _VALUES(f) and (
               f.litert_does("pads", "saturate") or f.litert_does("pads"))),
     Class("LiteRT's LOCAL_RESPONSE_NORMALIZATION carries its sums", "from channel to channel, so that "
-          "an infinity that has left the window leaves NaN; rule: our references, so summed, give "
-          "what LiteRT gives", lambda f: _VALUES(f) and f.litert_does("rolling")),
+          "an infinity that has left the window leaves NaN, and a large number the sum of none; rule: "
+          "our references, so summed, give what LiteRT gives",
+          lambda f: _VALUES(f) and f.litert_does("rolling")),
+    Class("LiteRT's RESIZE_BILINEAR multiplies by weights of 0", "which of an infinite neighbour is "
+          "NaN; XNNPACK, where it has the operator, and ours let it take no part; rule: our "
+          "references, so weighted, give what LiteRT gives",
+          lambda f: _VALUES(f) and f.litert_does("weighs")),
     Class("LiteRT's sets of kernels disagree, ours is with XNNPACK", "the same model, XNNPACK in "
           "place of the builtin kernels", lambda f: _VALUES(f) and f.agrees_with("xnnpack")),
     Class("LiteRT's sets of kernels disagree, ours is with the reference", "the same model, the "

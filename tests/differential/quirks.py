@@ -16,6 +16,7 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.base import Activation
 from tflgpu.ops.products import finish
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.resize import neighbours
 from tflgpu.passes.float_view import float_view
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -48,7 +49,8 @@ def imitate(content: bytes, script: Script, names: frozenset[str]) -> list[list[
             multiplied by infinity would be NaN; "rolling" for sums of
             LOCAL_RESPONSE_NORMALIZATION that are carried from channel to channel, adding what
             comes and taking away what goes, so that infinity leaves NaN behind; "no zero point"
-            for weights of 8 bits that meet floats and are taken without their zero point.
+            for weights of 8 bits that meet floats and are taken without their zero point;
+            "weighs" for pixels of RESIZE_BILINEAR that are multiplied by weights of 0.
     """
     try:
         model = read_model(content)
@@ -100,6 +102,8 @@ def _evaluate(graph: Graph, inputs: Mapping[int, Array], names: frozenset[str]) 
             continue
         if "pads" in names and node.op == "DEPTHWISE_CONV_2D":
             results = [_skipping_pads(node, operands)]
+        elif "weighs" in names and node.op == "RESIZE_BILINEAR":
+            results = [_weighing(node, operands)]
         elif "rolling" in names and node.op == "LOCAL_RESPONSE_NORMALIZATION":
             results = [_rolling(node, operands)]
         else:
@@ -165,14 +169,27 @@ def _rolling(node: Node, operands: list[Array | None]) -> Array:
     a = node.attrs
     depth = x.shape[-1]
     wide = [(0, 0)] * (x.ndim - 1) + [(a.radius, a.radius)]
-    squares = np.pad(np.float32(a.alpha) * x * x, wide)
-    sums = np.full_like(x, a.bias)
+    squares = np.pad(x * x * np.float32(a.alpha), wide)
+    sums = np.zeros_like(x)
     for i in range(2 * a.radius + 1):
         sums[..., 0] += squares[..., i]
     for channel in range(1, depth):
         sums[..., channel] = (
             sums[..., channel - 1]
-            + squares[..., channel + 2 * a.radius]
             - squares[..., channel - 1]
+            + squares[..., channel + 2 * a.radius]
         )
-    return x * sums ** np.float32(-a.beta)
+    return x * (np.float32(a.bias) + sums) ** np.float32(-a.beta)
+
+
+def _weighing(node: Node, operands: list[Array | None]) -> Array:
+    x = operands[0]
+    assert x is not None
+    _, height, width, _ = node.outputs[0].shape
+    top, bottom, v = neighbours(node.attrs, x.shape[1], height)
+    left, right, u = neighbours(node.attrs, x.shape[2], width)
+    v, u = v[:, None, None], u[:, None]
+    rows = ((top, np.float32(1) - v), (bottom, v))
+    columns = ((left, np.float32(1) - u), (right, u))
+    parts = [x[:, y][:, :, x_] * a * b for y, a in rows for x_, b in columns]
+    return np.asarray(sum(parts))

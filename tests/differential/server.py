@@ -176,6 +176,7 @@ class Ours:
                 device=self._device,
                 allow_fallback=script.allow_fallback,
                 precision=script.precision,
+                cpu_backend="cpu_ref",
             )
         return self._delegates[key]
 
@@ -187,7 +188,9 @@ class Ours:
 
         def run(stage: _Stage) -> tuple[str, ...]:
             with tflgpu.Interpreter(
-                model_content=content, experimental_delegates=delegates
+                model_content=content,
+                experimental_delegates=delegates,
+                cpu_backend="cpu_ref",  # with LiteRT's kernels there would be one side alone
             ) as interpreter:
                 follow(script, interpreter, stage)
                 report = interpreter.delegation_report()

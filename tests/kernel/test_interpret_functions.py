@@ -7,7 +7,7 @@ import pytest
 from kernel_cases import GROUPS, build_table, expected, result_of, table, table_arrays, ulps
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, interpret
-from tflgpu.language.tree import FLOAT_FUNCTIONS, NUMBER_FUNCTIONS
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.types import F16, F32, F32x4, Scalar, Type
 
 VALUES = [Scalar.F32, Scalar.F16, Scalar.I32, Scalar.U32]
@@ -31,9 +31,11 @@ def test_every_operation_on_every_type_and_width(scalar: Scalar, width: int) -> 
     assert not off
 
 
-def test_the_table_has_every_function() -> None:
-    names = {case.name for case in table(Scalar.F32)}
-    assert names >= set(FLOAT_FUNCTIONS) | set(NUMBER_FUNCTIONS)
+@pytest.mark.parametrize("scalar", VALUES, ids=lambda s: s.value)
+def test_the_table_has_every_function(scalar: Scalar) -> None:
+    names = {case.name for case in table(scalar)}
+    lanewise = {name for name, fn in FUNCTIONS.items() if scalar in fn.takes and not fn.joins_lanes}
+    assert names >= lanewise
 
 
 @pytest.mark.parametrize("kind", [F32, F16], ids=str)

@@ -15,6 +15,7 @@ import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel, interpret
+from tflgpu.language.code import Names
 from tflgpu.language.fingerprint import fingerprint
 from tflgpu.language.matrix import (
     Matrix,
@@ -24,7 +25,6 @@ from tflgpu.language.matrix import (
     MatrixStore,
     has_matrices,
 )
-from tflgpu.language.printer import Names
 from tflgpu.language.tree import Stmt
 from tflgpu.language.types import F16x4, F32x4, Scalar, Type
 from tflgpu.lowering.caps import DeviceCaps

@@ -22,10 +22,10 @@ from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import build_gemm
 from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.tiles import TILES, Tile, choose_tile
-from tflgpu.kernels.tuning import H200
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.tuning import H200
 from tflgpu.ops.base import Activation, Padding
 from tflgpu.ops.windows import WindowAttrs, pad_image, place, tap_view
 from tflgpu.options import DelegateOptions

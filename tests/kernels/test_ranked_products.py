@@ -8,10 +8,10 @@ import pytest
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.kernels.tuning import H200, tuning_of
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Precision
 from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.tuning import H200, tuning_of
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
 

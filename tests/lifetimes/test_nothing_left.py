@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.contract import kernel_cache
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
-MODELS = 20
+MODELS = 8
 #: Where a backend keeps what it compiled: the module, and the names of the keeper and its mapping.
 KEEPERS = {
-    "opencl": ("tflgpu_opencl.program", "_compiler", "_programs"),
-    "vulkan": ("tflgpu_vulkan.pipelines", "_pipelines", "_pipelines"),
-    "wgpu": ("tflgpu_wgpu.pipelines", "_compiler", "_pipelines"),
+    "opencl": "_compiler",
+    "vulkan": "_pipelines",
+    "wgpu": "_compiler",
 }
 #: What a model is made of while it is in use.
 KINDS = (
@@ -102,11 +102,10 @@ def test_what_is_compiled_is_forgotten_in_the_end(
 ) -> None:
     """A device that is open for days must not keep the programs of every model that it ever ran."""
     require_backend(backend)
-    module, keeper, kept = KEEPERS[backend]
-    monkeypatch.setattr(importlib.import_module(module), "KEPT", 4, raising=False)
+    monkeypatch.setattr(kernel_cache, "KEPT", 4)
     with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
         device: Any = delegate.device
-        programs = getattr(getattr(device.inner, keeper), kept)
+        programs = getattr(device.inner, KEEPERS[backend])._made
         # One that stays open: what it uses is forgotten, and it goes on.
         with tflgpu.Interpreter(
             model_content=model(99), experimental_delegates=[delegate]
@@ -124,5 +123,5 @@ def test_what_is_compiled_is_forgotten_in_the_end(
             first.invoke()
             np.testing.assert_allclose(first.get_tensor(3), np.full((1, 4, 5), 0.2), rtol=1e-5)
         use(delegate, 99)
-        forgotten = getattr(getattr(device.inner, keeper), "_forgotten", [])
+        forgotten = getattr(getattr(device.inner, KEEPERS[backend]), "_forgotten", [])
         assert len(forgotten) <= 4  # destroyed, where that is up to us

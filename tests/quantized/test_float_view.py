@@ -210,7 +210,7 @@ def test_a_quantized_variable_is_refused_with_a_reason() -> None:
     graph.nodes[0].inputs[0] = state
     view = float_view(graph, builtin_ops())
     assert names(view.graph) == ["RELU"]
-    from tflgpu.runtime.session import open_cpu_session
+    from tflgpu.runtime.cpu_session import open_cpu_session
 
     with pytest.raises(UnsupportedError, match="state is quantized i8; this RELU is not computed"):
         open_cpu_session(graph, builtin_ops())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,6 +12,9 @@ from typing import Any
 import pytest
 
 wgpu = pytest.importorskip("wgpu", reason="pip install tflgpu[wgpu]")
+# Puts another object in place of ``wgpu.gpu`` when it is imported, so before that is patched.
+with contextlib.suppress(Exception):
+    importlib.import_module("wgpu.backends.wgpu_native")
 from tflgpu_wgpu import adapters  # noqa: E402
 
 NVIDIA, AMD, MESA = 0x10DE, 0x1002, 0x10005

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tflgpu.language import Kernel
 from tflgpu_wgpu.adapters import adapter_at, open_adapter
 from tflgpu_wgpu.dialect import WgslDialect
-from tflgpu_wgpu.pipelines import Compiler, Job
+from tflgpu_wgpu.pipelines import Compiler, Way
 
 Array = npt.NDArray[Any]
 _BAND = 64  # bytes of a pattern around every buffer, which no kernel may touch
@@ -36,9 +36,8 @@ class WgpuRunner:
         writable: bool = False,
     ) -> list[Array]:
         """The arrays after the kernel ran; the given ones stay as they are."""
-        source = WgslDialect(f16=self.f16, band=_BAND).source(kernel, writable=writable)
-        job = Job.of(kernel, source, writable=writable)
-        pipeline = self._compiler.compile([job])[job]
+        job = kernel, Way(WgslDialect(f16=self.f16, band=_BAND), writable)
+        pipeline = self._compiler.get([job])[job]
         band = np.full(_BAND, _PATTERN, np.uint8)
         buffers, entries = [], []
         for i, array in enumerate(arrays):

@@ -23,8 +23,8 @@ INTERPRETER = DeviceInfo(NAME, 1, "NumPy kernel interpreter", driver=_DRIVER)
 
 @hookimpl
 def tflgpu_register_backends() -> list[BackendInfo]:
-    """A rank below zero: only used when asked for by name."""
-    return [BackendInfo(NAME, API_VERSION, rank=-100)]
+    """A rank below zero: only used as the device when asked for by name."""
+    return [BackendInfo(NAME, API_VERSION, rank=-100, cpu_rank=0)]
 
 
 @hookimpl

@@ -71,6 +71,9 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
             for planned, blocks in zip(self._planned, self._regions, strict=True)
         ]
 
+    def _is_idle(self) -> bool:
+        return True  # it computes in its caller's thread
+
     def _release(self) -> None:
         super()._release()
         self._bound = []

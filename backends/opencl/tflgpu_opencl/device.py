@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import pyopencl as cl
 from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
@@ -16,26 +17,22 @@ from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_opencl.binary_cache import BinaryCache, default_folder
 from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported
-from tflgpu_opencl.devices import alignment_of, caps_of, device_at, shares_memory, widest_shuffle
-from tflgpu_opencl.dialect import OpenCLDialect
+from tflgpu_opencl.devices import (
+    alignment_of,
+    caps_of,
+    device_at,
+    lists_f16,
+    shares_memory,
+    widest_shuffle,
+)
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
 from tflgpu_opencl.generator import dialect_of
-from tflgpu_opencl.half import computes_in_half
-from tflgpu_opencl.matrix_probe import runs_matrix_tiles
 from tflgpu_opencl.memory import Memory
 from tflgpu_opencl.native import native
-from tflgpu_opencl.program import Compiler, make_kernel
+from tflgpu_opencl.program import Compiler, Dialect, make_kernel
 from tflgpu_opencl.recording import OpenCLRecording
 from tflgpu_opencl.staging import Copied, Shared, Staging
-
-
-class Dialect(Protocol):
-    """What prints kernels."""
-
-    def source(self, kernel: Kernel) -> str:
-        """The program text of one kernel."""
-        ...
 
 
 class OpenCLDevice(BaseDevice):
@@ -81,20 +78,15 @@ class OpenCLDevice(BaseDevice):
                 self._context, self._handle, cache or BinaryCache(default_folder()),
                 keep=keep_binaries,
             )  # fmt: skip
-            f16 = computes_in_half(self._context, self._handle, self._compiler)
-            tiles = f16 and runs_matrix_tiles(self._context, self._handle, self._compiler)
-            caps = caps_of(self._handle, f16_arithmetic=f16)
-            self.caps = attrs.evolve(caps, matrix_tiles=tiles, matrix_splits=tiles)
-        printer = OpenCLDialect(
-            f16_arithmetic=f16, matrix_tiles=tiles, subgroup_shuffle=widest_shuffle(self._handle),
-            shuffle_ptx=caps.vendor == "nvidia",
-        )  # fmt: skip
-        self._dialect: Dialect = dialect or printer
+            self.caps = caps_of(self._handle, f16_arithmetic=lists_f16(self._handle))
+        self._dialect: Dialect = dialect_of(self.caps)
+        if self.caps.vendor == "nvidia":
+            self._try_what_nvidia_does_not_list()
+        self._dialect = dialect or self._dialect
         if dialect is None:
-            size = probe_shuffle(self, printer.subgroup_shuffle)
-            self.caps = attrs.evolve(self.caps, subgroup_shuffle=size)
-            self._dialect = dialect_of(self.caps)
-            self._compiler.clear()  # what was printed by the other dialect
+            widest = widest_shuffle(self._handle)
+            self._assume(subgroup_shuffle=widest)
+            self._assume(subgroup_shuffle=probe_shuffle(self, widest))
 
     @property
     def compiled(self) -> int:
@@ -107,9 +99,25 @@ class OpenCLDevice(BaseDevice):
 
     # Inside
 
+    def _assume(self, **caps: Any) -> None:
+        """Print for these capabilities from now on."""
+        self.caps = attrs.evolve(self.caps, **caps)
+        self._dialect = dialect_of(self.caps)
+
+    def _try_what_nvidia_does_not_list(self) -> None:
+        """NVIDIA's driver does not list cl_khr_fp16 and computes with `half` all the same, and its
+        compiler alone knows PTX. Other drivers are believed: some of their compilers crash rather
+        than refuse."""
+        if not self.caps.f16_arithmetic:
+            self._assume(f16_arithmetic=True)
+            self._assume(f16_arithmetic=computes_in_half(self))
+        if self.caps.f16_arithmetic:
+            self._assume(matrix_tiles=True)
+            tiles = runs_matrix_tiles(self)
+            self._assume(matrix_tiles=tiles, matrix_splits=tiles)
+
     def _load(self, plan: Plan, *, guard_bands: bool) -> OpenCLRecording:
-        kernels = {id(d.kernel): d.kernel for d in plan.dispatches}
-        programs = self._compiler.programs(kernels.values(), self.source)
+        programs = self._compiler.get((d.kernel, self._dialect) for d in plan.dispatches)
         with device_errors("making a queue"):
             queue = cl.CommandQueue(self._context)
         # pyopencl releases what is dropped, so that nothing is left where this ends early.
@@ -120,7 +128,7 @@ class OpenCLDevice(BaseDevice):
         inputs = self._stage(queue, memory, plan.inputs, is_input=True)
         outputs = self._stage(queue, memory, plan.outputs, is_input=False)
         memory.inputs, memory.outputs = [s.region for s in inputs], [s.region for s in outputs]
-        launched = [self._kernel(programs[d.kernel], d) for d in plan.dispatches]
+        launched = [self._kernel(programs[d.kernel, self._dialect], d) for d in plan.dispatches]
         recording = OpenCLRecording(
             self._context, queue, self._native, plan, memory, inputs, outputs, launched
         )

@@ -8,6 +8,7 @@ import attrs
 import pyopencl as cl
 from tflgpu.contract.device import DeviceInfo, Probe
 from tflgpu.contract.forks import REMEDY, Holder
+from tflgpu.contract.listing import device_of, probe_of
 from tflgpu.errors import DeviceError
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.lowering.caps import DeviceCaps
@@ -100,9 +101,7 @@ def find_devices() -> tuple[tuple[Found, ...], tuple[str, ...]]:
 def probe() -> Probe:
     """What `tflgpu_probe` answers; creates no context."""
     found, problems = find_devices()
-    if found:
-        return Probe(True, "", tuple(f.info for f in found))
-    return Probe(False, "; ".join(problems) or "no OpenCL platform has a device")
+    return probe_of(found, "; ".join(problems) or "no OpenCL platform has a device")
 
 
 def device_at(index: int) -> Found:
@@ -113,17 +112,14 @@ def device_at(index: int) -> Found:
             forked, and the driver is one that does not survive that.
     """
     found, problems = find_devices()
-    if 0 <= index < len(found):
-        info = found[index].info
-        if _library.inherited and info.vendor in _NO_CHILDREN:
-            raise DeviceError(
-                f"{info.name} cannot be opened: its driver, {info.driver}, was in use before this "
-                f"process was forked, and its threads are gone; {REMEDY}"
-            )
-        return found[index]
-    listed = ", ".join(f"{f.info.index} = {f.info.name}" for f in found)
-    reason = listed or "; ".join(problems) or "none"
-    raise DeviceError(f"there is no OpenCL device {index}; there are: {reason}")
+    device = device_of(found, index, "OpenCL", "; ".join(problems))
+    info = device.info
+    if _library.inherited and info.vendor in _NO_CHILDREN:
+        raise DeviceError(
+            f"{info.name} cannot be opened: its driver, {info.driver}, was in use before this "
+            f"process was forked, and its threads are gone; {REMEDY}"
+        )
+    return device
 
 
 def caps_of(handle: Any, *, f16_arithmetic: bool) -> DeviceCaps:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import attrs
 from tflgpu.errors import KernelError
+from tflgpu.language.code import ADD, TERNARY, UNARY, Code
 from tflgpu.language.matrix import MatrixStmt, has_matrices
 from tflgpu.language.numbers import never_nan
-from tflgpu.language.printer import ADD, TERNARY, UNARY, Code, Printer
+from tflgpu.language.printer import Printer
 from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.language.tree import (
     Binary,
@@ -24,8 +25,6 @@ from tflgpu.language.tree import (
     Builtin,
     Call,
     Cast,
-    Const,
-    Expr,
     For,
     Kernel,
     Lane,
@@ -202,30 +201,15 @@ class _OpenCLPrinter(Printer):
         operand = expr.a.type
         if operand.scalar is Scalar.F16 and expr.op in ("add", "sub", "mul", "div"):
             self._need_f16(expr.op)
-        if expr.op in ("min", "max"):
-            return self.min_max(expr, a, b)
-        if expr.op in ("land", "lor") and operand.width > 1:
-            return self.infix("and" if expr.op == "land" else "or", a, b)
-        both = self._is_splat(expr.a) and self._is_splat(expr.b)
-        if operand.scalar is not Scalar.BOOL and not both:
-            # An operator spreads a scalar over the lanes of its other operand.
-            a, b = self._unsplat(expr.a, a), self._unsplat(expr.b, b)
-        code = self.infix(expr.op, a, b)
+        if operand.scalar is not Scalar.BOOL and expr.op not in ("min", "max"):
+            # A scalar is spread over the lanes of the other operand, but not shifted by a vector.
+            whole = a
+            a, b = self.unsplat(expr, a, b)
+            a = whole if expr.op in ("shl", "shr") else a
+        code = super().binary(expr, a, b)
         if expr.type.scalar is Scalar.BOOL and operand.width > 1 and self._is_half(operand):
             return Code(f"convert_int{operand.width}({code.text})")  # from shorts
         return code
-
-    def _is_splat(self, expr: Expr) -> bool:
-        splat = isinstance(expr, Splat) and not self.has_temporary(expr)
-        return splat or (isinstance(expr, Const) and expr.type.width > 1)
-
-    def _unsplat(self, expr: Expr, code: Code) -> Code:
-        if not self._is_splat(expr):
-            return code
-        if isinstance(expr, Splat):
-            return self.code_of(expr.x)
-        assert isinstance(expr, Const)
-        return self.scalar_literal(expr.type.scalar, expr.value)
 
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
         kind = expr.type
@@ -244,11 +228,8 @@ class _OpenCLPrinter(Printer):
 
     def call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
-        if kind.scalar is Scalar.I32:
-            if expr.fn == "sign":
-                return Code(f"clamp({args[0].text}, -1, 1)")
-            unsigned = f"abs({args[0].text})"
-            return self._convert(Type(Scalar.U32, kind.width), expr.type, Code(unsigned))
+        if not kind.is_float:
+            return self._whole_call(expr, args)
         if expr.fn == "isnan":
             return Code(f"isnan({self._as_float(kind, args[0]).text})")
         if expr.fn == "sign":  # the built-in makes 0 of a NaN
@@ -263,6 +244,15 @@ class _OpenCLPrinter(Printer):
             result = self._float_call(expr.fn, kind.width, wide)
             return self._convert(expr.type.with_scalar(Scalar.F32), expr.type, result)
         return self._float_call(expr.fn, kind.width, args)
+
+    def _whole_call(self, expr: Call, args: Sequence[Code]) -> Code:
+        """A function of whole numbers, whose name is OpenCL C's where nothing else is said."""
+        if expr.fn == "sign":
+            return Code(f"clamp({args[0].text}, -1, 1)")
+        found = Code(f"{expr.fn}({', '.join(a.text for a in args)})")
+        if expr.fn == "abs":  # gives unsigned numbers
+            return self._convert(expr.type.with_scalar(Scalar.U32), expr.type, found)
+        return found
 
     def _float_call(self, fn: str, width: int, args: Sequence[Code]) -> Code:
         if fn in BY_LANES and width > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tflgpu.language.printer import ATOM, UNARY, Code, shortest
+from tflgpu.language.code import ATOM, UNARY, Code, shortest
 from tflgpu.language.types import Scalar
 
 #: The least number that rounds to infinity.

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from tflgpu.language.code import ADD, MUL, Code, Names
 from tflgpu.language.matrix import (
     Matrix,
     MatrixAdd,
@@ -21,7 +22,6 @@ from tflgpu.language.matrix import (
     MatrixRole,
     MatrixStmt,
 )
-from tflgpu.language.printer import ADD, MUL, Code, Names
 
 MATRIX_PRELUDE = r"""
 typedef struct { uint x0, x1, x2, x3; } matrix_operand;

@@ -7,13 +7,12 @@ that also lets models that share a kernel share its binary.
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import pyopencl as cl
-from tflgpu.contract.parallel import as_they_come, in_parallel
+from tflgpu.contract.kernel_cache import KernelCache
+from tflgpu.contract.parallel import in_parallel
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.tree import Kernel
 
@@ -28,18 +27,31 @@ from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import explain
 
 _OPTIONS = b""
-#: Programs that are kept for models to come. Those in use live on in their kernels. PoCL's take
-#: about a megabyte each.
-KEPT = 256
 
 
-class Compiler:
-    """Compiles for one device. Safe to use from several threads."""
+class Dialect(Protocol):
+    """What prints kernels."""
+
+    def source(self, kernel: Kernel) -> str:
+        """The program text of one kernel."""
+        ...
+
+
+class Compiler(KernelCache[Dialect, str, Any]):
+    """Programs by source, for one device. PoCL's take about a megabyte each."""
+
+    thread_name = THREADS
 
     def __init__(
-        self, context: Any, handle: Any, cache: BinaryCache, *, keep: bool | None = None
+        self,
+        context: Any,
+        handle: Any,
+        cache: BinaryCache,
+        *,
+        keep: bool | None = None,
     ) -> None:
         """``keep`` is whether binaries are kept, None for where the driver keeps none itself."""
+        super().__init__()
         self._context = context
         self._handle = handle
         self._cache = cache
@@ -49,73 +61,21 @@ class Compiler:
             keep = not self._shares_its_own
         maker = cache_key(self._fingerprint)
         self._binaries = Binaries(cache, handle, maker, self._from_binary) if keep else None
-        self._lock = threading.Lock()
-        self._programs: dict[str, Any] = {}
-        self._printed: weakref.WeakKeyDictionary[Kernel, str] = weakref.WeakKeyDictionary()
-        #: Programs that a driver had to compile, for tests and reports.
-        self.compiled = 0
 
-    def compile(self, sources: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        """Programs by source, for (name of the kernel, source) pairs.
+    def _write(self, kernel: Kernel, dialect: Dialect) -> str:
+        return dialect.source(kernel)
 
-        Raises:
-            CompileError: the driver refused one; the message has its log and the source.
-        """
-        with self._lock:
-            self._forget()
-            wanted = {source: name for name, source in sources if source not in self._programs}
-        made = self._kept(wanted)
-        rest = [(name, source) for source, name in wanted.items() if source not in made]
-        made.update(in_parallel(THREADS, self._program, rest))
-        with self._lock:
-            self._programs.update(made)
-            return dict(self._programs)
-
-    def programs(
-        self, kernels: Iterable[Kernel], source: Callable[[Kernel], str]
-    ) -> dict[Kernel, Any]:
-        """Programs by kernel; ``source`` prints a kernel that this compiler has not seen yet.
-
-        Raises:
-            CompileError, DeviceError: as `compile`; and whatever ``source`` raises.
-        """
-        asked = list(kernels)
-        with self._lock:
-            texts = {k: text for k in asked if (text := self._printed.get(k)) is not None}
-            self._forget()
-            found = dict(self._programs)
-        begun = set(found)
-
-        def printed() -> Iterator[tuple[str, str]]:
-            for kernel in asked:
-                text = texts.get(kernel)
-                if text is None:
-                    text = texts[kernel] = source(kernel)
-                if text not in begun:
-                    begun.add(text)
-                    yield kernel.name, text
-
+    def _make_all(self, items: Iterator[tuple[Kernel, str]]) -> None:
         if self._binaries is None:
-            # The driver compiles the first while the next are being printed.
-            made = dict(as_they_come(THREADS, self._program, printed()))
-            with self._lock:
-                self._programs.update(made)
-        else:
-            made = self.compile(printed())
-        found.update(made)
-        with self._lock:
-            self._printed.update(texts)
-        return {kernel: found[texts[kernel]] for kernel in asked}
-
-    def clear(self) -> None:
-        """Forget all programs."""
-        with self._lock:
-            self._printed.clear()
-            self._programs.clear()
-
-    def _forget(self) -> None:
-        for source in list(self._programs)[:-KEPT]:  # the oldest
-            del self._programs[source]
+            super()._make_all(items)
+            return
+        # Binaries are looked up all at once, before any program is compiled.
+        wanted = {source: kernel for kernel, source in items}
+        for source, program in self._kept(wanted).items():
+            self.keep(source, program)
+            del wanted[source]
+        rest = [(kernel, source) for source, kernel in wanted.items()]
+        in_parallel(self.thread_name, lambda item: self.make(*item), rest)
 
     def _key(self, source: str) -> str:
         return cache_key(self._fingerprint, _OPTIONS.decode(), source)
@@ -127,23 +87,22 @@ class Compiler:
             return {}
         return {keys[key]: program for key, program in self._binaries.load(list(keys)).items()}
 
-    def _program(self, kernel: tuple[str, str]) -> tuple[str, Any]:
-        name, source = kernel
+    def _make(self, kernel: Kernel, source: str) -> Any:
         key = self._key(source)
         # Of processes that start together each would compile every program.
         with self._cache.building(key) as waited:
             if waited and (made := self._kept([source])):
-                return source, made[source]
+                return made[source]
             try:
-                program = self._from_source(name, source)
+                program = self._from_source(kernel.name, source)
             except (CompileError, DeviceError):
                 # A process that uses the driver's cache without us may be writing this program.
                 if not self._shares_its_own:
                     raise
-                program = self._from_source(name, source)
+                program = self._from_source(kernel.name, source)
             if self._binaries is not None:
                 self._binaries.keep(key, program)
-        return source, program
+        return program
 
     def _from_binary(self, binary: bytes) -> Any:
         program = cl._cl._Program(self._context, [self._handle], [binary])
@@ -154,8 +113,7 @@ class Compiler:
         # The class beneath cl.Program: that one has a disk cache of its own, which leaves
         # sources that do not compile behind in the folder for temporary files.
         program = cl._cl._Program(self._context, source)
-        with self._lock:
-            self.compiled += 1
+        self.count()
         try:
             program._build(_OPTIONS, [self._handle])
         except cl.Error as error:

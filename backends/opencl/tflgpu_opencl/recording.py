@@ -76,6 +76,7 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._took = math.inf
         self._start = 0.0
         self._marker: Marker | None = None  # behind a run that is watched
+        self._last: list[Marker] = []  # behind all that was begun, where a run was interrupted
         self._outline = Outline(
             queue, native, list(inputs), list(outputs), partial(_add, self._launches)
         )
@@ -109,6 +110,12 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         for queue in (self._queue, self._profiling_queue):
             if queue is not None:
                 finish(queue, "closing")
+
+    def _is_idle(self) -> bool:
+        if not self._last:
+            queues = (self._queue, self._profiling_queue)
+            self._last = [Marker(queue, "closing") for queue in queues if queue is not None]
+        return all(marker.is_over() for marker in self._last)
 
     def _begin(self) -> None:
         self._start = time.perf_counter()

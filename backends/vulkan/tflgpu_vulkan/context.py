@@ -19,6 +19,7 @@ from tflgpu_vulkan.matrix import enabled_features
 _SPIN = 2e-3
 #: So that a signal (Ctrl-C) gets through to a thread that waits. Nanoseconds.
 _NAP = 100_000_000
+_WAITING = "waiting for the device"
 
 
 class Context(Holder):
@@ -122,21 +123,29 @@ class Context(Holder):
             result = lib.vkWaitForFences(handle, 1, fence, vk.VK_TRUE, _NAP)
         return result
 
+    def fence_behind(self) -> Any:
+        """A fence behind all that the queue has now; it is destroyed with the device.
+
+        Raises:
+            DeviceError: the device failed, and does nothing any more.
+        """
+        info = make("VkFenceCreateInfo")
+        made = create(lib.vkCreateFence, "VkFence", self.handle, info, _WAITING)
+        fence = array("VkFence", [made])
+        # It may only be destroyed when it is not waited for, which a signal may end.
+        self._fences.append(fence)
+        with self._queue_lock:
+            check(lib.vkQueueSubmit(self.queue, 0, NULL, fence[0]), _WAITING)
+        return fence
+
     def wait_idle(self) -> None:
         """Wait until the queue has done what it has now. Signals get through.
 
         Raises:
             DeviceError: the device failed, and does nothing any more.
         """
-        what = "waiting for the device"
-        info = make("VkFenceCreateInfo")
-        fence = array("VkFence", [create(lib.vkCreateFence, "VkFence", self.handle, info, what)])
-        # A fence may only be destroyed when it is not waited for: where a signal ends this, with
-        # the device.
-        self._fences.append(fence)
-        with self._queue_lock:
-            check(lib.vkQueueSubmit(self.queue, 0, NULL, fence[0]), what)
-        check(self._wait(self.handle, fence), what)
+        fence = self.fence_behind()
+        check(self._wait(self.handle, fence), _WAITING)
         self._fences.remove(fence)
         lib.vkDestroyFence(self.handle, fence[0], NULL)
 

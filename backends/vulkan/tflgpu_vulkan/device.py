@@ -48,12 +48,12 @@ class VulkanDevice(BaseDevice):
         size = probe_shuffle(self, details.target.subgroup_shuffle)
         self._context.details = details.with_shuffle(size)
         self.caps = self._context.details.caps
-        self._pipelines.made = 0
+        self._pipelines.compiled = 0
 
     @property
     def compiled(self) -> int:
         """How many pipelines were made for plans so far."""
-        return self._pipelines.made
+        return self._pipelines.compiled
 
     def source(self, kernel: Kernel) -> str:
         """The SPIR-V assembly of a kernel.
@@ -71,8 +71,8 @@ class VulkanDevice(BaseDevice):
             check(dispatch.kernel)
         memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
         with releasing_on_error(memory):
-            made = self._pipelines.get((d.kernel for d in plan.dispatches), guard=memory.band)
-            pipelines = [made[id(d.kernel)] for d in plan.dispatches]
+            made = self._pipelines.get((d.kernel, memory.band) for d in plan.dispatches)
+            pipelines = [made[d.kernel, memory.band] for d in plan.dispatches]
             recording = VulkanRecording(self._context, plan, memory, pipelines)
         self._context.instance.raise_problems("loading")
         return recording

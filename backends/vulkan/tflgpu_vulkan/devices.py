@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 from tflgpu.contract.device import DeviceInfo, Probe
+from tflgpu.contract.listing import device_of, probe_of
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import lib, listed
@@ -58,9 +59,7 @@ def probe() -> Probe:
             found, problems = find_devices(instance)
     except DeviceError as error:
         return Probe(False, str(error))
-    if found:
-        return Probe(True, "", tuple(f.info for f in found))
-    return Probe(False, "; ".join(problems) or "no Vulkan driver has a device")
+    return probe_of(found, "; ".join(problems) or "no Vulkan driver has a device")
 
 
 def device_at(instance: Instance, index: int) -> Found:
@@ -70,8 +69,4 @@ def device_at(instance: Instance, index: int) -> Found:
         DeviceError: there is none of that index; lists those there are.
     """
     found, problems = find_devices(instance)
-    if 0 <= index < len(found):
-        return found[index]
-    there = ", ".join(f"{f.info.index} = {f.info.name}" for f in found)
-    reason = there or "; ".join(problems) or "none"
-    raise DeviceError(f"there is no Vulkan device {index}; there are: {reason}")
+    return device_of(found, index, "Vulkan", "; ".join(problems))

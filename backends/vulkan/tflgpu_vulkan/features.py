@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import attrs
+from tflgpu.contract.listing import VENDORS
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
@@ -17,10 +18,6 @@ from tflgpu_vulkan.spirv.target import Target
 _MAX_BINDINGS = 64
 _MAX_INDEX = 2**31 - 1  # ids are i32 in kernels
 _LEAST_ALIGNMENT = 64
-_VENDORS = {
-    0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel", 0x13B5: "arm", 0x5143: "qualcomm",
-    0x106B: "apple", 0x10005: "mesa",
-}  # fmt: skip
 #: Processors of a GPU that does not tell, by vendor: of small parts rather than of large ones.
 _USUAL_UNITS = {"nvidia": 32, "amd": 24, "intel": 16, "arm": 8, "qualcomm": 4, "apple": 8}
 #: Kinds of devices in the order of preference.
@@ -240,7 +237,7 @@ class _Query:
 
 def _caps(properties: Any, query: _Query, target: Target, largest: int) -> DeviceCaps:
     limits = properties.limits
-    vendor = _VENDORS.get(properties.vendorID, "")
+    vendor = VENDORS.get(properties.vendorID, "")
     is_gpu = properties.deviceType in _GPUS
     subgroup = query.properties("VkPhysicalDeviceSubgroupProperties", "")
     x, y, z = (int(n) for n in limits.maxComputeWorkGroupSize)
@@ -286,7 +283,7 @@ def _widest_shuffle(query: _Query, vendor: int) -> int:
     control = query.properties("VkPhysicalDeviceSubgroupSizeControlProperties", _SUBGROUP_SIZE)
     if control is not None:
         width = int(control.minSubgroupSize)
-    return min(LARGEST, width, _LEAST_SUBGROUPS.get(_VENDORS.get(vendor, ""), width))
+    return min(LARGEST, width, _LEAST_SUBGROUPS.get(VENDORS.get(vendor, ""), width))
 
 
 def _compute_units(query: _Query, vendor: str) -> int:

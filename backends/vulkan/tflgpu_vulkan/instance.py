@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tflgpu.contract.forks import call_in_child
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, listed, make, strings, text, vk
@@ -21,6 +22,13 @@ _MOST_PROBLEMS = 8
 def version_word(major: int, minor: int) -> int:
     """A version as Vulkan writes it."""
     return major << 22 | minor << 12
+
+
+#: An instance that nobody uses, by the settings that it was made under. Destroying the last one
+#: unloads the drivers, and a driver may not load for ever: NVIDIA's, whose library takes storage
+#: that belongs to threads, was refused the 31st time (580.159). It is not destroyed at all.
+_spare: dict[object, Any] = {}
+call_in_child(_spare.clear)
 
 
 class Instance:
@@ -42,6 +50,11 @@ class Instance:
             raise DeviceError("the Vulkan loader is older than 1.1; update it")
         self.version = min(available, version_word(*_WANTED))
         validate = os.environ.get(VALIDATION, "") not in ("", "0")
+        self._settings = None if validate else _settings()
+        spare = _spare.pop(self._settings, None)
+        if spare is not None:
+            self.handle = spare
+            return
         layers = [_LAYER] if validate else []
         if validate:
             _need_layer()
@@ -86,14 +99,17 @@ class Instance:
             self._listen()
 
     def close(self) -> None:
-        """Destroy it; twice is harmless."""
+        """Destroy it, or leave it to the next one; twice is harmless."""
         handle, self.handle = self.handle, None
         if handle is None:
             return
         if self._messenger is not None:
             destroy = self._function(handle, "vkDestroyDebugUtilsMessengerEXT")
             destroy(handle, self._messenger, NULL)
-        lib.vkDestroyInstance(handle, NULL)
+        if self._settings is None or _spare:
+            lib.vkDestroyInstance(handle, NULL)
+        else:
+            _spare[self._settings] = handle
 
     def raise_problems(self, what: str) -> None:
         """Report what the validation layer found since the last time.
@@ -131,6 +147,11 @@ class Instance:
     def _function(handle: Any, name: str) -> Any:
         address = lib.vkGetInstanceProcAddr(handle, name.encode())
         return ffi.cast(f"PFN_{name}", address)
+
+
+def _settings() -> object:
+    """What decides which drivers an instance has: the loader's part of the environment."""
+    return tuple(sorted(i for i in os.environ.items() if i[0].startswith(("VK_", "XDG_"))))
 
 
 def _loader_version() -> int:

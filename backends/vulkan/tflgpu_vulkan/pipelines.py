@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 from tflgpu.cache.disk_cache import DiskCache, cache_key
-from tflgpu.contract.parallel import as_they_come
+from tflgpu.contract.kernel_cache import KernelCache
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.tree import Kernel
 
@@ -21,10 +20,6 @@ from tflgpu_vulkan.spirv.module import ENTRY_POINT, module_of, text_of
 
 #: VkPipelineCacheHeaderVersionOne: length, version, vendor, device, UUID of the driver's build.
 _HEADER = struct.Struct("<4I16s")
-
-
-#: Pipelines that are kept for models to come.
-KEPT = 256
 
 
 @attrs.frozen(eq=False)
@@ -44,20 +39,17 @@ class Layout:
     pipeline_layout: Any
 
 
-class Pipelines:
-    """Makes pipelines for one device, and keeps the last of them. One that is forgotten is
-    destroyed when no recording has it any more. Safe to use from several threads."""
+class Pipelines(KernelCache[int, bytes, Pipeline]):
+    """Pipelines of one device, by module; a way is the bytes before each buffer. One that is
+    forgotten is destroyed when no recording has it any more."""
+
+    thread_name = "tflgpu-vulkan-compile"
 
     def __init__(self, context: Context, cache: DiskCache) -> None:
+        super().__init__()
         self._context = context
         self._disk = cache
         self._key = cache_key("pipelines 1", context.details.fingerprint)
-        self._lock = threading.Lock()
-        self._pipelines: dict[bytes, Pipeline] = {}
-        #: Modules by kernel, and the bytes before each buffer.
-        self._written: weakref.WeakKeyDictionary[Kernel, dict[int, bytes]] = (
-            weakref.WeakKeyDictionary()
-        )
         self._forgotten: list[tuple[weakref.ref[Pipeline], Any]] = []  # with their handles
         self._layouts: dict[int, Layout] = {}
         self._saved = b""
@@ -65,55 +57,13 @@ class Pipelines:
         #: only when a pipeline is asked for.
         self._is_warm = False
         self._cache = self._kept_pipelines()
-        #: Pipelines that were asked of the driver, for tests and reports.
-        self.made = 0
-
-    def get(self, kernels: Iterable[Kernel], *, guard: int = 0) -> dict[int, Pipeline]:
-        """Pipelines by the id of the kernel. The driver compiles the first while the next are being
-        written.
-
-        Raises:
-            KernelError: a kernel needs what the device lacks.
-            CompileError: the driver refused a kernel; the message has its assembly.
-        """
-        target = self._context.details.target
-        unique = {id(kernel): kernel for kernel in kernels}
-        with self._lock:
-            self._forget()
-            modules: dict[int, bytes] = {
-                key: module
-                for key, kernel in unique.items()
-                if (module := self._written.get(kernel, {}).get(guard)) in self._pipelines
-            }
-            new = [kernel for key, kernel in unique.items() if key not in modules]
-            layouts = {len(k.buffers): self._layout(len(k.buffers)) for k in new}
-            begun: set[bytes] = set()
-
-            def wanted() -> Iterator[tuple[Kernel, bytes, Layout]]:
-                for kernel in new:
-                    module = module_of(kernel, target, guard=guard)
-                    self._written.setdefault(kernel, {})[guard] = module
-                    modules[id(kernel)] = module
-                    if module not in self._pipelines and module not in begun:
-                        begun.add(module)
-                        yield kernel, module, layouts[len(kernel.buffers)]
-
-            if new:
-                with self._disk.reading([self._key] if self._is_warm else []):
-                    as_they_come("tflgpu-vulkan-compile", self._make, wanted())
-            if begun:
-                self.made += len(begun)
-                self._save()
-            return {key: self._pipelines[module] for key, module in modules.items()}
 
     def close(self) -> None:
         """Destroy everything; nothing may be running."""
         handle = self._context.handle
+        self.clear()
         with self._lock:
-            # Each is forgotten first: a signal may end this, and it is called again.
-            while self._pipelines:
-                _, pipeline = self._pipelines.popitem()
-                lib.vkDestroyPipeline(handle, pipeline.handle, NULL)
+            # Each leaves its list first: a signal may end this, and it is called again.
             while self._forgotten:
                 _, forgotten = self._forgotten.pop()
                 lib.vkDestroyPipeline(handle, forgotten, NULL)
@@ -126,23 +76,35 @@ class Pipelines:
 
     # Inside
 
-    def _forget(self) -> None:
-        """Keep the newest, and destroy what was forgotten and no recording has any more."""
-        for module in list(self._pipelines)[:-KEPT]:
-            pipeline = self._pipelines.pop(module)
-            self._forgotten.append((weakref.ref(pipeline), pipeline.handle))
-            del pipeline
+    def _write(self, kernel: Kernel, way: int) -> bytes:
+        self._layout(len(kernel.buffers))
+        return module_of(kernel, self._context.details.target, guard=way)
+
+    def _make_all(self, items: Iterator[tuple[Kernel, bytes]]) -> None:
+        self._destroy_unused()
+        before = self.compiled
+        with self._disk.reading([self._key] if self._is_warm else []):
+            super()._make_all(items)
+        if self.compiled > before:
+            self._save()
+
+    def _forget(self, made: Pipeline) -> None:
+        self._forgotten.append((weakref.ref(made), made.handle))
+
+    def _destroy_unused(self) -> None:
+        """Destroy what was forgotten and no recording has any more."""
         # Each leaves the list first: a signal may end this.
         for entry in [e for e in self._forgotten if e[0]() is None]:
             self._forgotten.remove(entry)
             lib.vkDestroyPipeline(self._context.handle, entry[1], NULL)
 
-    def _make(self, item: tuple[Kernel, bytes, Layout]) -> None:
-        kernel, module, layout = item
+    def _make(self, kernel: Kernel, code: bytes) -> Pipeline:
+        layout = self._layout(len(kernel.buffers))
+        self.count()
         handle = self._context.handle
-        words = ffi.new("uint32_t[]", len(module) // 4)
-        ffi.memmove(words, module, len(module))
-        info = make("VkShaderModuleCreateInfo", codeSize=len(module), pCode=words)
+        words = ffi.new("uint32_t[]", len(code) // 4)
+        ffi.memmove(words, code, len(code))
+        info = make("VkShaderModuleCreateInfo", codeSize=len(code), pCode=words)
         shader = ffi.new("VkShaderModule*")
         self._accept(lib.vkCreateShaderModule(handle, info, NULL, shader), kernel)
         stage = make(
@@ -159,7 +121,7 @@ class Pipelines:
         lib.vkDestroyShaderModule(handle, shader[0], NULL)
         del name  # the stage, copied into the other struct, pointed to it
         self._accept(result, kernel)
-        self._pipelines[module] = Pipeline(pipeline[0], layout)
+        return Pipeline(pipeline[0], layout)
 
     def _accept(self, result: int, kernel: Kernel) -> None:
         if result < 0:

@@ -7,12 +7,10 @@ from typing import Any
 
 import attrs
 from tflgpu.compiler.plan import ConstRef, PlannedDispatch
+from tflgpu.contract.hazards import Access, Range, barriers
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.barriers import (
-    Access,
-    Range,
-    barriers,
     copied_barrier,
     dispatch_barrier,
     download_barrier,

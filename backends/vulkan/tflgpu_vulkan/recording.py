@@ -45,6 +45,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         self._memory = memory
         self._inputs = tuple(memory.input_arrays)
         self._timers: Timers | None = None
+        self._last: Any = None  # behind all that was begun, where a run was interrupted
         self._timed: tuple[Outputs, Any] | None = None
         self._single: list[Any] = []
         self._launches: list[Launch] = []
@@ -80,6 +81,12 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
 
     def _wait_idle(self) -> None:
         self._context.wait_idle()
+
+    def _is_idle(self) -> bool:
+        if self._last is None:
+            # Its own may belong to a run that never was begun.
+            self._last = self._context.fence_behind()
+        return self._context.is_over(self._last)
 
     def _release(self) -> None:
         super()._release()

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import wgpu
 from tflgpu.contract.device import DeviceInfo, Probe
+from tflgpu.contract.listing import VENDORS, device_of, probe_of
 from tflgpu.contract.parallel import aside
 from tflgpu.contract.waiting import of_signal
-from tflgpu.errors import DeviceError
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
@@ -21,10 +21,6 @@ NAME = "wgpu"
 #: Native APIs in the order in which they are preferred where several drive one GPU. OpenGL is
 #: not among them: it has no f16 and few of the limits that kernels need.
 _APIS = ("Vulkan", "Metal", "D3D12")
-_VENDORS = {
-    0x10DE: "nvidia", 0x1002: "amd", 0x1022: "amd", 0x8086: "intel", 0x106B: "apple",
-    0x13B5: "arm", 0x5143: "qualcomm", 0x10005: "mesa",
-}  # fmt: skip
 _SUBGROUPS = {"nvidia": 32}
 #: Vendors whose subgroups are as wide in every kernel. Others' compilers choose a width for each,
 #: so that what one kernel shows says nothing of the next.
@@ -105,8 +101,7 @@ def unique(adapters: list[Any]) -> list[Any]:
 
 def probe() -> Probe:
     """What `tflgpu_probe` answers; makes no device, and does not raise."""
-    found, reason = find_adapters()
-    return Probe(bool(found), reason, tuple(f.info for f in found))
+    return probe_of(*find_adapters())
 
 
 def adapter_at(index: int) -> Found:
@@ -116,10 +111,7 @@ def adapter_at(index: int) -> Found:
         DeviceError: there is none of that index; lists those there are.
     """
     found, reason = find_adapters()
-    if 0 <= index < len(found):
-        return found[index]
-    listed = ", ".join(f"{f.info.index} = {f.info.name}" for f in found) or reason
-    raise DeviceError(f"there is no WebGPU device {index}; there are: {listed}")
+    return device_of(found, index, "WebGPU", reason)
 
 
 @contextmanager
@@ -217,4 +209,4 @@ def _is_discrete(info: Mapping[str, Any]) -> bool:
 
 
 def _vendor(info: Mapping[str, Any]) -> str:
-    return _VENDORS.get(info["vendor_id"], "")
+    return VENDORS.get(info["vendor_id"], "")

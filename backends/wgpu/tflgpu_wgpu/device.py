@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import attrs
 from tflgpu.compiler.plan import Plan, PlannedDispatch
@@ -17,19 +16,11 @@ from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region
-from tflgpu_wgpu.pipelines import Compiler, Job
+from tflgpu_wgpu.pipelines import Compiler, Dialect, Way
 from tflgpu_wgpu.recording import WgpuRecording
 
 #: Least alignment of arena offsets: a vector of four f32, and whole cache lines.
 _LEAST_ALIGNMENT = 64
-
-
-class Dialect(Protocol):
-    """What prints kernels."""
-
-    def source(self, kernel: Kernel, *, writable: bool = False) -> str:
-        """The module of one kernel; with ``writable`` every buffer is bound read_write."""
-        ...
 
 
 class WgpuDevice(BaseDevice):
@@ -105,21 +96,12 @@ class WgpuDevice(BaseDevice):
     def _recorded(self, plan: Plan, memory: Memory) -> WgpuRecording:
         regions = memory.bind(plan.dispatches)
         dialect = self._dialect(memory.band)
-        ways = [
-            (dispatch.kernel, _reads_what_it_writes(dispatch, bound))
-            for dispatch, bound in zip(plan.dispatches, regions, strict=True)
+        jobs = [
+            (d.kernel, Way(dialect, _reads_what_it_writes(d, bound), memory.guarded))
+            for d, bound in zip(plan.dispatches, regions, strict=True)
         ]
-        printed: dict[tuple[Kernel, bool], Job] = {}
-
-        def jobs() -> Iterator[Job]:
-            for kernel, writable in dict.fromkeys(ways):
-                source = dialect.source(kernel, writable=writable)
-                job = Job.of(kernel, source, writable=writable, checked=memory.guarded)
-                printed[kernel, writable] = job
-                yield job
-
-        made = self._compiler.compile(jobs())
-        pipelines = [made[printed[way]] for way in ways]
+        made = self._compiler.get(jobs)
+        pipelines = [made[job] for job in jobs]
         return WgpuRecording(self._device, self._lock, plan, memory, pipelines)
 
 

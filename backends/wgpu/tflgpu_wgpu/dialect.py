@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array
+from tflgpu.language.code import ADD, AND, ATOM, SHIFT, UNARY, Code, shortest
+from tflgpu.language.constants import constant_values
+from tflgpu.language.definitions import DEFINED, Definition
+from tflgpu.language.guards import ORDERED
 from tflgpu.language.numbers import foregone, never_nan
-from tflgpu.language.printer import ADD, AND, ATOM, SHIFT, UNARY, Code, Printer, shortest
+from tflgpu.language.printer import Printer
+from tflgpu.language.rounding import is_rounded, rounded_names
+from tflgpu.language.signs import not_negative
 from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.language.tree import (
     Binary,
@@ -23,7 +30,6 @@ from tflgpu.language.tree import (
     Builtin,
     Call,
     Cast,
-    Const,
     Expr,
     For,
     Kernel,
@@ -41,11 +47,7 @@ from tflgpu.language.types import I32, Scalar, Type
 from tflgpu.language.walk import statements, walk
 from tflgpu.lowering.caps import DeviceCaps
 
-from tflgpu_wgpu.constants import constant_values
-from tflgpu_wgpu.functions import HELPED, helper
-from tflgpu_wgpu.rounding import is_rounded, rounded_names
-from tflgpu_wgpu.signs import not_negative
-from tflgpu_wgpu.special import ORDERED
+from tflgpu_wgpu.functions import definition_of, helper
 from tflgpu_wgpu.words import is_reserved
 
 _TYPES = {
@@ -103,6 +105,8 @@ class _WgslPrinter(Printer):
         super().__init__(kernel)
         self.dialect = dialect
         self._writable = writable
+        #: Within a definition operands are taken for numbers, and functions for WGSL's own.
+        self._defines = False
         self._constants = constant_values(kernel)
         self._not_negative = not_negative(kernel)
         self._rounded = rounded_names(kernel)
@@ -156,15 +160,38 @@ class _WgslPrinter(Printer):
 
     def prelude(self) -> list[str]:
         lines = ["enable f16;", ""] if self._uses_f16() else []
+        functions = self._functions()
         # Read at run time, as an infinity is no constant expression.
         lines += [
             f"var<private> {name}: u32 = {bits};"
             for name, bits in _SPECIAL_BITS.items()
             if name in self.helpers
         ]
-        for name in sorted(self.helpers - _SPECIAL_BITS.keys()):
-            lines += helper(name)
-        return [*lines, ""] if lines and lines[-1] else lines
+        return [*lines, *functions, ""] if lines or functions else []
+
+    def _functions(self) -> list[str]:
+        """The helpers, and what these use in turn."""
+        lines: list[str] = []
+        printed = set(_SPECIAL_BITS)
+        while rest := sorted(self.helpers - printed):
+            for name in rest:
+                text, used = _function(name, self.dialect.f16)
+                lines += text
+                self.helpers |= used
+            printed.update(rest)
+        return lines
+
+    def function(self, name: str, found: Definition) -> list[str]:
+        """The text of a function that the kernel language defines."""
+        self._defines = True
+        lines = self.lines_of(found.body)
+        parameters = [f"{self.names[p.ident]}: {self.type_name(p.type)}" for p in found.parameters]
+        return [
+            f"fn {name}({', '.join(parameters)}) -> {self.type_name(found.result)} {{",
+            *lines,
+            f"    return {self.names[found.body[-1].ident]};",
+            "}",
+        ]
 
     def open_kernel(self) -> list[str]:
         lines = []
@@ -249,25 +276,22 @@ class _WgslPrinter(Printer):
         if expr.op == "ne" and expr.a.type.is_float:
             # naga makes of != a comparison that is false where an operand is NaN.
             return Code("!" + self.infix("eq", a, b).atom, UNARY)
-        if expr.op in ("land", "lor") and expr.type.width > 1:
-            return self.infix("and" if expr.op == "land" else "or", a, b)
         if expr.op == "rem" and expr.type.scalar is Scalar.I32 and not self._positive(expr):
             return self._helper("rem", expr.type.width, a, b)
-        if expr.op in ORDERED and expr.a.type.is_float:
+        if expr.op in ORDERED and expr.a.type.is_float and not self._defines:
             if not (never_nan(expr.a) and never_nan(expr.b)):
                 stem = f"{expr.op}_{self._float_name(expr.a.type)}"
                 return self._helper(stem, expr.a.type.width, a, b)
             return self.infix(expr.op, a, b)
-        known = foregone(expr)
+        if expr.op in ("land", "lor") and self._defines:
+            return self.infix("and" if expr.op == "land" else "or", a, b)  # no branches
+        known = None if self._defines else foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
             stem = f"{known[0].name.lower()}_{self._float_name(expr.type)}"
             return self._helper(stem, expr.type.width, decisive)
         if expr.op in ("add", "sub", "mul", "div", "rem"):
-            both = self._is_splat(expr.a) and self._is_splat(expr.b)
-            if not both:
-                # An operator spreads a scalar over the lanes of its other operand.
-                a, b = self._unsplat(expr.a, a), self._unsplat(expr.b, b)
+            a, b = self.unsplat(expr, a, b)
         return super().binary(expr, a, b)
 
     def _positive(self, expr: Binary) -> bool:
@@ -290,24 +314,12 @@ class _WgslPrinter(Printer):
             return self._literal(kind, value.astype(np.uint32))
         return self._call(self.type_name(kind), code)
 
-    def _is_splat(self, expr: Expr) -> bool:
-        splat = isinstance(expr, Splat) and not self.has_temporary(expr)
-        return splat or (isinstance(expr, Const) and expr.type.width > 1)
-
-    def _unsplat(self, expr: Expr, code: Code) -> Code:
-        if not self._is_splat(expr):
-            return code
-        if isinstance(expr, Splat):
-            return self.code_of(expr.x)
-        assert isinstance(expr, Const)
-        return self.scalar_literal(expr.type.scalar, expr.value)
-
     def _call(self, name: str, *args: Code) -> Code:
         # `f(a < b, c > d)` would be read as a template list, so comparisons get parentheses.
         return Code(f"{name}({', '.join(a.at(SHIFT) if a.level >= AND else a.text for a in args)})")
 
     def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
-        if not expr.type.is_float:
+        if not expr.type.is_float or self._defines:
             return self._call(expr.op, a, b)
         kind = self._float_name(expr.type)
         if never_nan(expr.a) and not never_nan(expr.b):
@@ -334,7 +346,8 @@ class _WgslPrinter(Printer):
 
     def call(self, expr: Call, *args: Code) -> Code:
         kind = expr.args[0].type
-        if kind.is_float and expr.fn in ("isnan", "sign"):
+        asks_for_nan = expr.fn == "isnan" or (expr.fn == "sign" and not self._defines)
+        if kind.is_float and asks_for_nan:
             return self._helper(f"{expr.fn}_{self._float_name(kind)}", kind.width, *args)
         if kind.scalar is Scalar.F16 and expr.fn not in _HALF_FUNCTIONS:
             wide = kind.with_scalar(Scalar.F32)
@@ -343,7 +356,7 @@ class _WgslPrinter(Printer):
         return self._function(expr.fn, kind, *args)
 
     def _function(self, fn: str, kind: Type, *args: Code) -> Code:
-        if fn in HELPED:
+        if fn in DEFINED and not self._defines:
             return self._helper(fn, kind.width, *args)
         return self._call(_FUNCTIONS.get(fn, fn), *args)
 
@@ -419,6 +432,16 @@ class _WgslPrinter(Printer):
             index = Code(ident)
         shift = {2: 1, 4: 2}[width]
         return f"{name}[{index.atom} >> {shift}u][{index.atom} & {width - 1}]"
+
+
+@cache
+def _function(name: str, f16: bool) -> tuple[list[str], set[str]]:
+    """The lines of a helper, and the helpers that it uses."""
+    found = definition_of(name)
+    if found is None:
+        return helper(name), set()
+    printer = _WgslPrinter(found.as_kernel(name), WgslDialect(f16), writable=False)
+    return printer.function(name, found), printer.helpers
 
 
 def _in_memory(type: Type) -> Type:

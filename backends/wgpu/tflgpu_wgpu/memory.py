@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 from tflgpu.compiler.plan import ArenaRef, Plan
 from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.placement import place
 from tflgpu.contract.plan_memory import BasePlanMemory, flat_bytes
 
 from tflgpu_wgpu.failure import device_errors
-from tflgpu_wgpu.placement import place
 
 #: Sizes are multiples of the largest element, so that a kernel's array holds whole elements.
 STEP = 16

@@ -235,7 +235,7 @@ class Download:
         """Whether `end` would not wait."""
         if self._nbytes:
             return self._done or self._ended()
-        return _poll(self._device)
+        return is_idle(self._device)
 
     def end(self, address: Any) -> None:
         """Wait for what `begin` asked, and copy to ``address``.
@@ -280,7 +280,7 @@ class _Asking(threading.local):
 _asking = _Asking()
 
 
-def _poll(device: Any) -> bool:
+def is_idle(device: Any) -> bool:
     """Let a device (wgpu-native's) call back what it has to tell; whether it has nothing to do."""
     # The header has a number of four bytes, but the function gives a bool of Rust: one byte, and
     # whatever was in the other three.
@@ -299,4 +299,4 @@ def _raise_what_came() -> None:
 
 def wait_idle(device: Any) -> None:
     """Return when a device (wgpu-native's) has done everything that was submitted."""
-    wait_until(lambda: _poll(device))
+    wait_until(lambda: is_idle(device))

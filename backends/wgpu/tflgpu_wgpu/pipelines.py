@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import wgpu
-from tflgpu.contract.parallel import as_they_come
+from tflgpu.contract.kernel_cache import KernelCache
 from tflgpu.contract.waiting import of_signal
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
@@ -19,23 +17,13 @@ from tflgpu_wgpu.native import shader_module
 
 @attrs.frozen
 class Job:
-    """What a pipeline is made of: the module's text, which bindings are read-only, and whether
-    indices are checked when it runs."""
+    """What a pipeline is made of: the module's text, which bindings are read-only (and the layout
+    that says so), and whether indices are checked when it runs."""
 
     source: str
     read_only: tuple[bool, ...]
     checked: bool
-    name: str = attrs.field(eq=False)
-
-    @classmethod
-    def of(cls, kernel: Kernel, source: str, *, writable: bool, checked: bool = False) -> Job:
-        """The job of a kernel that was printed so."""
-        access = tuple(b.access == "read" and not writable for b in kernel.buffers)
-        return cls(source, access, checked, kernel.name)
-
-
-#: Pipelines that are kept for models to come. Those in use live on in their launches.
-KEPT = 256
+    layout: Any = attrs.field(eq=False, repr=False)
 
 
 @attrs.frozen(eq=False)
@@ -46,44 +34,48 @@ class Pipeline:
     layout: Any
 
 
-class Compiler:
-    """Compiles for one device. Safe to use from several threads."""
+class Dialect(Protocol):
+    """What prints kernels."""
+
+    def source(self, kernel: Kernel, *, writable: bool = False) -> str:
+        """The module of one kernel; with ``writable`` every buffer is bound read_write."""
+        ...
+
+
+@attrs.frozen
+class Way:
+    """What a kernel's module depends on besides the kernel.
+
+    Attributes:
+        dialect: Prints it.
+        writable: Every buffer is bound read_write.
+        checked: Indices are checked when it runs.
+    """
+
+    dialect: Dialect
+    writable: bool = False
+    checked: bool = False
+
+
+class Compiler(KernelCache[Way, Job, Pipeline]):
+    """Pipelines of one device."""
+
+    thread_name = "tflgpu-wgpu-compile"
 
     def __init__(self, device: Any) -> None:
+        super().__init__()
         self._device = device
-        self._lock = threading.Lock()
-        self._pipelines: dict[Job, Pipeline] = {}
         self._layouts: dict[tuple[bool, ...], Any] = {}
-        #: Pipelines made so far, for tests and reports.
-        self.compiled = 0
-
-    def compile(self, jobs: Iterable[Job]) -> dict[Job, Pipeline]:
-        """Pipelines by job. The first are compiled while the next are being printed.
-
-        Raises:
-            CompileError: wgpu or the driver refused one; the message has the log and the source.
-        """
-        with self._lock:
-            for job in list(self._pipelines)[:-KEPT]:  # the oldest
-                del self._pipelines[job]
-            asked: set[Job] = set()
-
-            def wanted() -> Iterator[tuple[Job, Any]]:
-                for job in jobs:
-                    if job not in asked and job not in self._pipelines:
-                        yield job, self._layout(job.read_only)
-                    asked.add(job)
-
-            made = as_they_come("tflgpu-wgpu-compile", self._pipeline, wanted())
-            self.compiled += len(made)
-            self._pipelines.update(made)
-            return {job: self._pipelines[job] for job in asked}
 
     def clear(self) -> None:
         """Forget all pipelines."""
-        with self._lock:
-            self._pipelines.clear()
-            self._layouts.clear()
+        super().clear()
+        self._layouts.clear()
+
+    def _write(self, kernel: Kernel, way: Way) -> Job:
+        source = way.dialect.source(kernel, writable=way.writable)
+        access = tuple(b.access == "read" and not way.writable for b in kernel.buffers)
+        return Job(source, access, way.checked, self._layout(access))
 
     def _layout(self, read_only: tuple[bool, ...]) -> Any:
         found = self._layouts.get(read_only)
@@ -100,22 +92,23 @@ class Compiler:
             self._layouts[read_only] = found
         return found
 
-    def _pipeline(self, item: tuple[Job, Any]) -> tuple[Job, Pipeline]:
-        device, (job, layout) = self._device, item
+    def _make(self, kernel: Kernel, job: Job) -> Pipeline:
+        device, name = self._device, kernel.name
+        self.count()
         try:
             if job.checked:
-                module = device.create_shader_module(label=job.name, code=job.source)
+                module = device.create_shader_module(label=name, code=job.source)
             else:
-                module = shader_module(device, job.name, job.source)
+                module = shader_module(device, name, job.source)
             handle = device.create_compute_pipeline(
-                label=job.name,
-                layout=device.create_pipeline_layout(bind_group_layouts=[layout]),
+                label=name,
+                layout=device.create_pipeline_layout(bind_group_layouts=[job.layout]),
                 compute={"module": module, "entry_point": ENTRY_POINT},
             )
         except (wgpu.GPUError, RuntimeError) as error:
             if of_signal(error):
                 raise
             raise CompileError(
-                f"wgpu refused kernel {job.name}\n--- log\n{error}\n--- source\n{job.source}"
+                f"wgpu refused kernel {name}\n--- log\n{error}\n--- source\n{job.source}"
             ) from error
-        return job, Pipeline(handle, layout)
+        return Pipeline(handle, job.layout)

@@ -18,7 +18,7 @@ from tflgpu.ir.dtypes import Array
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
-from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, pointer, wait_idle
+from tflgpu_wgpu.native import Commands, Copy, Download, Launch, Upload, is_idle, pointer, wait_idle
 from tflgpu_wgpu.pipelines import Pipeline
 from tflgpu_wgpu.timers import Timers
 
@@ -142,6 +142,9 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
 
     def _wait_idle(self) -> None:
         wait_idle(self._device._internal)
+
+    def _is_idle(self) -> bool:
+        return is_idle(self._device._internal)
 
     def _release(self) -> None:
         super()._release()

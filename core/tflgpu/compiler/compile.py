@@ -11,6 +11,7 @@ import attrs
 
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.lower import LoweringInput, OverLimit, lower
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
@@ -33,12 +34,17 @@ class Compiled:
         parts: In an order in which they can run.
         refusals: The nodes that stay on the CPU, with reasons.
         broken_rules: Plugins' rules that failed and were left out.
+        integers: The file's operators that are computed on the numbers as they are stored.
+        in_floats: With integer numerics, the quantized operators that are computed on real numbers
+            nevertheless, with reasons.
     """
 
     graph: Graph
     parts: tuple[Part, ...]
     refusals: tuple[Declined, ...]
     broken_rules: BrokenRules = attrs.Factory(dict)
+    integers: frozenset[int] = frozenset()
+    in_floats: Mapping[int, str] = attrs.Factory(dict)
 
     @property
     def delegated(self) -> tuple[Part, ...]:
@@ -68,7 +74,8 @@ def compile(graph: Graph, target: Target) -> Compiled:
         PluginError: a plugin's graph pass, op or kernel rule broke its contract.
         GraphError: a pass left a broken graph.
     """
-    view = float_view(graph, target.ops)
+    wanted = target.in_integers if target.numerics is Numerics.INTEGER else None
+    view = float_view(graph, target.ops, in_integers=wanted)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     over: dict[int, str] = {}
     broken: dict[tuple[str, str, str], str] = {}
@@ -85,7 +92,21 @@ def compile(graph: Graph, target: Target) -> Compiled:
             broken.update(dict.fromkeys(error.rules, str(error)))
             usable = target.without(broken)
         else:
-            return Compiled(view.graph, parts, found.refusals, broken)
+            return Compiled(
+                view.graph, parts, found.refusals, broken, view.integers, view.in_floats
+            )
+
+
+def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
+    """The operators that a target refuses, as far as that shows before kernels are made. The graph is
+    not changed.
+
+    Raises:
+        PluginError, GraphError: as `compile`.
+    """
+    view = float_view(graph, target.ops)
+    run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
+    return _divided(view, target.without_limits(), {}).refusals
 
 
 def plan_of(

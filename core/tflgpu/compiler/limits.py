@@ -5,19 +5,8 @@ from __future__ import annotations
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.sizes import MAX_BYTES
-from tflgpu.language.types import Scalar
 from tflgpu.lowering.rule import Site, Unsupported
 from tflgpu.ops.base import OpDef
-
-#: What a tensor that crosses a partition's edge may be, and how the device stores it there.
-IO_STORAGE = {
-    DType.F32: Scalar.F32,
-    DType.F16: Scalar.F16,
-    DType.I32: Scalar.I32,
-    DType.BOOL: Scalar.I32,
-    DType.I8: Scalar.I8,
-    DType.U8: Scalar.U8,
-}
 
 _BYTES = frozenset({DType.I8, DType.U8})
 
@@ -29,8 +18,9 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
             continue
         if value.is_variable:
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
-        stored = op is not None and op.takes_stored and site.caps.int8_storage
-        if value.dtype not in IO_STORAGE or (value.dtype in _BYTES and not stored):
+        as_it_is = op is not None and op.takes_stored
+        crosses = site.integers.edge(value.dtype, site.caps) is not None
+        if not crosses or (value.dtype in _BYTES and not as_it_is):
             return Unsupported(
                 f"tensor {value.name} is {value.dtype.value}, which stays on the CPU"
             )

@@ -8,7 +8,6 @@ import attrs
 
 from tflgpu.compiler.build import build_group
 from tflgpu.compiler.fuse import Group, group_nodes
-from tflgpu.compiler.limits import IO_STORAGE
 from tflgpu.compiler.match_groups import match_groups
 from tflgpu.compiler.memory import Usage, assign
 from tflgpu.compiler.plan import (
@@ -26,6 +25,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
+from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
@@ -110,7 +110,9 @@ def _dispatches(
 ) -> list[Dispatch] | None:
     """The launches of a group; None where a kernel is over its budget for its chain, which its
     head may store in many places."""
-    low = Lowering(group.head, site.caps, site.precision, layout_of, group.fused, group.before)
+    low = Lowering(
+        group.head, site.caps, site.precision, layout_of, group.fused, group.before, site.integers
+    )
     build_group(group, low)
     costs = [cost(item.kernel) for item in low.dispatches]
     if group.fused and max(costs, default=0) > MAX_KERNEL:
@@ -159,8 +161,7 @@ class _Storage:
     """
 
     def __init__(self, part: LoweringInput) -> None:
-        self._precision = part.site.precision
-        self._caps = part.site.caps
+        self._site = part.site
         self._edge = {v.id for v in (*part.inputs, *part.outputs)}
         self._output_ids = {v.id for v in part.outputs}
         self._root: dict[int, Value] = {}
@@ -202,8 +203,9 @@ class _Storage:
 
     def _layout(self, value: Value, edge: bool) -> Layout:
         if edge:
-            return Layout(value.shape, LayoutKind.LINEAR, IO_STORAGE[value.dtype])
-        return Layout(value.shape, LayoutKind.C4, storage_of(value, self._precision, self._caps))
+            return Layout(value.shape, LayoutKind.LINEAR, _at_edge(value, self._site))
+        storage = storage_of(value, self._site.precision, self._site.caps, self._site.integers)
+        return Layout(value.shape, LayoutKind.C4, storage)
 
     def _try_alias(self, node: Node) -> bool:
         source, result = node.input(0), node.outputs[0]
@@ -263,8 +265,8 @@ def _assemble(
         d = item.dispatch
         dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
     return Plan(
-        assignment.sizes, alignment, tuple(constants), _edge_io(part.inputs),
-        _edge_io(part.outputs), tuple(dispatches),
+        assignment.sizes, alignment, tuple(constants), _edge_io(part.inputs, part.site),
+        _edge_io(part.outputs, part.site), tuple(dispatches),
     )  # fmt: skip
 
 
@@ -276,12 +278,17 @@ def _key(binding: Binding, item: _Placed, storage: _Storage) -> object:
     return storage.root(binding).id
 
 
-def _edge_io(values: Sequence[Value]) -> tuple[PlannedIO, ...]:
+def _at_edge(value: Value, site: Site) -> Scalar:
+    stored = site.integers.edge(value.dtype, site.caps)
+    if stored is None:
+        raise KernelError(f"{value.name}: {value.dtype.value} cannot cross to a device")
+    return stored
+
+
+def _edge_io(values: Sequence[Value], site: Site) -> tuple[PlannedIO, ...]:
     found = []
     for value in values:
-        if value.dtype not in IO_STORAGE:
-            raise KernelError(f"{value.name}: {value.dtype.value} cannot cross to a device")
-        storage = IO_STORAGE[value.dtype]
+        storage = _at_edge(value, site)
         dtype = DType.from_numpy(storage.numpy)
         nbytes = value.elements * storage.itemsize
         found.append(PlannedIO(value.name, value.shape, dtype, nbytes))

@@ -168,6 +168,16 @@ def partition(
     return Partitioning(parts, tuple(refusals))
 
 
+def divide(part: Part, takes: Callable[[Node], bool]) -> list[tuple[Part, bool]]:
+    """A part in as few pieces as there can be, each all of nodes that ``takes`` says yes or no to,
+    which stands beside it. They run in this order."""
+    graph = Graph("part", list(part.nodes), list(part.inputs), list(part.outputs))
+    answers = {id(node): takes(node) for node in part.nodes}
+    runs = _fewest_runs(graph, lambda node: answers[id(node)])
+    pieces = _parts(graph, runs, lambda node: False, {})
+    return [(piece, answers[id(piece.nodes[0])]) for piece in pieces]
+
+
 def _fewest_runs(graph: Graph, on_device: Callable[[Node], bool]) -> list[list[Node]]:
     """All nodes, cut into runs of one side each, in an order in which they can run."""
     device_first, host_first = (_alternate(graph, on_device, start) for start in (True, False))

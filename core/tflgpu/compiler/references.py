@@ -13,6 +13,9 @@ from tflgpu.passes.float_view import is_quantized
 
 def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
     """Why the references cannot run a node, None where they can."""
+    reason = unknown_reason(node.attrs)
+    if reason is not None:
+        return Unsupported(reason)
     op = ops.get(node.op)
     if op is None:
         return Unsupported(f"op {node.op} is not known; a plugin may define it")
@@ -20,9 +23,6 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
         return Unsupported(
             f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"
         )
-    reason = unknown_reason(node.attrs)
-    if reason is not None:
-        return Unsupported(reason)
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return Unsupported(f"tensor {value.name} is {value.dtype.value}")

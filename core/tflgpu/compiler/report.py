@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import attrs
 
 from tflgpu.compiler.compile import Compiled
@@ -17,6 +19,24 @@ class Refusal:
         node: Operator index in the model file.
         op: Its name.
         reason: Why, and where possible what to do.
+        runs_on: What runs it on the CPU ("LiteRT CPU kernels", with its version); empty where the
+            NumPy references do.
+    """
+
+    node: int
+    op: str
+    reason: str
+    runs_on: str = ""
+
+
+@attrs.frozen
+class InFloats:
+    """An operator on quantized tensors that integer numerics leave to real numbers.
+
+    Attributes:
+        node: Operator index in the model file.
+        op: Its name.
+        reason: Why.
     """
 
     node: int
@@ -37,6 +57,10 @@ class DelegationReport:
         backend, device: Where; empty without a delegate.
         precision: "f32", "f16" or "f32_f16"; empty without a delegate.
         choice: Why this backend and device, and this precision.
+        integers: Operators that are computed on the numbers as they are stored, by index; only with
+            integer numerics.
+        in_floats: With integer numerics, the operators on quantized tensors that are computed on
+            real numbers nevertheless, with reasons.
     """
 
     total_nodes: int
@@ -48,6 +72,8 @@ class DelegationReport:
     device: str = ""
     precision: str = ""
     choice: tuple[str, ...] = ()
+    integers: tuple[int, ...] = ()
+    in_floats: tuple[InFloats, ...] = ()
 
     @property
     def fully_delegated(self) -> bool:
@@ -58,9 +84,17 @@ class DelegationReport:
     def summary(self) -> str:
         """One line: how many operators run where."""
         if not self.backend:
-            return f"{self.total_nodes} of {self.total_nodes} operators run on the CPU"
+            return f"{self.total_nodes} of {self.total_nodes} operators run on the CPU{self._cpu}"
         where = f"{self.backend} ({self.device}, {self.precision})"
-        return f"{self.delegated_nodes} of {self.total_nodes} operators run on {where}"
+        summary = f"{self.delegated_nodes} of {self.total_nodes} operators run on {where}"
+        return f"{summary}, {len(self.integers)} of them in integers" if self.integers else summary
+
+    @property
+    def _cpu(self) -> str:
+        """Who runs what is on the CPU, where it is one for all operators."""
+        names = {r.runs_on for r in self.refusals}
+        name = names.pop() if len(names) == 1 else ""
+        return f" by {name}" if name else ""
 
     @property
     def common_reason(self) -> str | None:
@@ -72,9 +106,19 @@ class DelegationReport:
     def __str__(self) -> str:
         if self.common_reason is not None:
             return f"{self.summary}: {self.common_reason}"
-        return "\n".join(
-            [self.summary, *(f"  #{r.node} {r.op}: {r.reason}" for r in self.refusals)]
-        )
+        lines = [self.summary, *(f"  #{r.node} {r.op}: {r.reason}{_by(r)}" for r in self.refusals)]
+        lines += [f"  #{f.node} {f.op} in floats: {f.reason}" for f in self.in_floats]
+        return "\n".join(lines)
+
+
+def _by(refusal: Refusal) -> str:
+    return f"; run by {refusal.runs_on}" if refusal.runs_on else ""
+
+
+def placed(report: DelegationReport, names: Mapping[int, str]) -> DelegationReport:
+    """The same with what runs the operators on the CPU, by their index in the file."""
+    refusals = tuple(attrs.evolve(r, runs_on=names.get(r.node, "")) for r in report.refusals)
+    return attrs.evolve(report, refusals=refusals)
 
 
 def refusals_of(graph: Graph, compiled: Compiled) -> tuple[Refusal, ...]:
@@ -93,13 +137,26 @@ def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
     refusals = refusals_of(graph, compiled)
     refused = {refusal.node for refusal in refusals}
     on_device = compiled.delegated
-    return DelegationReport(
+    report = DelegationReport(
         total_nodes=len(total),
         # What the passes folded away costs nothing; it counts as done by the device.
         delegated_nodes=len(total - refused) if on_device or not refused else 0,
         refusals=refusals,
         partitions=len(on_device),
         dispatches=sum(part.dispatches for part in on_device),
+    )
+    return with_numerics(report, graph, compiled.integers, compiled.in_floats)
+
+
+def with_numerics(
+    report: DelegationReport, graph: Graph, integers: Iterable[int], in_floats: Mapping[int, str]
+) -> DelegationReport:
+    """A report that says what quantized operators are computed on; ``graph`` is the file's."""
+    names = _names(graph)
+    return attrs.evolve(
+        report,
+        integers=tuple(sorted(integers)),
+        in_floats=tuple(InFloats(at, names[at], why) for at, why in sorted(in_floats.items())),
     )
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import attrs
 
 from tflgpu.compiler.limits import tensor_limits
+from tflgpu.compiler.numerics import Numerics, integer_node
 from tflgpu.compiler.references import reference_support
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.registry import KernelRegistry, without_rules
@@ -34,12 +35,13 @@ class Target:
     Attributes:
         ops: Op definitions by name, those of plugins among them.
         passes: Graph transformations.
-        site: The capabilities that kernels may use, and the precision.
+        site: The capabilities that kernels may use, the precision, and how whole numbers are stored.
         alignment: Bytes to which arena offsets are aligned.
         rules: A backend's kernel rules besides the shipped ones; None where the device runs nodes
             as they are.
         objection: What a device that runs nodes says of one; with kernels, what plugins know of a
             driver's defects.
+        numerics: What quantized operators are computed on.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
         max_partitions, min_nodes: As `tflgpu.compiler.partition.partition`.
         fuse: Whether elementwise nodes may join the kernel that makes their operand.
@@ -53,6 +55,7 @@ class Target:
     alignment: int
     rules: tuple[Rule, ...] | None
     objection: Objection = no_objection
+    numerics: Numerics = Numerics.FLOAT
     quantized_allowed: bool = True
     max_partitions: int | None = None
     min_nodes: int = 1
@@ -68,16 +71,22 @@ class Target:
         ops: Mapping[str, OpDef] | None = None,
         rules: Sequence[Rule] = (),
         alignment: int = 64,
+        numerics: Numerics = Numerics.FLOAT,
     ) -> Target:
         """What compiles a graph as it is: no graph passes, and nobody objects. ``ops`` are the
         shipped ones unless given; ``rules`` come beside the shipped ones."""
         known = builtin_ops() if ops is None else ops
-        return cls(known, (), Site(caps, precision), alignment, tuple(rules))
+        site = Site(caps, precision, numerics.storage_on(caps))
+        return cls(known, (), site, alignment, tuple(rules), numerics=numerics)
 
     @cached_property
     def kernels(self) -> KernelRegistry:
         """The rules, ready for selection."""
         return KernelRegistry(self.rules or ())
+
+    def without_limits(self) -> Target:
+        """The same for as many parts of any size as there are."""
+        return attrs.evolve(self, max_partitions=None, min_nodes=1)
 
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""
@@ -97,6 +106,11 @@ class Target:
             return Unsupported(reason)
         found = self.kernels.select(node, self.site)
         return found if isinstance(found, Unsupported) else self.objection(node)
+
+    def in_integers(self, node: Node) -> Node | Unsupported:
+        """What computes a quantized node on the numbers as they are stored, if there is a rule for
+        that; or why it is computed on real numbers."""
+        return integer_node(node, self.ops, self.refusal)
 
     def rule(self, node: Node) -> KernelRule | Unsupported:
         """The rule that makes a node's kernels, or why there is none."""

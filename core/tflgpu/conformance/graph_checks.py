@@ -6,7 +6,7 @@ the op references.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Part
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.dags import random_graph, reference
@@ -137,15 +138,18 @@ def run_graph(
     precision: Precision,
     *,
     vetoed: Collection[int] = (),
+    numerics: Numerics = Numerics.FLOAT,
+    given: Mapping[int, Array] | None = None,
     **changes: Any,
 ) -> list[Array]:
     """A graph's outputs, its nodes on the device but for those that are vetoed: the ids of their
-    first results. ``changes`` are fields of the compiler's target.
+    first results. ``given`` are the inputs (default: `inputs_of`); ``changes`` are fields of the
+    compiler's target.
 
     Raises:
         UnsupportedError: the device refused a node that was not vetoed.
     """
-    base = target.compiled_for(precision)
+    base = target.compiled_for(precision, numerics)
 
     def objection(node: Node) -> Unsupported | None:
         return Unsupported(_VETO) if node.outputs[0].id in vetoed else base.objection(node)
@@ -155,7 +159,7 @@ def run_graph(
         if refusal.reason != _VETO:
             raise UnsupportedError(f"{refusal.label}: {refusal.reason}")
     graph = compiled.graph
-    env: dict[int, Array] = dict(inputs_of(graph))
+    env: dict[int, Array] = dict(inputs_of(graph) if given is None else given)
     env |= {v.id: v.data for v in graph.values.values() if v.data is not None}
     for part in compiled.parts:
         recording = _record(target, part)

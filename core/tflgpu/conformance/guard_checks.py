@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tflgpu.compiler.numerics import numerics_for
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.op_checks import Question, judge
@@ -42,9 +43,10 @@ def _guards(op: OpDef, target: Target) -> Outcome:
     for i, sample in enumerate([samples[0], samples[len(samples) // 2], samples[-1]]):
         tensors = Tensors.INTERNAL if i % 2 else Tensors.EDGE
         case = Question(op, sample, Precision.F32, tensors).case()
-        refused = target.refusal(case.node, Precision.F32)
+        compiled_for = target.compiled_for(Precision.F32, numerics_for(op))
+        refused = compiled_for.refusal(case.node)
         if refused is None:
-            item = prepare(case, target.compiled_for(Precision.F32), tensors)
+            item = prepare(case, compiled_for, tensors)
             judge(target, case, run_one(device, item, guard_bands=True), half=False)
             done += 1
     return None if done else refused

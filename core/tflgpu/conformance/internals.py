@@ -33,11 +33,12 @@ def plan_of_internals(case: Case, target: Target) -> Plan:
     site, alignment = target.site, target.alignment
 
     def layout(value: Value) -> Layout:
-        return Layout(value.shape, LayoutKind.C4, storage_of(value, site.precision, site.caps))
+        storage = storage_of(value, site.precision, site.caps, site.integers)
+        return Layout(value.shape, LayoutKind.C4, storage)
 
     rule = target.rule(case.node)
     assert isinstance(rule, KernelRule), rule
-    low = Lowering(case.node, site.caps, site.precision, layout)
+    low = Lowering(case.node, site.caps, site.precision, layout, integers=site.integers)
     rule.build(low)
     refs: dict[object, Ref] = {v.id: InputRef(i) for i, v in enumerate(case.graph.inputs)}
     refs |= {v.id: OutputRef(i) for i, v in enumerate(case.graph.outputs)}

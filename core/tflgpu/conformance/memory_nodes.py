@@ -168,6 +168,19 @@ def constants() -> Program:
     return Program(k.build(), (1, 1, 1), [np.zeros(at, np.int32)], {0: want})
 
 
+def shifted_literals() -> Program:
+    """One literal shifted by another number of bits in each lane."""
+    k = Builder("shifted_literals", (5, 1, 1))
+    src = k.buffer("src", Scalar.I32, 4, "read")
+    out = k.buffer("out", Scalar.I32, 4, "write")
+    bits = k.let(k.load(src, k.global_id(0)), "bits")
+    ones, minus = k.const(1, bits.type), k.const(-(2**31), bits.type)
+    k.store(out, k.global_id(0), (ones << bits) ^ (minus >> bits))
+    data = np.random.default_rng(5).integers(0, 32, 20).astype(np.int32)
+    want = np.left_shift(np.int32(1), data) ^ np.right_shift(np.int32(-(2**31)), data)
+    return Program(k.build(), (1, 1, 1), [data, np.zeros_like(data)], {1: want.astype(np.int32)})
+
+
 def precedence() -> Program:
     """Random integer expressions of one another."""
     rng = np.random.default_rng(7)
@@ -283,7 +296,7 @@ HALVES: tuple[Callable[[], Program], ...] = (half_rounding, half_rounding_x2, ha
 
 #: Kernels by the function that makes them, and the type that a device must have for one.
 KERNELS: list[tuple[Callable[[], Program], Scalar | None]] = [
-    (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None),
+    (literals, None), (half_literals, Scalar.F16), (constants, None), (precedence, None), (shifted_literals, None),
     (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None), (shared_i32x4, None),
     (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
     (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),

@@ -16,8 +16,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.conformance.function_table import rows_of
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import Expr, Kernel
 from tflgpu.language.types import Scalar, Type
 
@@ -66,11 +68,6 @@ def _int_cases(scalar: Scalar) -> list[Case]:
         Case("shr", scalar, _binary("shr"), lambda a, b: a >> b, domain="shift"),
         Case("neg", scalar, lambda k, a: -a, lambda a: wrap(-a), arity=1),
     ]
-    if scalar is Scalar.I32:
-        found += [
-            Case("abs", scalar, _function("abs"), lambda a: wrap(abs(a)), arity=1),
-            Case("sign", scalar, _function("sign"), lambda a: (a > 0) - (a < 0), arity=1),
-        ]
     return found
 
 
@@ -78,7 +75,7 @@ def _float_cases(scalar: Scalar) -> list[Case]:
     def divide(a: float, b: float) -> float:
         return a / b if b else math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a)
 
-    found = [
+    return [
         Case("add", scalar, _binary("add"), lambda a, b: a + b),
         Case("sub", scalar, _binary("sub"), lambda a, b: a - b),
         Case("mul", scalar, _binary("mul"), lambda a, b: a * b),
@@ -86,24 +83,15 @@ def _float_cases(scalar: Scalar) -> list[Case]:
         Case("min", scalar, _binary("min"), min),
         Case("max", scalar, _binary("max"), max),
         Case("neg", scalar, lambda k, a: -a, lambda a: -a, arity=1),
-        Case("fma", scalar, _function("fma"), lambda a, b, c: a * b + c, 1, arity=3),
-        Case("pow", scalar, _function("pow"), math.pow, 16, "positive"),
-        Case("atan2", scalar, _function("atan2"), math.atan2, 6),
     ]
-    one: list[tuple[str, Callable[[float], float], float, str]] = [
-        ("exp", math.exp, 3, "small"), ("log", math.log, 3, "positive"),
-        ("sqrt", math.sqrt, 3, "positive"), ("rsqrt", lambda a: 1 / math.sqrt(a), 2, "positive"),
-        ("sin", math.sin, 4, "small"), ("cos", math.cos, 4, "small"),
-        ("tanh", math.tanh, 5, "small"), ("erf", math.erf, 16, "small"),
-        ("floor", math.floor, 0, "any"), ("ceil", math.ceil, 0, "any"),
-        ("round", round, 0, "any"), ("trunc", math.trunc, 0, "any"), ("abs", abs, 0, "any"),
-        ("sign", lambda a: (a > 0) - (a < 0), 0, "any"),
+
+
+def _function_cases(scalar: Scalar) -> list[Case]:
+    return [
+        Case(row.name, row.result(scalar), row.build, row.number, row.ulp, row.domain,
+             FUNCTIONS[row.name].arity)
+        for row in rows_of(scalar)
     ]  # fmt: skip
-    found += [
-        Case(name, scalar, _function(name), fn, ulp, domain, arity=1)
-        for name, fn, ulp, domain in one
-    ]
-    return found
 
 
 def _compare_cases(scalar: Scalar) -> list[Case]:
@@ -246,6 +234,7 @@ def table(scalar: Scalar) -> list[Case]:
     own = _float_cases(scalar) if scalar.is_float else _int_cases(scalar)
     return (
         own
+        + _function_cases(scalar)
         + _compare_cases(scalar)
         + _logic_cases(scalar)
         + _cast_cases(scalar)
@@ -255,10 +244,6 @@ def table(scalar: Scalar) -> list[Case]:
 
 def _binary(op: str) -> Callable[..., Expr]:
     return lambda k, a, b: make.binary(op, a, b)
-
-
-def _function(name: str) -> Callable[..., Expr]:
-    return lambda k, *args: k.call(name, *args)
 
 
 # Inputs

@@ -9,6 +9,7 @@ from typing import Union
 import attrs
 import numpy as np
 
+from tflgpu.compiler.numerics import numerics_for
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
 from tflgpu.conformance.samples import Case, materialize
@@ -124,7 +125,8 @@ def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answ
     lacking = target.lacks(question.precision)
     if lacking is not None:
         return lacking
-    refused = target.refusal(case.node, question.precision)
+    numerics = numerics_for(question.op)
+    refused = target.refusal(case.node, question.precision, numerics)
     if isinstance(target.device, NodeDevice):
         if question.tensors is Tensors.INTERNAL:
             return NotApplicable("the device runs nodes; tensors lie as it likes")
@@ -132,7 +134,7 @@ def _prepared(target: Target, question: Question, case: Case) -> Prepared | Answ
     if refused is not None:
         return refused
     try:
-        return prepare(case, target.compiled_for(question.precision), question.tensors)
+        return prepare(case, target.compiled_for(question.precision, numerics), question.tensors)
     except TflgpuError as error:
         return error
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tflgpu.compiler.numerics import Numerics, numerics_for
 from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.samples import materialize
@@ -40,10 +41,11 @@ What the driver of one machine lacks comes on top:
 def defined_page(ops: Iterable[OpDef] | None = None) -> str:
     """The page as the definitions have it."""
     listed = sorted(builtin_ops().values() if ops is None else ops, key=lambda op: op.name)
-    target = Target.plain(_CAPS, Precision.F32, ops={op.name: op for op in listed})
+    known = {op.name: op for op in listed}
+    targets = {n: Target.plain(_CAPS, Precision.F32, ops=known, numerics=n) for n in Numerics}
     lines = ["| Operator | Versions | GPU kernels | CPU | Reasons |", "|---|---|---|---|---|"]
     for op in listed:
-        gpu, why = _summary([_gpu_refusal(op, target, s) for s in op.samples()])
+        gpu, why = _summary([_gpu_refusal(op, targets[numerics_for(op)], s) for s in op.samples()])
         cpu, _ = _summary([_cpu_refusal(op, s) for s in op.samples()])
         versions = "custom" if op.is_custom else "-".join(sorted({"1", str(op.max_version)}))
         lines.append(f"| {op.name} | {versions} | {gpu} | {cpu} | {why} |")

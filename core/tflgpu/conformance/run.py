@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import plan_of
+from tflgpu.compiler.numerics import numerics_for
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.internals import plan_of_internals
@@ -108,6 +109,7 @@ def run_case(
         ops={case.op.name: case.op},
         rules=rules,
         alignment=device.alignment,
+        numerics=numerics_for(case.op),
     )
     refused = target.refusal(case.node)
     if refused is not None:

@@ -14,9 +14,11 @@ from typing import Any
 import attrs
 import numpy as np
 
+from tflgpu.conformance.function_table import LARGEST_DIVISOR, Row, beyond, huge, rows_of
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import make
 from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import Expr, Kernel
 from tflgpu.language.types import Scalar
 
@@ -32,10 +34,6 @@ _OWN = {
     Scalar.F32: (5e37, -5e37, 3e38, -3e38, 1e-30, -1e-30, 100.0, -100.0),
     Scalar.F16: (1000.0, -1000.0, 6e4, -6e4, 2.0**-13, -(2.0**-13), 100.0, -100.0),
 }
-_HUGE = {Scalar.F32: 1e37, Scalar.F16: 500.0}
-#: Vulkan and WGSL say nothing of quotients whose divisor is larger than 2^126.
-_LARGEST_DIVISOR = 2.0**126
-_LARGEST_ANGLE = 2.0**15
 
 Rule = Callable[..., Any]
 Leave = Callable[[Sequence[Array]], Array]
@@ -78,21 +76,13 @@ def _larger(a: Array, b: Array) -> Array:
     return np.where(a > b, a, b)
 
 
-def _beyond(x: Array, limit: float) -> Array:
-    return np.asarray(np.isfinite(x) & (np.abs(x) > limit))
-
-
 def _limited(low: float, high: float) -> Rule:
     return lambda a, b, c: np.where(a < low, low, np.where(a > high, high, a))
 
 
 def _arithmetic(scalar: Scalar) -> list[Special]:
     def huge_divisor(operands: Sequence[Array]) -> Array:
-        return _beyond(operands[1], _LARGEST_DIVISOR)
-
-    def huge(operands: Sequence[Array]) -> Array:
-        # Two roundings may overflow where one does not.
-        return np.asarray(np.logical_or.reduce([_beyond(x, _HUGE[scalar]) for x in operands]))
+        return beyond(operands[1], LARGEST_DIVISOR)
 
     def dot(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
         pairs = zip(a.lanes, b.lanes, strict=True)
@@ -113,9 +103,8 @@ def _arithmetic(scalar: Scalar) -> list[Special]:
         Special("0 / a", lambda k, a, b, c: 0.0 / a, lambda a, b, c: 0 / a, scalar,
                 lambda v: huge_divisor([v[1], v[0]])),
         Special("neg", lambda k, a, b, c: -a, lambda a, b, c: -a, scalar),
-        Special("fma", lambda k, a, b, c: k.fma(a, b, c), lambda a, b, c: a * b + c, scalar, huge,
+        Special("dot", dot, lambda a, b, c: a * b + b * a, scalar, lambda v: huge(v, scalar),
                 exact=False),
-        Special("dot", dot, lambda a, b, c: a * b + b * a, scalar, huge, exact=False),
     ]  # fmt: skip
 
 
@@ -227,8 +216,6 @@ def _choices(scalar: Scalar) -> list[Special]:
 
     return [
         *found,
-        Special("isnan", lambda k, a, b, c: k.cast(k.is_nan(a), i32),
-                lambda a, b, c: np.isnan(a), i32),
         Special("isnan of a sum", lambda k, a, b, c: k.cast(k.is_nan(a + b), i32),
                 lambda a, b, c: np.isnan(a + b), i32),
         Special("isnan of lanes", lanes, lambda a, b, c: np.isnan(a), i32),
@@ -259,15 +246,6 @@ def _choices(scalar: Scalar) -> list[Special]:
 
 
 def _functions(scalar: Scalar) -> list[Special]:
-    def far(operands: Sequence[Array]) -> Array:
-        return _beyond(operands[0], _LARGEST_ANGLE)
-
-    def sides(operands: Sequence[Array]) -> Array:
-        return _beyond(operands[0], _LARGEST_DIVISOR) | _beyond(operands[1], _LARGEST_DIVISOR)
-
-    def call(name: str) -> Callable[..., Expr]:
-        return lambda k, a, b, c: k.call(name, a)
-
     def in_range(name: str) -> Callable[..., Expr]:
         def build(k: Builder, a: Expr, b: Expr, c: Expr) -> Expr:
             y = k.let(k.call(name, a))
@@ -275,41 +253,27 @@ def _functions(scalar: Scalar) -> list[Special]:
 
         return build
 
-    erf = np.vectorize(math.erf, otypes=[np.float64])
-    rounded: dict[str, Rule] = {
-        "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a),
-        "tanh": np.tanh, "erf": erf,
-    }  # fmt: skip
-    exact: dict[str, Rule] = {
-        "abs": np.abs, "sign": np.sign, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
-        "trunc": np.trunc,
-    }  # fmt: skip
-    waves: dict[str, Rule] = {"sin": np.sin, "cos": np.cos}
-    found = [
-        Special(name, call(name), lambda a, b, c, fn=fn: fn(a), scalar, exact=False)
-        for name, fn in rounded.items()
-    ]
-    found += [
-        Special(name, call(name), lambda a, b, c, fn=fn: fn(a), scalar)
-        for name, fn in exact.items()
-    ]
-    found += [
-        Special(name, call(name), lambda a, b, c, fn=fn: fn(a), scalar, far, exact=False)
-        for name, fn in waves.items()
-    ]
-    found += [
-        Special(f"{name} in [-1, 1]", in_range(name), lambda a, b, c: np.isfinite(a), Scalar.I32)
-        for name in waves
-    ]
     return [
-        *found,
-        Special("pow", lambda k, a, b, c: k.call("pow", a, b), lambda a, b, c: np.power(a, b),
-                scalar, exact=False),
+        *[_of_row(row, scalar) for row in rows_of(scalar)],
+        *[Special(f"{name} in [-1, 1]", in_range(name), lambda a, b, c: np.isfinite(a), Scalar.I32)
+          for name in ("sin", "cos")],
         Special("pow 2", lambda k, a, b, c: k.call("pow", a, 2.0), lambda a, b, c: a * a, scalar,
                 exact=False),
-        Special("atan2", lambda k, a, b, c: k.call("atan2", a, b),
-                lambda a, b, c: np.arctan2(a, b), scalar, sides, exact=False, signed=True),
     ]  # fmt: skip
+
+
+def _of_row(row: Row, scalar: Scalar) -> Special:
+    arity, array, leaves_out = FUNCTIONS[row.name].arity, row.array, row.leaves_out
+    assert array is not None, f"{row.name} of {scalar.value}: nothing said of special values"
+    return Special(
+        row.name,
+        lambda k, *args: row.build(k, *args[:arity]),
+        lambda *args: array(*args[:arity]),
+        row.result(scalar),
+        None if leaves_out is None else lambda operands: leaves_out(operands, scalar),
+        row.exact,
+        row.signed,
+    )
 
 
 def _conversions(scalar: Scalar, halves: bool) -> list[Special]:

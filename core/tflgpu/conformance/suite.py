@@ -13,6 +13,7 @@ from tflgpu.conformance.facet_checks import facet_checks
 from tflgpu.conformance.fuzz import generated_checks
 from tflgpu.conformance.graph_checks import graph_checks
 from tflgpu.conformance.guard_checks import guard_checks
+from tflgpu.conformance.integer_checks import integer_checks
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import Target
@@ -54,7 +55,7 @@ class Suite:
         ops = list(registry.ops().values())
         checks = (
             *device_checks(), *node_checks(), *op_checks(ops), *facet_checks(ops),
-            *generated_checks(ops), *graph_checks(), *guard_checks(ops),
+            *generated_checks(ops), *graph_checks(), *integer_checks(), *guard_checks(ops),
         )  # fmt: skip
         allowed = registry.conformance_allowances(backend)
         expectations = read_expectations(allowed.expectations)

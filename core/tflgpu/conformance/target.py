@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.tolerance import Tolerance
@@ -80,16 +81,19 @@ class Target:
             return frozenset()
         return frozenset(self.compiled_for(Precision.F32).kernels.ops)
 
-    def compiled_for(self, precision: Precision) -> CompileTarget:
+    def compiled_for(
+        self, precision: Precision, numerics: Numerics = Numerics.FLOAT
+    ) -> CompileTarget:
         """What graphs are compiled for, as they are. The device has no cache to stay in: whatever a
         precision may store as f16 is stored so."""
-        return self.once(("target", precision), lambda: self._compiled_for(precision))
+        key = ("target", precision, numerics)
+        return self.once(key, lambda: self._compiled_for(precision, numerics))
 
-    def _compiled_for(self, precision: Precision) -> CompileTarget:
+    def _compiled_for(self, precision: Precision, numerics: Numerics) -> CompileTarget:
         device, ops, backend = self.device, self.ops, self.backend
         caps = attrs.evolve(self.caps, cache_bytes=0)
         if isinstance(device, NodeDevice):
-            plain = CompileTarget.plain(caps, precision, ops=ops, alignment=1)
+            plain = CompileTarget.plain(caps, precision, ops=ops, alignment=1, numerics=numerics)
             return attrs.evolve(plain, rules=None, objection=lambda n: device.supports(n, ops))
         plain = CompileTarget.plain(
             caps,
@@ -97,6 +101,7 @@ class Target:
             ops=ops,
             rules=self.registry.rules(backend),
             alignment=device.alignment,
+            numerics=numerics,
         )
         return attrs.evolve(
             plain, objection=lambda n: self.registry.node_support(backend, n, plain.site)
@@ -111,9 +116,11 @@ class Target:
             return NotApplicable(f"{name} has no 16-bit arithmetic")
         return None
 
-    def refusal(self, node: Node, precision: Precision) -> Unsupported | None:
+    def refusal(
+        self, node: Node, precision: Precision, numerics: Numerics = Numerics.FLOAT
+    ) -> Unsupported | None:
         """Why the device does not take a node, asked as the delegate asks."""
-        return self.compiled_for(precision).refusal(node)
+        return self.compiled_for(precision, numerics).refusal(node)
 
     def scaled(self, tolerance: Tolerance) -> Tolerance:
         """A tolerance with the backend's factor on it."""

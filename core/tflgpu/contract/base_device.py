@@ -15,6 +15,7 @@ from tflgpu.contract.check_plan import check_plan
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.plan_memory import too_large
+from tflgpu.contract.recording import BaseRecording
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
@@ -82,6 +83,7 @@ class BaseDevice(Holder):
         with self._lock:
             self._check_open()
             check_plan(plan, self)
+            self._let_go_of_idle()
             recording = self._load(plan, guard_bands=guard_bands)
             recording.device_token = self._token
             self._recordings.add(recording)
@@ -100,6 +102,7 @@ class BaseDevice(Holder):
                 raise DeviceError(f"a buffer of {nbytes} bytes")
             if nbytes > self.caps.max_buffer_bytes:
                 raise too_large("the buffer", nbytes, self.caps.max_buffer_bytes)
+            self._let_go_of_idle()
             return self._kept(self._allocate_buffer(nbytes))
 
     def import_buffer(self, source: object) -> Buffer | Unsupported:
@@ -139,6 +142,12 @@ class BaseDevice(Holder):
         self.check_inherited(f"this {self.kind} device")
         if self._closed:
             raise StateError(f"this {self.kind} device is closed: {self.info.name}")
+
+    def _let_go_of_idle(self) -> None:
+        """Before more memory is taken: have what nobody uses any more be released."""
+        for recording in list(self._recordings):
+            if isinstance(recording, BaseRecording):
+                recording.let_go_if_idle()
 
     def _kept(self, made: BaseBuffer | Unsupported) -> BaseBuffer | Unsupported:
         if isinstance(made, BaseBuffer):

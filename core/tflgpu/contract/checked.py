@@ -10,7 +10,7 @@ Devices that tflgpu ships come through the same door. Ctrl-C always goes through
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import attrs
@@ -21,14 +21,22 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_buffer
 from tflgpu.contract.checked_recording import Edge, checked_recording
-from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, NodeRun, Recording
+from tflgpu.contract.device import (
+    Device,
+    DeviceInfo,
+    ForeignOps,
+    NodeDevice,
+    NodeRun,
+    Recording,
+)
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, TflgpuError
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import unknown_reason
 
 _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
 _DEVICE = (
@@ -135,6 +143,10 @@ class CheckedNodeDevice(_Checked):
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """Why it cannot run a node. One that fails on the question, or does not answer it, cannot."""
+        reason = unknown_reason(node.attrs)
+        if reason is not None and not isinstance(self._inner, ForeignOps):
+            # Its attributes are none that it could know.
+            return Unsupported(reason)
         answer = attempt(self._inner.supports, node, ops)
         label = self._party.label
         if isinstance(answer, Failed):
@@ -147,6 +159,24 @@ class CheckedNodeDevice(_Checked):
             f"{label}: supports answered {shown(answer)}, neither None nor an Unsupported with a "
             "reason"
         )
+
+    def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
+        """As `tflgpu.contract.device.ForeignOps`; a device that is none has no such operators."""
+        label = self._party.label
+        if not isinstance(self._inner, ForeignOps):
+            return Unsupported(f"{label} only runs operators that are defined")
+        answer = attempt(self._inner.infer, node)
+        if isinstance(answer, Failed):
+            return Unsupported(f"{label}: infer failed on it: {answer}")
+        if isinstance(answer, Unsupported):
+            return answer
+        if (
+            isinstance(answer, (list, tuple))
+            and len(answer) == len(node.outputs)
+            and all(isinstance(spec, TensorSpec) for spec in answer)
+        ):
+            return answer
+        return Unsupported(f"{label}: infer answered {shown(answer)}, not a spec for each result")
 
     def load_nodes(self, run: NodeRun) -> Recording:
         """As `NodeDevice.load_nodes`.

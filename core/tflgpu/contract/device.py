@@ -20,7 +20,7 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.pending import Pending
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
@@ -68,6 +68,9 @@ class BackendInfo:
         extra: The tflgpu extra that installs them ("" where none is needed).
         rank: Preference among backends that have a GPU; higher first.
         system_hint: What else a machine may lack (a Debian package, a vendor driver).
+        cpu_rank: Preference among those that run, on the CPU, what the device in use does not;
+            higher first. None for a backend that does not. Its first device is used, which is a
+            `NodeDevice` whose recordings can run again after an error, and in a forked child.
     """
 
     name: str
@@ -76,6 +79,7 @@ class BackendInfo:
     extra: str = ""
     rank: int = 0
     system_hint: str = ""
+    cpu_rank: int | None = None
 
 
 @attrs.frozen
@@ -218,6 +222,20 @@ class NodeDevice(Protocol):
 
     def close(self) -> None:
         """Release the device; twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class ForeignOps(Protocol):
+    """What a `NodeDevice` of a CPU backend may have besides: kernels for operators that nobody
+    here defines."""
+
+    def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
+        """The shapes and types of a node's results, or why it cannot run it.
+
+        The node is as the file has it (`Node.source`), its attributes mean nothing, and all of
+        its operands' shapes are known.
+        """
         ...
 
 

@@ -3,9 +3,9 @@ dispatches, and runs between guard bands."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Generic
+from typing import Generic
 
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedIO, Ref
 from tflgpu.contract.buffers import BaseBuffer, Buffer
@@ -32,7 +32,7 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         self,
         plan: Plan,
         memory: BasePlanMemory[R],
-        lock: AbstractContextManager[Any] | None = None,
+        lock: threading.RLock | None = None,
     ) -> None:
         """Bind a plan to memory that has its constants, inputs and outputs.
 

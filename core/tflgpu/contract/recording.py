@@ -7,7 +7,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from tflgpu.compiler.plan import PlannedDispatch
@@ -15,6 +14,7 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.lending import NoRoomError, OutputSets, S
+from tflgpu.contract.parallel import aside
 from tflgpu.contract.pending import FINISHED, Pending, Submission
 from tflgpu.contract.waiting import wait_until
 from tflgpu.errors import DeviceError, StateError
@@ -23,7 +23,8 @@ from tflgpu.lowering.rule import Unsupported
 
 T = TypeVar("T")
 #: Recordings with a run in flight, or one that ended before its time: what the device may read and
-#: write lives until the end was seen, or the recording closed (as its device does).
+#: write lives until the end was seen (`BaseRecording.let_go_if_idle` looks, too), or the recording
+#: closed (as its device does).
 _in_flight: set[Any] = set()
 
 
@@ -43,12 +44,14 @@ class BaseRecording(Holder, Generic[S]):
     #: Whether a run goes on by itself once `_begin` and `_watch` have returned.
     _goes_on = True
 
-    def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(self, lock: threading.RLock | None = None) -> None:
         """With ``lock`` everything happens under that one: a device's, say."""
-        self._lock = threading.Lock() if lock is None else lock
+        self._lock: threading.Lock | threading.RLock = threading.Lock() if lock is None else lock
+        self._shares_lock = lock is not None
         self._closed = False
         self._released = False
         self._unfinished = False  # something was begun on the device, and its end was not seen
+        self._seen_idle = False  # and it was over all the same, later
         self._in_flight: Submission | None = None  # who will see the end
         self._failure = ""
         self._inputs: tuple[Array, ...] = ()
@@ -85,6 +88,11 @@ class BaseRecording(Holder, Generic[S]):
     def _wait_idle(self) -> None:
         """Return when nothing of this recording is on the device any more. Called where a run did
         not end as it should; signals should get through (`tflgpu.contract.waiting`)."""
+
+    def _is_idle(self) -> bool:
+        """Whether `_wait_idle` would return at once; asks the device, and does not wait. Where that
+        cannot be told, False: the recording is kept until it is closed."""
+        return False
 
     def _release(self) -> None:
         """Release everything of the device, which is done with it."""
@@ -195,7 +203,7 @@ class BaseRecording(Holder, Generic[S]):
                 return
             self._closed = True
             self._inputs = ()
-            if self._unfinished:
+            if self._unfinished and not self._seen_idle:
                 # A device that is lost cannot be waited for, and runs nothing.
                 with contextlib.suppress(DeviceError):
                     self._wait_idle()
@@ -206,6 +214,18 @@ class BaseRecording(Holder, Generic[S]):
             self._release()
             self._sets = None
             self._released = True
+
+    def let_go_if_idle(self) -> None:
+        """Where a signal ended a run, or nobody waited for it, the recording is kept for the device's
+        sake. Keep it no longer if the device is done with it: it is whoever's it is, and goes with
+        its memory if it is nobody's. For its device, under the device's lock; waits for nothing."""
+        if self not in _in_flight or self.inherited:
+            return
+        if self._shares_lock:
+            self._leave_if_idle()
+        else:
+            # In a thread, so that no signal comes between taking the lock and knowing of it.
+            aside("tflgpu-let-go", self._try_to_leave)
 
     def after_fork(self) -> None:
         """A child may not touch it."""
@@ -270,6 +290,24 @@ class BaseRecording(Holder, Generic[S]):
         self._unfinished, submission.end = False, True
         _in_flight.discard(self)
         return True
+
+    def _try_to_leave(self) -> None:
+        # Whoever has the lock is at it, and will see the end.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._leave_if_idle()
+            finally:
+                self._lock.release()
+
+    def _leave_if_idle(self) -> None:
+        if self._closed:
+            return
+        with contextlib.suppress(DeviceError):
+            if self._in_flight is not None:
+                self._collect(self._in_flight, 0.0)
+            elif self._is_idle():
+                self._seen_idle = True
+                _in_flight.discard(self)
 
     def _attempt(self, action: Callable[[], T]) -> T:
         """Do what no later run may follow if it fails."""

@@ -19,6 +19,7 @@ from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.layout import Shape
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView, broadcast_outer
 
 #: Shared-memory kernel: a workgroup of 8x8 makes 32 rows x 8 slices, 16 products at a time.
@@ -26,8 +27,6 @@ _SIDE, _BLOCKS = 8, 4
 _ROWS = _SIDE * 4
 # One spare column keeps rows of one block in different banks.
 _PITCH = _BLOCKS + 1
-# Fewer rows leave a workgroup's tile mostly empty.
-_MIN_TILED_ROWS = 16
 
 
 @attrs.frozen
@@ -186,8 +185,9 @@ def _column_of(k: Builder, tile: Shared, first: Expr) -> Callable[[int], Expr]:
 def _worth_tiling(node: Node, site: Site) -> str | None:
     if not site.caps.is_gpu:
         return "a CPU's caches do what shared memory would"
-    if _Sizes.of(node).rows < _MIN_TILED_ROWS:
-        return f"fewer than {_MIN_TILED_ROWS} rows"
+    least = tuning_of(site.caps).least_tiled_rows
+    if _Sizes.of(node).rows < least:
+        return f"fewer than {least} rows"
     return takes(FLOATS)(node, site)
 
 

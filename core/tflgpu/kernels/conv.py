@@ -16,12 +16,12 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.gemm import Finish, Gather, Problem, pack_bias, pack_weights
 from tflgpu.kernels.grouped import build_grouped
 from tflgpu.kernels.products import Family, Size
-from tflgpu.kernels.tuning import tuning_of
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window

@@ -25,13 +25,8 @@ from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Shape
+from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView
-
-_WORKGROUP = 256
-_COLUMNS = 16
-_MANY_ITEMS = 4096
-_FEW_STEPS = 16
-_MOST_PARTS = 128
 
 #: (size, stride) per dimension, outermost first.
 Dims = tuple[tuple[int, int], ...]
@@ -209,16 +204,17 @@ def team_shape(
 ) -> Shape2:
     """Choose a workgroup. With ``cut`` > 0 the steps may be split among workgroups at
     multiples of it, where there are too few items to fill a device."""
-    size = min(_WORKGROUP, caps.max_workgroup)
+    model = tuning_of(caps).reduction
+    size = min(model.workgroup, caps.max_workgroup)
     size = 1 << (size.bit_length() - 1)
     if lanes_first:
-        most = 32 if items >= _MANY_ITEMS else size
+        most = model.lanes_of_many if items >= model.many_items else size
         lanes = min(power_of_two(steps), most, size)
-        columns = max(1, min(64, size) // lanes)
-    elif items >= _MANY_ITEMS or steps < _FEW_STEPS:
-        lanes, columns = 1, min(64, size)
+        columns = max(1, min(model.small_workgroup, size) // lanes)
+    elif items >= model.many_items or steps < model.few_steps:
+        lanes, columns = 1, min(model.small_workgroup, size)
     else:
-        columns = -(-items // -(-items // _COLUMNS))
+        columns = -(-items // -(-items // model.columns))
         lanes = min(power_of_two(steps), 1 << ((size // columns).bit_length() - 1))
     while -(-items // columns) > caps.max_groups[0] and columns * 2 <= size:
         columns *= 2
@@ -226,8 +222,10 @@ def team_shape(
     groups = -(-items // columns)
     parts, chunk = 1, steps
     # Split where each lane would have much to do while most of a large device is idle.
-    if cut and lanes > 1 and groups < 64 and steps >= lanes * 32:
-        wanted = min(256 // groups, steps // (lanes * 8), _MOST_PARTS)
+    idle = groups < model.few_groups and steps >= lanes * model.splittable_steps
+    if cut and lanes > 1 and idle:
+        most_parts = min(steps // (lanes * model.least_steps), model.most_parts)
+        wanted = min(model.wanted_groups // groups, most_parts)
         chunk = -(-steps // max(1, wanted))
         chunk = -(-chunk // cut) * cut
         parts = -(-steps // chunk)

@@ -11,27 +11,25 @@ from tflgpu.kernels.gemm import Problem
 from tflgpu.kernels.team import Teams
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
-
-#: Output slices of a workgroup, and shares of the sum.
-_COLUMNS = 4
-_MAX_SHARES = 64
+from tflgpu.lowering.tuning import tuning_of
 
 
 def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     """Write the kernel of a product with few rows and dispatch it."""
     rows = problem.pixels
-    shares = 1
-    limit = min(_MAX_SHARES, low.caps.max_workgroup // _COLUMNS)
+    tuning = tuning_of(low.caps)
+    columns, shares = tuning.columns_of_few, 1
+    limit = min(tuning.shares_of_few, low.caps.max_workgroup // columns)
     while shares * 2 <= limit and shares < problem.depth:
         shares *= 2
-    teams = Teams.of(low.caps, _COLUMNS, shares)
+    teams = Teams.of(low.caps, columns, shares)
     k = low.kernel(name, teams.workgroup)
     src = low.read(k, 0)
     weights = low.weights(k, problem.weights)
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
     out = low.write(k)
     at = teams.member(k)
-    column = k.let(k.group_id(0) * _COLUMNS + at.column, "slice")
+    column = k.let(k.group_id(0) * columns + at.column, "slice")
     # Invocations past the last column repeat it: they must reach the barriers too.
     safe = k.let(k.min(column, problem.slices - 1), "safe")
     gathers = [problem.gather(k, src, k.i32(row)) for row in range(rows)]
@@ -49,4 +47,4 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
         offset = k.let(k.load(bias, column), "b")
         for row in range(rows):
             out.store(k.i32(row), problem.first + column, problem.finish(k, sums[row] + offset))
-    low.dispatch_groups(k, (-(-problem.slices // _COLUMNS), 1, 1))
+    low.dispatch_groups(k, (-(-problem.slices // columns), 1, 1))

@@ -1,13 +1,13 @@
 """How a product on matrix tiles is cut: the tiles to choose from, and a model that chooses
-(its constants: `tflgpu.kernels.tuning`)."""
+(its constants: `tflgpu.lowering.tuning`)."""
 
 from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.tuning import MatrixModel, tuning_of
 from tflgpu.language.matrix import SUBGROUP, TILE
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.tuning import MatrixModel, tuning_of
 
 #: f16 vectors between rows: with an odd number of 16-byte units in a row, eight rows of one
 #: column are in different banks.

@@ -10,9 +10,7 @@ from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering
-
-#: Invocations a processor of a GPU needs to hide the latency of its memory.
-_BUSY = 256
+from tflgpu.lowering.tuning import tuning_of
 
 
 def read_bias(low: Lowering, k: Builder, index: int, channels: int) -> Callable[[Operand], Expr]:
@@ -34,7 +32,7 @@ def read_bias(low: Lowering, k: Builder, index: int, channels: int) -> Callable[
 def pixels_per_invocation(caps: DeviceCaps, invocations: int, width: int) -> int:
     """How many neighbours along a row an invocation should compute: as many as leave enough
     invocations (of ``invocations`` at one pixel each) to keep a GPU busy, at most 4."""
-    wanted = caps.compute_units * _BUSY if caps.is_gpu else 1
+    wanted = caps.compute_units * tuning_of(caps).busy_invocations if caps.is_gpu else 1
     for pixels in (4, 2):
         if width >= pixels and invocations // pixels >= wanted:
             return pixels

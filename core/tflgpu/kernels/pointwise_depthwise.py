@@ -20,11 +20,11 @@ from tflgpu.kernels.activation import activate
 from tflgpu.kernels.conv import constant_weights
 from tflgpu.kernels.gemm import pack_bias, pack_weights
 from tflgpu.kernels.sharing import items, maybe
-from tflgpu.kernels.tuning import tuning_of
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import GroupRule, Maker, Site
+from tflgpu.lowering.tuning import tuning_of
 from tflgpu.ops.windows import Window, conv_window
 
 _SIDE = 8  # pixels of a square, along each axis

@@ -20,14 +20,14 @@ from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.pool import pool_window
 from tflgpu.ops.windows import Window
 
 _WORKGROUP = 64
-# Larger windows are walked by loops in the kernel, or shared by a team of so many invocations
-# where there are not more results than this.
-_UNROLLED, _TEAM, _FEW = 16, 16, 1 << 14
+# Larger windows are walked by loops in the kernel, or shared by a team where results are few.
+_UNROLLED = 16
 
 
 @attrs.frozen
@@ -106,7 +106,8 @@ def build_pool(low: Lowering) -> None:
     """The kernel that suits the window."""
     window, layout = pool_window(low.node), low.layout(low.result)
     large = window.kernel_h * window.kernel_w > _UNROLLED
-    if large and low.caps.is_gpu and layout.outer * layout.slices <= _FEW:
+    few = layout.outer * layout.slices <= tuning_of(low.caps).team_pooled_results
+    if large and low.caps.is_gpu and few:
         _build_team(low, window)
     else:
         _build_alone(low, window, unroll=not large)
@@ -144,8 +145,9 @@ def _build_alone(low: Lowering, window: Window, *, unroll: bool) -> None:
 def _build_team(low: Lowering, window: Window) -> None:
     kind = _KINDS[low.node.op]
     taps = window.kernel_h * window.kernel_w
-    columns = max(1, min(_WORKGROUP, low.caps.max_workgroup) // _TEAM)
-    teams = Teams.of(low.caps, columns, _TEAM)
+    lanes = tuning_of(low.caps).pool_team
+    columns = max(1, min(_WORKGROUP, low.caps.max_workgroup) // lanes)
+    teams = Teams.of(low.caps, columns, lanes)
     k = low.kernel(f"{low.node.op.lower()}_team", teams.workgroup)
     src, out = low.read(k, 0), low.write(k)
     at = teams.member(k)
@@ -156,7 +158,7 @@ def _build_team(low: Lowering, window: Window) -> None:
     slice_, pixel = k.let(safe % out.slices, "slice"), k.let(safe // out.slices, "pixel")
     place = _Place(k, window, src.shape, pixel)
     total = _first(k, kind, place, src, slice_)
-    with k.loop(at.lane, taps, _TEAM, name="tap") as tap:
+    with k.loop(at.lane, taps, lanes, name="tap") as tap:
         i_tap, j_tap = tap // window.kernel_w, tap % window.kernel_w
         _add_tap(k, kind, total, place.read(src, slice_, i_tap, j_tap))
     at.combine([at.shared(F32x4)], [total], lambda a, b: [kind.merge(k, a[0], b[0])])

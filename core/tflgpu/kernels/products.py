@@ -23,10 +23,10 @@ from tflgpu.kernels.gemv import build_gemv
 from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, split_operands
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
-from tflgpu.kernels.tuning import tuning_of
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Precision, storage_of
 from tflgpu.lowering.rule import Accepts, KernelRule, Site
+from tflgpu.lowering.tuning import tuning_of
 
 #: Writes the kernel of one product, under a name.
 BuildProduct = Callable[[Lowering, Problem, str], None]

@@ -1,5 +1,5 @@
 """How a blocked product is cut: the tiles to choose from, and a machine model that chooses
-(its constants: `tflgpu.kernels.tuning`)."""
+(its constants: `tflgpu.lowering.tuning`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 
 import attrs
 
-from tflgpu.kernels.tuning import BlockedModel, tuning_of
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.tuning import BlockedModel, tuning_of
 
 
 @attrs.frozen

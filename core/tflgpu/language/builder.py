@@ -133,8 +133,7 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         return make.select(cond, a, b)
 
     def call(self, fn: str, *args: Operand) -> Expr:
-        """A function of `tree.FLOAT_FUNCTIONS`, `tree.NUMBER_FUNCTIONS` or `tree.PREDICATES`, or
-        ``dot``."""
+        """A function of `tflgpu.language.functions.FUNCTIONS`."""
         return make.call(fn, *args)
 
     def is_nan(self, x: Expr) -> Expr:

@@ -36,14 +36,14 @@ beyond 2^15, which are only sure to lie in [-1, 1].
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.tree import PREDICATES, Number
+from tflgpu.language.functions import FUNCTIONS
+from tflgpu.language.tree import Number
 from tflgpu.language.types import Scalar, Type
 
 # NumPy's minimum and maximum are the language's: NaN if either operand is one.
@@ -53,34 +53,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "shl": np.left_shift, "shr": np.right_shift, "land": np.logical_and, "lor": np.logical_or,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal,
-}  # fmt: skip
-
-_exact_erf = np.frompyfunc(math.erf, 1, 1)
-
-
-def _erf(x: Array) -> Array:
-    return np.asarray(_exact_erf(x.astype(np.float64))).astype(x.dtype)
-
-
-def _rsqrt(x: Array) -> Array:
-    return np.asarray(1 / np.sqrt(x.astype(np.float64)))
-
-
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    # One rounding, as a fused device gives; f64 holds the product of two f32 exactly.
-    wide: Array = np.multiply(a, b, dtype=np.float64)
-    return np.asarray(wide + c)
-
-
-def _dot(a: Array, b: Array) -> Array:
-    return np.asarray(np.einsum("...i,...i->...", a.astype(np.float64), b.astype(np.float64)))
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": _rsqrt, "sin": np.sin, "cos": np.cos,
-    "tanh": np.tanh, "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint,
-    "trunc": np.trunc, "pow": np.power, "atan2": np.arctan2, "fma": _fma, "abs": np.abs,
-    "sign": np.sign, "dot": _dot, "isnan": np.isnan,
 }  # fmt: skip
 
 
@@ -115,8 +87,9 @@ def _divide(op: str, a: Array, b: Array) -> Array:
 
 def call(fn: str, args: Sequence[Array]) -> Array:
     """A function of the language."""
-    result = np.asarray(_FUNCTIONS[fn](*args))
-    return result if fn in PREDICATES else result.astype(args[0].dtype, copy=False)
+    function = FUNCTIONS[fn]
+    dtype = args[0].dtype if function.gives is None else function.gives.numpy
+    return np.asarray(function.compute(*args)).astype(dtype, copy=False)
 
 
 def convert(x: Array, scalar: Scalar) -> Array:

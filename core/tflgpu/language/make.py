@@ -10,15 +10,13 @@ import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.language.evaluate import constant, convert
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.numbers import is_same
 from tflgpu.language.tree import (
     ARITHMETIC,
     BITWISE,
     COMPARE,
-    FLOAT_FUNCTIONS,
     LOGICAL,
-    NUMBER_FUNCTIONS,
-    PREDICATES,
     Binary,
     Bitcast,
     Call,
@@ -200,18 +198,14 @@ def call(fn: str, *args: Operand) -> Expr:
     kind = exprs[0].type
     if any(e.type != kind for e in exprs):
         raise KernelError(f"{fn} of {', '.join(str(e.type) for e in exprs)}")
-    if fn == "dot":
-        if not kind.is_float or width == 1 or len(exprs) != 2:
-            raise KernelError(f"dot takes two float vectors, not {kind}")
-        return Call(kind.with_width(1), fn, tuple(exprs))
-    arity = FLOAT_FUNCTIONS.get(fn) or NUMBER_FUNCTIONS.get(fn) or PREDICATES.get(fn)
-    if arity is None:
+    function = FUNCTIONS.get(fn)
+    if function is None:
         raise KernelError(f"unknown function {fn}")
-    if len(exprs) != arity:
-        raise KernelError(f"{fn} takes {arity} arguments, not {len(exprs)}")
-    if not kind.is_float and (fn not in NUMBER_FUNCTIONS or kind.scalar is not Scalar.I32):
-        raise KernelError(f"{fn} of {kind}")
-    return Call(BOOL.with_width(width) if fn in PREDICATES else kind, fn, tuple(exprs))
+    if len(exprs) != function.arity:
+        raise KernelError(f"{fn} takes {function.arity} arguments, not {len(exprs)}")
+    if not function.accepts(kind):
+        raise KernelError(f"{fn} of {kind}; it takes {function.wanted}")
+    return Call(function.result(kind), fn, tuple(exprs))
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:

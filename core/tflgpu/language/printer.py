@@ -8,14 +8,21 @@ of its operands. The text depends on nothing but the kernel, so it can key a cac
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
-import numpy as np
-
 from tflgpu.errors import KernelError
+from tflgpu.language.code import (
+    ADD,
+    AND,
+    ATOM,
+    EQUALITY,
+    OPERATORS,
+    RELATION,
+    UNARY,
+    Code,
+    Names,
+)
 from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt, declared
 from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
 from tflgpu.language.tree import (
@@ -51,67 +58,7 @@ from tflgpu.language.tree import (
 from tflgpu.language.types import Scalar, Type
 from tflgpu.language.walk import statements, walk
 
-# Binding strength of an expression's outermost operator, as in C.
-ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY = 15, 14, 13, 12, 11, 10, 9
-BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = 8, 7, 6, 5, 4, 3
-
-OPERATORS: dict[str, tuple[str, int]] = {
-    "mul": ("*", MUL), "div": ("/", MUL), "rem": ("%", MUL), "add": ("+", ADD), "sub": ("-", ADD),
-    "shl": ("<<", SHIFT), "shr": (">>", SHIFT), "lt": ("<", RELATION), "le": ("<=", RELATION),
-    "gt": (">", RELATION), "ge": (">=", RELATION), "eq": ("==", EQUALITY), "ne": ("!=", EQUALITY),
-    "and": ("&", BIT_AND), "xor": ("^", BIT_XOR), "or": ("|", BIT_OR), "land": ("&&", AND),
-    "lor": ("||", OR),
-}  # fmt: skip
-
 _MAX_DEPTH = 16  # operators nested in one line before a temporary is made
-
-
-@attrs.frozen
-class Code:
-    """The text of an expression and how strongly its outermost operator binds."""
-
-    text: str
-    level: int = ATOM
-
-    def at(self, level: int) -> str:
-        """The text, in parentheses where it binds weaker than ``level``."""
-        return self.text if self.level >= level else f"({self.text})"
-
-    @property
-    def atom(self) -> str:
-        """The text as an operand of anything."""
-        return self.at(ATOM)
-
-
-class Names:
-    """Identifiers of the kernel -> identifiers of the language: valid, free, and stable."""
-
-    def __init__(self, used: Sequence[str], is_reserved: Callable[[str], bool]) -> None:
-        self._is_reserved = is_reserved
-        self._taken = set(used)
-        self._of: dict[str, str] = {}
-
-    def __getitem__(self, ident: str) -> str:
-        found = self._of.get(ident)
-        if found is None:
-            found = re.sub(r"\W", "_", ident, flags=re.ASCII)
-            if not found or found[0].isdigit():
-                found = "n" + found
-            if found != ident or self._is_reserved(found):
-                found = self.fresh(found)
-            self._of[ident] = found
-        return found
-
-    def fresh(self, stem: str) -> str:
-        """An identifier that nothing else has, made from ``stem``."""
-        if self._is_reserved(stem):
-            stem = "k_" + stem
-        name, count = stem, 0
-        while name in self._taken:
-            name = f"{stem}_{count}"
-            count += 1
-        self._taken.add(name)
-        return name
 
 
 class Printer:
@@ -268,7 +215,28 @@ class Printer:
         """An operator."""
         if expr.op in ("min", "max"):
             return self.min_max(expr, a, b)
+        if expr.op in ("land", "lor") and expr.type.width > 1:
+            # These languages join vectors of truth values by the operators of bits.
+            return self.infix("and" if expr.op == "land" else "or", a, b)
         return self.infix(expr.op, a, b)
+
+    def unsplat(self, expr: Binary, a: Code, b: Code) -> tuple[Code, Code]:
+        """The operands of an operator, which spreads a scalar over the lanes of its other one."""
+        if self._is_splat(expr.a) and self._is_splat(expr.b):
+            return a, b
+        return self._unsplat(expr.a, a), self._unsplat(expr.b, b)
+
+    def _is_splat(self, expr: Expr) -> bool:
+        splat = isinstance(expr, Splat) and not self.has_temporary(expr)
+        return splat or (isinstance(expr, Const) and expr.type.width > 1)
+
+    def _unsplat(self, expr: Expr, code: Code) -> Code:
+        if not self._is_splat(expr):
+            return code
+        if isinstance(expr, Splat):
+            return self.code_of(expr.x)
+        assert isinstance(expr, Const)
+        return self.scalar_literal(expr.type.scalar, expr.value)
 
     def infix(self, op: str, a: Code, b: Code) -> Code:
         """``a op b``. Parentheses follow precedence for arithmetic, and are always there where
@@ -302,12 +270,17 @@ class Printer:
     def source(self) -> str:
         """The whole text."""
         opening = self.open_kernel()
+        body = self.lines_of(self.kernel.body)
+        lines = [*self.prelude(), *opening, *body, "}"]
+        return "\n".join(lines) + "\n"
+
+    def lines_of(self, body: Sequence[Stmt]) -> list[str]:
+        """The inside of a function."""
         self._depth = 1
         for array in self.kernel.shared:
             self._line(self.declare_shared(array))
-        self._block(self.kernel.body)
-        lines = [*self.prelude(), *opening, *self._lines, "}"]
-        return "\n".join(lines) + "\n"
+        self._block(body)
+        return self._lines
 
     def fail(self, message: str) -> KernelError:
         """An error that names the kernel."""
@@ -409,12 +382,3 @@ def _is_trivial(expr: Expr) -> bool:
     if isinstance(expr, (Lane, Splat, Unary)):
         return isinstance(expr.x, (Name, Const))
     return isinstance(expr, (Const, Name, Builtin))
-
-
-def shortest(value: float, scalar: Scalar) -> str:
-    """The shortest decimal that reads back as exactly this f32 or f16, with a point or an
-    exponent. The value is finite."""
-    lane = scalar.numpy.type(value)
-    # An f16 is written as the f32 it equals, because its literal is an f32 that is converted.
-    text = str(np.float32(lane))
-    return text if any(c in text for c in ".e") else text + ".0"

@@ -29,16 +29,6 @@ BITWISE = frozenset({"and", "or", "xor", "shl", "shr"})
 LOGICAL = frozenset({"land", "lor"})
 COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
-#: Functions of floats, lane by lane, with their number of arguments.
-FLOAT_FUNCTIONS = {
-    "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "sin": 1, "cos": 1, "tanh": 1, "erf": 1,
-    "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "pow": 2, "atan2": 2, "fma": 3,
-}  # fmt: skip
-#: Functions that take floats or signed integers.
-NUMBER_FUNCTIONS = {"abs": 1, "sign": 1}
-#: Functions of floats that give bool lanes.
-PREDICATES = {"isnan": 1}
-
 
 #: What Python's operators build. Which operands may meet, and as what, is decided one file above,
 #: which builds on the classes here and so puts itself in when it is imported; the package's
@@ -207,8 +197,7 @@ class Binary(Expr):
 
 @attrs.frozen(eq=False)
 class Call(Expr):
-    """A function of `FLOAT_FUNCTIONS`, `NUMBER_FUNCTIONS` or `PREDICATES`, or ``dot`` (vectors to
-    scalar)."""
+    """A function of `tflgpu.language.functions.FUNCTIONS`."""
 
     type: Type
     fn: str

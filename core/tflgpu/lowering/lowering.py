@@ -15,19 +15,16 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder, Size3
 from tflgpu.language.tree import Buffer, Expr, Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.storage import IntegerStorage
+from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
-
-#: Bytes in f32 from which weights are worth rounding, and from which they are worth testing for
-#: being f16 numbers anyway.
-_MANY_WEIGHTS = 16 << 10
-_FEW_WEIGHTS = 4 << 10
 
 
 def _fits_f16(data: Array) -> bool:
@@ -63,10 +60,11 @@ class Precision(enum.Enum):
         """What a buffer of weights is stored as."""
         if self is Precision.F16:
             return Scalar.F16
-        nbytes = weights.size * 4
-        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, _MANY_WEIGHTS):
+        nbytes, tuning = weights.size * 4, tuning_of(caps)
+        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, tuning.rounded_weights):
             return Scalar.F16
-        if caps.is_gpu and caps.f16_storage and nbytes > _FEW_WEIGHTS and _fits_f16(weights):
+        is_worth_asking = caps.is_gpu and caps.f16_storage and nbytes > tuning.tested_weights
+        if is_worth_asking and _fits_f16(weights):
             return Scalar.F16
         return Scalar.F32
 
@@ -131,6 +129,7 @@ class Lowering:
         layout_of: Callable[[Value], Layout],
         fused: Sequence[Fused] = (),
         before: Sequence[Node] = (),
+        integers: IntegerStorage = IntegerStorage.WORDS,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
@@ -138,6 +137,8 @@ class Lowering:
         self.attrs: Any = node.attrs
         self.caps = caps
         self.precision = precision
+        #: How whole numbers are stored.
+        self.integers = integers
         self.dispatches: list[Dispatch] = []
         self._layout_of = layout_of
         self._fused = tuple(fused)
@@ -252,7 +253,9 @@ class Lowering:
 
     def _read_const(self, k: Builder, data: Array, name: str) -> ReadView:
         is_float = data.dtype.kind == "f"
-        storage = self.precision.storage(data.size, self.caps) if is_float else Scalar.I32
+        dtype = DType.from_numpy(data.dtype)
+        whole = self.integers.inside(dtype, self.caps)
+        storage = self.precision.storage(data.size, self.caps) if is_float else whole
         layout = Layout(data.shape, LayoutKind.C4, storage)
         rows = data.reshape(layout.outer, layout.channels)
         padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
@@ -287,6 +290,13 @@ def guard(k: Builder, *checks: Expr) -> None:
             k.return_()
 
 
-def storage_of(value: Value, precision: Precision, caps: DeviceCaps) -> Scalar:
-    """What a tensor is stored as inside a partition: floats by precision, the rest as i32."""
-    return precision.storage(value.elements, caps) if value.dtype.is_float else Scalar.I32
+def storage_of(
+    value: Value,
+    precision: Precision,
+    caps: DeviceCaps,
+    integers: IntegerStorage = IntegerStorage.WORDS,
+) -> Scalar:
+    """What a tensor is stored as inside a partition: floats by precision, the rest by policy."""
+    if value.dtype.is_float:
+        return precision.storage(value.elements, caps)
+    return integers.inside(value.dtype, caps)

@@ -16,6 +16,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Precision
+from tflgpu.lowering.storage import IntegerStorage
 
 
 def _within_budget(caps: DeviceCaps) -> DeviceCaps:
@@ -28,11 +29,13 @@ def _within_budget(caps: DeviceCaps) -> DeviceCaps:
 class Site:
     """Where a node would run: what `KernelRule.accepts` may look at besides the node.
 
-    ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, whatever the device has.
+    ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, whatever the device has; ``integers`` is
+    how whole numbers and booleans are stored.
     """
 
     caps: DeviceCaps = attrs.field(converter=_within_budget)
     precision: Precision
+    integers: IntegerStorage = IntegerStorage.WORDS
 
 
 @attrs.frozen

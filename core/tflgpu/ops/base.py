@@ -19,7 +19,7 @@ from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Filter, Reordered, Work
+from tflgpu.ops.facets import Filter, Integers, Reordered, Work
 from tflgpu.ops.moves import Moves, whole
 
 _T = TypeVar("_T")
@@ -284,6 +284,8 @@ class OpDef:
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
+        integers: Which op it stands for where quantized tensors are computed on as they are stored;
+            such an op ``takes_stored``.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
@@ -318,6 +320,7 @@ class OpDef:
     keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
+    integers: Integers | None = None
     counts: tuple[int, ...] = ()
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None

@@ -81,12 +81,13 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     return [finish(sums, bias, attributes.activation, arrays[0])]
 
 
-def _case(
+def depthwise_sample(
     id: str, image: tuple[int, int, int, int], kernel: tuple[int, int], multiplier: int = 1, *,
     stride: tuple[int, int] = (1, 1), dilation: tuple[int, int] = (1, 1),
     padding: Padding = Padding.SAME, activation: Activation = Activation.NONE,
     bias: bool = True, const: bool = True,
 ) -> Sample:  # fmt: skip
+    """A case of DEPTHWISE_CONV_2D with (height, width) pairs."""
     fields = {
         "stride_h": stride[0], "stride_w": stride[1], "padding": padding.value,
         "dilation_h_factor": dilation[0], "dilation_w_factor": dilation[1],
@@ -102,30 +103,30 @@ def _case(
 
 
 def _samples() -> Sequence[Sample]:
-    valid = Padding.VALID
+    case, valid = depthwise_sample, Padding.VALID
     return [
-        _case("plain", (1, 7, 11, 5), (3, 3)),
-        _case("aligned", (1, 8, 8, 8), (3, 3), activation=Activation.RELU6),
-        _case("valid", (2, 9, 7, 3), (3, 2), padding=valid, activation=Activation.RELU),
-        _case("stride2", (1, 13, 11, 6), (3, 3), stride=(2, 2)),
-        _case("stride2_even", (1, 10, 14, 4), (3, 3), stride=(2, 2)),
-        _case("stride3", (1, 11, 13, 3), (5, 5), stride=(3, 3), padding=valid),
-        _case("uneven", (1, 11, 9, 7), (2, 5), stride=(1, 1)),
-        _case("dilated2", (1, 13, 9, 5), (3, 3), dilation=(2, 2)),
-        _case("dilated3_valid", (1, 11, 17, 4), (3, 3), dilation=(3, 2), padding=valid),
-        _case("multiplier2", (1, 5, 7, 3), (3, 3), 2),
-        _case("multiplier3", (2, 7, 5, 5), (3, 3), 3, stride=(2, 2), activation=Activation.RELU),
-        _case("multiplier4", (1, 5, 5, 2), (3, 3), 4),
-        _case("from_one_channel", (1, 7, 5, 1), (3, 3), 9),
-        _case("multiplier_dilated", (1, 9, 9, 2), (3, 3), 2, dilation=(2, 2)),
-        _case("one_pixel", (3, 1, 1, 17), (3, 3)),
-        _case("pointwise", (1, 5, 7, 6), (1, 1), activation=Activation.RELU_N1_TO_1),
-        _case("to_one_pixel", (1, 7, 7, 10), (7, 7), padding=valid),
-        _case("large", (1, 9, 7, 3), (9, 7)),
-        _case("no_bias", (1, 7, 5, 9), (3, 3), bias=False),
-        _case("runtime_filter", (1, 5, 7, 6), (3, 3), const=False),
-        _case("wide", (1, 2, 37, 13), (3, 5)),
-        _case("tanh", (1, 5, 3, 3), (3, 3), activation=Activation.TANH),
+        case("plain", (1, 7, 11, 5), (3, 3)),
+        case("aligned", (1, 8, 8, 8), (3, 3), activation=Activation.RELU6),
+        case("valid", (2, 9, 7, 3), (3, 2), padding=valid, activation=Activation.RELU),
+        case("stride2", (1, 13, 11, 6), (3, 3), stride=(2, 2)),
+        case("stride2_even", (1, 10, 14, 4), (3, 3), stride=(2, 2)),
+        case("stride3", (1, 11, 13, 3), (5, 5), stride=(3, 3), padding=valid),
+        case("uneven", (1, 11, 9, 7), (2, 5), stride=(1, 1)),
+        case("dilated2", (1, 13, 9, 5), (3, 3), dilation=(2, 2)),
+        case("dilated3_valid", (1, 11, 17, 4), (3, 3), dilation=(3, 2), padding=valid),
+        case("multiplier2", (1, 5, 7, 3), (3, 3), 2),
+        case("multiplier3", (2, 7, 5, 5), (3, 3), 3, stride=(2, 2), activation=Activation.RELU),
+        case("multiplier4", (1, 5, 5, 2), (3, 3), 4),
+        case("from_one_channel", (1, 7, 5, 1), (3, 3), 9),
+        case("multiplier_dilated", (1, 9, 9, 2), (3, 3), 2, dilation=(2, 2)),
+        case("one_pixel", (3, 1, 1, 17), (3, 3)),
+        case("pointwise", (1, 5, 7, 6), (1, 1), activation=Activation.RELU_N1_TO_1),
+        case("to_one_pixel", (1, 7, 7, 10), (7, 7), padding=valid),
+        case("large", (1, 9, 7, 3), (9, 7)),
+        case("no_bias", (1, 7, 5, 9), (3, 3), bias=False),
+        case("runtime_filter", (1, 5, 7, 6), (3, 3), const=False),
+        case("wide", (1, 2, 37, 13), (3, 5)),
+        case("tanh", (1, 5, 3, 3), (3, 3), activation=Activation.TANH),
     ]
 
 

@@ -86,6 +86,24 @@ class Reordered:
 
 
 @attrs.frozen
+class Integers:
+    """That an op computes on the stored numbers of quantized tensors what another one computes on
+    the real numbers that they stand for.
+
+    Such an op can take the place of the other, with the same operands and results, where somebody
+    asks for integer numerics and a device has a kernel for it (`tflgpu.compiler.numerics`).
+
+    Attributes:
+        op: The other op.
+        attributes: A node of the other op, on quantized tensors -> the attributes of the node that
+            takes its place; or a string, the reason why none can.
+    """
+
+    op: str
+    attributes: Callable[[Node], Any]
+
+
+@attrs.frozen
 class Work:
     """Floating-point operations (a multiply-add is two) and bytes read and written."""
 

@@ -15,7 +15,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef
-from tflgpu.ops.facets import Filter, Pads, Reordered, Spread, Work
+from tflgpu.ops.facets import Filter, Integers, Pads, Reordered, Spread, Work
 from tflgpu.ops.moves import Moves
 
 _T = TypeVar("_T")
@@ -49,6 +49,7 @@ def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
         "copies": checked("copies", op.copies, _position),
         "reorder": checked("reorder", op.reorder, _reordered),
         "work": checked("work", op.work, _work),
+        "integers": None if op.integers is None else _integers(op.integers, guarded),
         "filter": None if op.filter is None else _filter(op.filter, guarded),
     }
 
@@ -97,6 +98,19 @@ def _filter(kind: Filter, guarded: Guard) -> Filter:
         spread=None if spread is None else spread_over,
         zeros=None if zeros is None else zeros_of,
     )
+
+
+def _integers(kind: Integers, guarded: Guard) -> Integers:
+    def attributes(node: Node) -> Any:
+        def action() -> Any:
+            found = kind.attributes(node)
+            if found is None or (isinstance(found, str) and not found):
+                raise Refused(f"{shown(found)}, which is neither attributes nor a reason")
+            return found
+
+        return guarded("integers.attributes", action)
+
+    return Integers(kind.op, attributes)
 
 
 def _is(kind: type[_T], found: object) -> _T:

@@ -30,6 +30,12 @@ class UnknownOp:
     dynamic: bool = False
 
 
+@attrs.frozen
+class ForeignOp(UnknownOp):
+    """The attributes of a node that only the CPU side can run, which has kernels of its own for it
+    (LiteRT's, say). ``reason`` is why nobody else can. Its results' shapes are known."""
+
+
 def unknown_reason(attributes: object) -> str | None:
     """Why a node with these attributes cannot be computed at all; None where it can."""
     return attributes.reason if isinstance(attributes, UnknownOp) else None
@@ -41,11 +47,15 @@ def refuse_unknown(graph: Graph, where: str) -> None:
     The shapes of the results of such nodes, and of all that is computed from them, are placeholders.
 
     Raises:
-        UnsupportedError: there is a node that is not understood, or an input, output or state
+        UnsupportedError: there is a node that is not understood (by the CPU side neither), or an input, output or state
             tensor has a type without arrays; ``where`` ("the CPU cannot run") begins the message,
             which lists all such nodes.
     """
-    unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
+    unknown = [
+        (n, n.attrs)
+        for n in graph
+        if isinstance(n.attrs, UnknownOp) and not isinstance(n.attrs, ForeignOp)
+    ]
     if unknown:
         listed = "; ".join(f"{node.label}: {attributes.reason}" for node, attributes in unknown)
         dynamic = any(attributes.dynamic for _, attributes in unknown)

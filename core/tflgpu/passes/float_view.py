@@ -6,13 +6,19 @@ Every tensor that the file stores as scaled 8- or 16-bit numbers gets an f32 twi
 dequantized once, and a simulator behind each op rounds and clamps as storing the result would.
 The graph's inputs and outputs keep their types: conversions stand at the edges.
 
+A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
+that is wanted, converted around it like any op that takes no real numbers:
+
+    i8 -> CONV_2D -> i8 -> ADD -> i8        i8 -> CONV_2D (f32, rounded) -> i8 -> QUANTIZED_ADD -> i8
+
 Unlike a pass, which makes a graph faster and may be left out, this is how quantized models are
 computed at all, on every device and on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Union
 
 import attrs
 import numpy as np
@@ -23,6 +29,7 @@ from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Activation, OpDef, Operand
 from tflgpu.ops.convert import Dequantize, Quantize, is_divisor
 from tflgpu.ops.facets import Filter
@@ -33,6 +40,9 @@ from tflgpu.ops.unknown import UnknownOp
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
 _F32_MAX = float(np.finfo(np.float32).max)
 _WIDE = frozenset({DType.I32, DType.I64})
+
+#: What computes a node on stored numbers, with the same operands and results; or why nothing does.
+InIntegers = Callable[[Node], Union[Node, Unsupported]]
 
 
 def is_quantized(value: Value) -> bool:
@@ -47,13 +57,23 @@ class FloatView:
     Attributes:
         graph: A graph of its own; inputs and outputs have the ids and types of the original's.
         origins: The file's operators that read or make quantized tensors.
+        integers: Those of them that are computed on the stored numbers.
+        in_floats: Where that was wanted, why the others are not.
     """
 
     graph: Graph
     origins: frozenset[int]
+    integers: frozenset[int] = frozenset()
+    in_floats: Mapping[int, str] = attrs.Factory(dict)
 
 
-def float_view(graph: Graph, ops: Mapping[str, OpDef], *, keep_stored: bool = False) -> FloatView:
+def float_view(
+    graph: Graph,
+    ops: Mapping[str, OpDef],
+    *,
+    keep_stored: bool = False,
+    in_integers: InIntegers | None = None,
+) -> FloatView:
     """The float view of a graph, which is not changed; a plain copy where nothing is quantized.
 
     An operator that does not take real numbers keeps its quantized tensors, converted around it.
@@ -62,18 +82,28 @@ def float_view(graph: Graph, ops: Mapping[str, OpDef], *, keep_stored: bool = Fa
         graph: As built from a file, before any pass.
         ops: Op definitions by name.
         keep_stored: Make every quantized tensor in its stored form too, under the file's id.
+        in_integers: Asked of every operator that does not take stored numbers anyway; None where all
+            are wanted in floats.
+
+    Raises:
+        PluginError: a plugin's op broke its contract.
     """
-    view = _Viewing(graph.copy(), ops)
+    view = _Viewing(graph.copy(), ops, in_integers)
     view.run(keep_stored=keep_stored)
-    return FloatView(view.graph, frozenset(view.origins))
+    return FloatView(view.graph, frozenset(view.origins), frozenset(view.integers), view.in_floats)
 
 
 class _Viewing:
     """The view so far: nodes are taken over one by one, in order."""
 
-    def __init__(self, graph: Graph, ops: Mapping[str, OpDef]) -> None:
+    def __init__(
+        self, graph: Graph, ops: Mapping[str, OpDef], in_integers: InIntegers | None
+    ) -> None:
         self.graph = graph
         self.origins: set[int] = set()
+        self.integers: set[int] = set()
+        self.in_floats: dict[int, str] = {}
+        self._in_integers = in_integers
         self._ops = ops
         self._real: dict[int, Value] = {}  # f32 twins by the quantized value's id
         given = [v for v in graph.values.values() if v.is_const or v.is_variable]
@@ -101,6 +131,8 @@ class _Viewing:
             self._dequantize(node, source)
             return
         self.origins.update(node.origins)
+        if self._stays_in_integers(node):
+            return
         if any(is_quantized(v) and not _is_simple(v) for v in node.outputs):
             self._keep(node)
         elif node.op == "QUANTIZE" and source is not None:
@@ -167,6 +199,21 @@ class _Viewing:
         self.graph.nodes.append(node)
         for raw, out in rounded:
             self._simulate(raw, out, node.origins)
+        return True
+
+    def _stays_in_integers(self, node: Node) -> bool:
+        """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
+        for it."""
+        op = self._ops.get(node.op)
+        if self._in_integers is None or op is None or op.takes_stored:
+            return False
+        found = self._in_integers(node)
+        if isinstance(found, Unsupported):
+            self.in_floats.update((origin, found.reason) for origin in node.origins)
+            return False
+        node.op, node.attrs, node.version = found.op, found.attrs, found.version
+        self._keep(node)
+        self.integers.update(node.origins)
         return True
 
     def _real_operands(self, op: OpDef, node: Node) -> list[Value | None] | None:

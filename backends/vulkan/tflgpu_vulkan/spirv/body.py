@@ -11,7 +11,7 @@ from tflgpu_vulkan.spirv.grammar import TERMINATORS, Glsl, Op, StorageClass
 
 
 class Body:
-    """Collects instructions. ``f_...`` and ``i_...`` work on lanes of floats and integers."""
+    """Collects instructions."""
 
     def __init__(self, declarations: Declarations) -> None:
         self.declarations = declarations
@@ -115,29 +115,6 @@ class Body:
         """A comparison of two ``type``s."""
         return self.emit(op, BOOL.with_width(type.width), a, b)
 
-    def polynomial(self, type: Type, x: Id, coefficients: tuple[float, ...]) -> Id:
-        """``c0 + c1 x + c2 x^2 ...`` by Horner's rule."""
-        total = self.const(type, coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            total = self.glsl(Glsl.Fma, type, total, x, self.const(type, coefficient))
-        return total
-
-    def f_add(self, type: Type, a: Id, b: Id) -> Id:
-        """Sum."""
-        return self.emit(Op.FAdd, type, a, b)
-
-    def f_sub(self, type: Type, a: Id, b: Id) -> Id:
-        """Difference."""
-        return self.emit(Op.FSub, type, a, b)
-
     def f_mul(self, type: Type, a: Id, b: Id) -> Id:
         """Product."""
         return self.emit(Op.FMul, type, a, b)
-
-    def f_div(self, type: Type, a: Id, b: Id) -> Id:
-        """Quotient."""
-        return self.emit(Op.FDiv, type, a, b)
-
-    def f_neg(self, type: Type, x: Id) -> Id:
-        """Negation."""
-        return self.emit(Op.FNegate, type, x)

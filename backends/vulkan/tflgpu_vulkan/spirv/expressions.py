@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tflgpu.language.definitions import Definition, definition
+from tflgpu.language.guards import guard
 from tflgpu.language.numbers import foregone, never_nan
 from tflgpu.language.tree import (
     Binary,
@@ -22,8 +24,8 @@ from tflgpu.language.tree import (
     Unary,
     Vec,
 )
-from tflgpu.language.types import BOOL, Scalar
-from tflgpu.language.walk import Walk
+from tflgpu.language.types import BOOL, Scalar, Type
+from tflgpu.language.walk import Walk, walk
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
@@ -31,7 +33,7 @@ from tflgpu_vulkan.spirv.convert import convert
 from tflgpu_vulkan.spirv.functions import call
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 from tflgpu_vulkan.spirv.memory import Memory
-from tflgpu_vulkan.spirv.special import extreme, foregone_result, is_nan, keeps_nan, limited
+from tflgpu_vulkan.spirv.special import extreme, is_nan, keeps_nan, limited
 
 _FLOAT = {
     "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
@@ -69,6 +71,8 @@ class Expressions:
     def __init__(self, body: Body, memory: Memory) -> None:
         self._body = body
         self._memory = memory
+        #: Within a definition operands are taken for numbers.
+        self._defines = False
         #: What a name stands for: a value, or the variable that has it.
         self.names: dict[str, Id] = {}
         self._handlers: dict[type[Expr], Callable[..., Id]] = {
@@ -112,16 +116,17 @@ class Expressions:
             if kind.is_float:
                 return self._float_extreme(expr, a, b)
             return body.glsl(_EXTREMES[expr.op, kind.scalar], kind, a, b)
-        known = foregone(expr)
+        known = None if self._defines else foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
-            return foregone_result(body, known[0], kind, decisive)
+            return self._written(guard(known[0].name.lower(), kind), decisive)
         if expr.op == "rem" and kind.scalar is Scalar.I32:
             # Vulkan leaves OpSRem of negative numbers undefined; OpSDiv is C's division.
             quotient = body.emit(Op.SDiv, kind, a, b)
             return body.emit(Op.ISub, kind, a, body.emit(Op.IMul, kind, quotient, b))
         found = body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
-        if expr.op in _ORDERED and kind.is_float and not keeps_nan(body, kind):
+        asks = kind.is_float and not self._defines and not keeps_nan(body, kind)
+        if asks and expr.op in _ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
             for side, value in ((expr.a, a), (expr.b, b)):
                 if not never_nan(side):
@@ -130,21 +135,36 @@ class Expressions:
         return found
 
     def _float_extreme(self, expr: Binary, a: Id, b: Id) -> Id:
-        if never_nan(expr.b):
-            return limited(self._body, expr.op, expr.type, a, b)
-        if never_nan(expr.a):
-            return limited(self._body, expr.op, expr.type, b, a)
-        return extreme(self._body, expr.op, expr.type, a, b)
+        kind, body = expr.type, self._body
+        if self._defines:
+            return body.glsl(Glsl.NMin if expr.op == "min" else Glsl.NMax, kind, a, b)
+        if never_nan(expr.a) and not never_nan(expr.b):
+            a, b = b, a
+        one_limits = never_nan(expr.a) or never_nan(expr.b)
+        if keeps_nan(body, kind):
+            return (limited if one_limits else extreme)(body, expr.op, kind, a, b)
+        limit = "at_most" if expr.op == "min" else "at_least"
+        return self._written(guard(limit if one_limits else expr.op, kind), a, b)
 
     def _call(self, expr: Call, *args: Id) -> Id:
-        kind = expr.args[0].type
-        if expr.fn == "dot":
-            if kind.scalar is Scalar.F16:
-                self._body.declarations.need_f16("dot")
-            return self._body.emit(Op.Dot, expr.type, *args)
-        if expr.fn == "isnan":
-            return is_nan(self._body, kind, *args)
-        return call(self._body, expr.fn, kind, args)
+        define = None if self._defines else self._defined
+        return call(self._body, expr.fn, expr.args[0].type, args, define)
+
+    def _defined(self, fn: str, type: Type, args: tuple[Id, ...]) -> Id:
+        return self._written(definition(fn, type.width), *args)
+
+    def _written(self, found: Definition, *args: Id) -> Id:
+        """A function that the language defines, written where it is called."""
+        outer, result = self.names, args[0]
+        self.names = {p.ident: arg for p, arg in zip(found.parameters, args, strict=True)}
+        self._defines = True
+        try:
+            for let in found.body:
+                (result,) = self.evaluate(walk(let))
+                self.names[let.ident] = result
+        finally:
+            self.names, self._defines = outer, False
+        return result
 
     def _select(self, expr: Select, cond: Id, a: Id, b: Id) -> Id:
         if expr.cond.type.width < expr.type.width:

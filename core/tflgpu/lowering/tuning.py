@@ -1,7 +1,9 @@
 """What was measured: the constants by which kernels are chosen and cut, by device.
 
 All of them were fitted on one GPU, an NVIDIA H200, and stand for every other device until that one
-is measured too. Nothing else in `tflgpu.kernels` holds a number that a measurement gave for products.
+is measured too. No other file of `tflgpu.lowering` and `tflgpu.kernels` holds a number that follows
+from how fast a device is; what they hold follows from how a kernel is written (the sides of a tile
+that its indices are made for), from limits of APIs, or from how much code a compiler takes well.
 """
 
 from __future__ import annotations
@@ -68,6 +70,38 @@ class MatrixModel:
 
 
 @attrs.frozen
+class ReductionModel:
+    """How reductions are cut (`tflgpu.kernels.domain`), whose items have a number of steps each.
+
+    Attributes:
+        workgroup: Invocations of a workgroup that shares items, at most.
+        small_workgroup: The same where each invocation has an item of its own, or few share one.
+        columns: Items that such a workgroup shares where neighbouring invocations have
+            neighbouring items.
+        many_items: So many items keep a device busy with few invocations each.
+        lanes_of_many: Invocations of an item, at most, where items are many.
+        few_steps: Items of fewer steps are not shared.
+        few_groups: Fewer workgroups leave a device idle: items are split among several.
+        wanted_groups: Workgroups that a split aims at.
+        most_parts: Workgroups that share an item, at most.
+        splittable_steps: Steps an invocation has, at least, where items are split.
+        least_steps: Steps that a split leaves to an invocation, at least.
+    """
+
+    workgroup: int
+    small_workgroup: int
+    columns: int
+    many_items: int
+    lanes_of_many: int
+    few_steps: int
+    few_groups: int
+    wanted_groups: int
+    most_parts: int
+    splittable_steps: int
+    least_steps: int
+
+
+@attrs.frozen
 class Tuning:
     """What is known of one kind of device.
 
@@ -79,8 +113,18 @@ class Tuning:
         most_groups, wide: A grouped convolution is one product per group where there are at most so
             many groups of at least so many channels: each takes a dispatch, and a tile of a product
             is at least so wide.
+        columns_of_few, shares_of_few: Output slices of a workgroup of such a product, and how many
+            invocations share one's sums, at most.
+        least_tiled_rows: Products of two tensors with fewer rows leave most of a workgroup's tile
+            empty, so that they are made without shared memory.
+        team_pooled_results, pool_team: Large windows are pooled by so many invocations each, where
+            there are at most so many vectors of results.
+        busy_invocations: Invocations that a processor needs to hide the latency of its memory.
+        rounded_weights: Weights of more bytes (in f32) are worth rounding to f16 in F32_F16.
+        tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
             No device has been found on which they are; none was measured yet.
+        reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
     """
@@ -89,7 +133,16 @@ class Tuning:
     least_depth: int
     most_groups: int
     wide: int
+    columns_of_few: int
+    shares_of_few: int
+    least_tiled_rows: int
+    team_pooled_results: int
+    pool_team: int
+    busy_invocations: int
+    rounded_weights: int
+    tested_weights: int
     joins_pointwise: bool
+    reduction: ReductionModel
     blocked: BlockedModel
     matrix: MatrixModel
 
@@ -104,7 +157,28 @@ H200 = Tuning(
     least_depth=5,
     most_groups=8,
     wide=32,
+    columns_of_few=4,
+    shares_of_few=64,
+    least_tiled_rows=16,
+    team_pooled_results=1 << 14,
+    pool_team=16,
+    busy_invocations=256,
+    rounded_weights=16 << 10,
+    tested_weights=4 << 10,
     joins_pointwise=False,
+    reduction=ReductionModel(
+        workgroup=256,
+        small_workgroup=64,
+        columns=16,
+        many_items=4096,
+        lanes_of_many=32,
+        few_steps=16,
+        few_groups=64,
+        wanted_groups=256,
+        most_parts=128,
+        splittable_steps=32,
+        least_steps=8,
+    ),
     blocked=BlockedModel(
         lanes=128,
         shared_clocks=0.63 * 4 / 128,

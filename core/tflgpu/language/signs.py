@@ -1,9 +1,9 @@
 """Which whole numbers of a kernel are surely not negative.
 
-Index arithmetic is made of ids, sizes and loop counters, and takes remainders all the time. wgpu
-translates the ``%`` of i32 to SPIR-V's OpSRem, whose result Vulkan leaves undefined for negative
-operands (appendix "Vulkan Environment for SPIR-V"), and NVIDIA's driver makes use of that. So only
-remainders that may meet a negative number are written otherwise.
+For printers. Index arithmetic is made of ids, sizes and loop counters, and takes remainders all the
+time. Vulkan leaves SPIR-V's OpSRem undefined for negative operands (appendix "Vulkan Environment for
+SPIR-V"), which NVIDIA's driver makes use of, and wgpu translates the ``%`` of i32 to it. So a printer
+writes only those remainders otherwise that may meet a negative number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which buffer each region of the arena gets.
+"""Which buffer each region of the arena gets, for APIs in which one buffer of parts will not do.
 
 WebGPU does not let one dispatch read a part of a buffer that is bound read-only while it writes
-another part of the same buffer. So the arena is no single buffer here: regions become buffers of
+another part of the same buffer. So the arena is no single buffer there: regions become buffers of
 their own, and those that are in use at different times share one ("shared objects" in the
 literature on memory planning for inference; the greedy order is by size).
 """
@@ -9,6 +9,7 @@ literature on memory planning for inference; the greedy order is by size).
 from __future__ import annotations
 
 import attrs
+
 from tflgpu.compiler.plan import ArenaRef, Plan
 
 

@@ -1,10 +1,12 @@
-"""What a kernel computes of literals alone, by the kernel language's own rules."""
+"""What a kernel computes of literals alone, by the language's own rules: for printers of languages
+that would compute it by others."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import evaluate
 from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Splat, Unary, Vec

@@ -1,0 +1,89 @@
+"""What kernels of sums of stored i8 numbers share: what a tap sees, and what finishes a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node
+from tflgpu.kernels.accept import takes
+from tflgpu.kernels.fixed_point import shift_right, upper_half
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.rule import Site
+from tflgpu.ops.quantized_products import QuantizedSums
+from tflgpu.ops.windows import Window
+
+#: What there is for each slice of output channels: bias, value, left, right.
+_ROWS = 4
+
+#: Row and column of a tap -> row-major position of the pixel that it sees, and whether there is one;
+#: the position is in bounds in any case.
+Seen = Callable[[Expr, Expr], tuple[Expr, Expr]]
+
+
+def seen_pixels(k: Builder, image: tuple[int, ...], window: Window, row: Expr) -> Seen:
+    """What the taps see of an NHWC ``image`` from the result's pixel ``row``."""
+    _, height, width, _ = image
+    x = k.let(row % window.out_w * window.stride_w - window.pad_left, "x0")
+    rest = k.let(row // window.out_w, "rest")
+    y = k.let(rest % window.out_h * window.stride_h - window.pad_top, "y0")
+    first = k.let(rest // window.out_h * height, "image")
+
+    def seen(ty: Expr, tx: Expr) -> tuple[Expr, Expr]:
+        iy = k.let(y + ty * window.dilation_h, "iy")
+        ix = k.let(x + tx * window.dilation_w, "ix")
+        inside = (iy >= 0) & (iy < height) & (ix >= 0) & (ix < width)
+        at = (first + k.clamp(iy, 0, height - 1)) * width + k.clamp(ix, 0, width - 1)
+        return k.let(at, "at"), k.let(inside, "inside")
+
+    return seen
+
+
+def finisher(low: Lowering, k: Builder, column: Expr) -> Callable[[Expr], Expr]:
+    """What makes of the sums of slice ``column`` the numbers that are stored. It loads its factors
+    where it is called."""
+    node, attributes = low.node, low.attrs
+    bias = node.optional_input(2)
+    packed = _pack_factors(attributes, None if bias is None else bias.data)
+    factors = low.weights(k, packed, "factors", scalar=Scalar.I32)
+    offset, value, left, right = (
+        k.let(k.load(factors, column * _ROWS + i), name)
+        for i, name in enumerate(("bias", "value", "left", "right"))
+    )
+    grows = any(m.left for m in attributes.multipliers)
+
+    def finish(sums: Expr) -> Expr:
+        total = sums + offset
+        half = upper_half(k, total << left if grows else total, value)
+        result = shift_right(k, half, right) + attributes.result_zero
+        return k.clamp(result, attributes.low, attributes.high)
+
+    return finish
+
+
+def byte_storage(low: Lowering) -> Scalar:
+    """What a filter is stored as."""
+    return low.integers.inside(DType.I8, low.caps)
+
+
+def constants_only(node: Node, site: Site) -> str | None:
+    """Accepts nodes on i8 whose filter and bias are constants."""
+    bias = node.optional_input(2)
+    if not node.input(1).is_const or (bias is not None and not bias.is_const):
+        return f"{node.op}: the filter or the bias is not a constant"
+    return takes(frozenset({DType.I8}), 2, results=frozenset({DType.I8}))(node, site)
+
+
+def _pack_factors(attributes: QuantizedSums, bias: Array | None) -> Array:
+    """[output slice, one of `_ROWS`, lane], zero-padded."""
+    count = len(attributes.multipliers)
+    packed = np.zeros((_ROWS, -(-count // 4) * 4), np.int32)
+    if bias is not None:
+        packed[0, :count] = bias.reshape(-1)
+    packed[1:, :count] = attributes.factors
+    return np.asarray(packed.reshape(_ROWS, -1, 4).transpose(1, 0, 2))

@@ -1,0 +1,120 @@
+"""QUANTIZED_CONV_2D: CONV_2D of an i8 tensor with an i8 filter, on the numbers as they are stored.
+
+No file has this op: with integer numerics it takes the place of a CONV_2D of one group
+(`tflgpu.passes.float_view`). `ops.quantized_products` has its arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Activation, Draw, OpDef, Operand, Padding, Sample
+from tflgpu.ops.conv import conv_sample
+from tflgpu.ops.facets import Integers
+from tflgpu.ops.quantized_products import (
+    RELUS,
+    QuantizedSums,
+    attributes_for,
+    parse_sums,
+    steps_and_taps,
+    stored_sample,
+    take_sums,
+    work_of,
+)
+from tflgpu.ops.windows import tap_view
+
+OP = "QUANTIZED_CONV_2D"
+
+
+def _attributes(node: Node) -> Union[QuantizedSums, str]:
+    if node.input(0).shape[3] != node.input(1).shape[3]:
+        return "CONV_2D: it has several groups"
+    return attributes_for(node, 0)
+
+
+def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    image, weights, window = take_sums(OP, attributes, operands, 0)
+    if image.shape[3] != weights.shape[3]:
+        raise ModelError(
+            f"{OP}: an input of {image.shape[3]} channels, and a filter of {weights.shape[3]}"
+        )
+    shape = (image.shape[0], window.out_h, window.out_w, weights.shape[0])
+    return [TensorSpec(shape, DType.I8)]
+
+
+def _reference(attributes: QuantizedSums, arrays: Sequence[Array | None]) -> list[Array]:
+    image, weights = present(arrays[0]), present(arrays[1])
+    steps, filters, window = steps_and_taps(OP, attributes, image, weights)
+    sums: Any = 0
+    for i in range(window.kernel_h):
+        for j in range(window.kernel_w):
+            sums = sums + tap_view(steps, window, i, j) @ filters[:, i, j].T
+    bias = arrays[2] if len(arrays) > 2 else None
+    return [attributes.finish(np.asarray(sums), bias)]
+
+
+def _products(node: Node) -> int:
+    _, height, width, inner = node.input(1).shape
+    return height * width * inner
+
+
+# Samples
+
+
+def _samples() -> list[Sample]:
+    x, y, valid = (0.03, -5), (0.4, 7), Padding.VALID
+
+    def case(
+        *args: Any, to: tuple[float, int] = y, scale: float | None = None, **options: Any
+    ) -> Sample:
+        return stored_sample(conv_sample(*args, **options), args[2][0], x, to, scale)
+
+    return [
+        case("plain", (1, 7, 11, 5), (6, 3, 3, 5)),
+        case("aligned", (1, 8, 8, 8), (16, 3, 3, 8), activation=Activation.RELU),
+        case("valid", (2, 9, 7, 3), (5, 3, 2, 3), padding=valid, activation=Activation.RELU6),
+        case("stride2", (1, 13, 11, 3), (9, 3, 3, 3), stride=(2, 2)),
+        case("uneven", (1, 11, 13, 2), (3, 5, 2, 2), stride=(3, 1), padding=valid),
+        case("dilated", (1, 13, 9, 3), (4, 3, 3, 3), dilation=(2, 3)),
+        case("pointwise", (2, 5, 7, 13), (11, 1, 1, 13), activation=Activation.RELU_N1_TO_1),
+        case("pointwise_deep", (1, 3, 5, 131), (67, 1, 1, 131), to=(1.5, -20)),
+        case("one_pixel", (1, 1, 1, 17), (19, 1, 1, 17)),
+        case("one_pixel_3x3", (3, 1, 1, 5), (4, 3, 3, 5)),
+        case("one_channel", (1, 9, 5, 1), (1, 3, 3, 1)),
+        case("no_bias", (1, 5, 7, 3), (4, 3, 3, 3), bias=False),
+        # Sums are divided by 256, so that some are halves.
+        case("halves", (1, 11, 13, 1), (7, 1, 1, 1), to=(0.03, 3), scale=2.0**-8),
+        # Scales of the result by which some sums grow: they are shifted to the left first.
+        case("growing", (1, 5, 7, 1), (21, 1, 1, 1), to=(1e-4, 3)),
+        case("vanishing", (1, 5, 7, 3), (4, 3, 3, 3), to=(1e6, -1)),
+    ]
+
+
+def _generate(draw: Draw) -> Sample:
+    height, width = draw.size(11), draw.size(11)
+    taps = min(height, draw.choice((3, 1, 2))), min(width, draw.choice((3, 1, 2)))
+    inner, out = draw.size(13), draw.size(11)
+    plain = conv_sample(
+        "conv", (draw.integer(1, 2), height, width, inner), (out, *taps, inner),
+        stride=(draw.integer(1, 3), draw.integer(1, 3)),
+        padding=draw.choice((Padding.SAME, Padding.VALID)),
+        activation=draw.choice((Activation.NONE, *RELUS)), bias=draw.choice((True, False)),
+    )  # fmt: skip
+    zeros = draw.integer(-128, 127), draw.integer(-128, 127)
+    source, result = draw.integer(1, 512) / 4096, draw.integer(64, 16384) / 4096
+    return stored_sample(plain, out, (source, zeros[0]), (result, zeros[1]))
+
+
+OPS = (
+    OpDef(
+        OP, parse_sums, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
+        generate=_generate, work=work_of(_products), integers=Integers("CONV_2D", _attributes),
+    ),
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""QUANTIZED_DEPTHWISE_CONV_2D: DEPTHWISE_CONV_2D of an i8 tensor with an i8 filter, on the numbers as
+they are stored.
+
+No file has this op: with integer numerics it takes the place of a DEPTHWISE_CONV_2D
+(`tflgpu.passes.float_view`). `ops.quantized_products` has its arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Activation, Draw, OpDef, Operand, Padding, Sample
+from tflgpu.ops.depthwise import depthwise_sample
+from tflgpu.ops.facets import Integers
+from tflgpu.ops.quantized_products import (
+    RELUS,
+    QuantizedSums,
+    attributes_for,
+    parse_sums,
+    steps_and_taps,
+    stored_sample,
+    take_sums,
+    work_of,
+)
+from tflgpu.ops.windows import tap_view
+
+OP = "QUANTIZED_DEPTHWISE_CONV_2D"
+
+
+def _infer(attributes: QuantizedSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    image, weights, window = take_sums(OP, attributes, operands, 3)
+    out = weights.shape[3]
+    if weights.shape[0] != 1 or out % image.shape[3]:
+        raise ModelError(
+            f"{OP}: a filter of shape {list(weights.shape)} for {image.shape[3]} channels"
+        )
+    return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), DType.I8)]
+
+
+def _reference(attributes: QuantizedSums, arrays: Sequence[Array | None]) -> list[Array]:
+    image, weights = present(arrays[0]), present(arrays[1])
+    steps, filters, window = steps_and_taps(OP, attributes, image, weights)
+    steps = np.repeat(steps, weights.shape[3] // image.shape[3], axis=3)
+    sums: Any = 0
+    for i in range(window.kernel_h):
+        for j in range(window.kernel_w):
+            sums = sums + tap_view(steps, window, i, j) * filters[0, i, j]
+    bias = arrays[2] if len(arrays) > 2 else None
+    return [attributes.finish(np.asarray(sums), bias)]
+
+
+def _products(node: Node) -> int:
+    _, height, width, _ = node.input(1).shape
+    return height * width
+
+
+# Samples
+
+
+def _samples() -> list[Sample]:
+    x, y, valid = (0.03, -5), (0.2, 7), Padding.VALID
+
+    def case(
+        id: str, image: tuple[int, int, int, int], taps: tuple[int, int], multiplier: int = 1, *,
+        to: tuple[float, int] = y, scale: float | None = None, **options: Any,
+    ) -> Sample:  # fmt: skip
+        plain = depthwise_sample(id, image, taps, multiplier, **options)
+        return stored_sample(plain, image[3] * multiplier, x, to, scale)
+
+    return [
+        case("plain", (1, 7, 11, 5), (3, 3)),
+        case("aligned", (1, 8, 8, 8), (3, 3), activation=Activation.RELU6),
+        case("valid", (2, 9, 7, 3), (3, 2), padding=valid, activation=Activation.RELU),
+        case("stride2", (1, 13, 11, 6), (3, 3), stride=(2, 2)),
+        case("dilated", (1, 13, 9, 5), (3, 3), dilation=(2, 3)),
+        case("multiplier2", (1, 5, 7, 3), (3, 3), 2),
+        case("multiplier3", (2, 7, 5, 5), (3, 3), 3, stride=(2, 2), activation=Activation.RELU),
+        case("multiplier4", (1, 5, 5, 2), (3, 3), 4),
+        case("from_one_channel", (1, 7, 5, 1), (3, 3), 9),
+        case("one_pixel", (3, 1, 1, 17), (3, 3)),
+        case("pointwise", (1, 5, 7, 6), (1, 1), activation=Activation.RELU_N1_TO_1),
+        case("no_bias", (1, 7, 5, 9), (3, 3), bias=False),
+        # Sums are divided by 256, so that some are halves.
+        case("halves", (1, 11, 13, 7), (1, 1), to=(0.03, 3), scale=2.0**-8),
+        # Scales of the result by which some sums grow: they are shifted to the left first.
+        case("growing", (1, 5, 7, 21), (1, 1), to=(1e-4, 3)),
+    ]
+
+
+def _generate(draw: Draw) -> Sample:
+    height, width = draw.size(11), draw.size(11)
+    taps = min(height, draw.choice((3, 1, 2))), min(width, draw.choice((3, 1, 2)))
+    image, multiplier = (
+        (draw.integer(1, 2), height, width, draw.size(13)),
+        draw.choice((1, 1, 2, 3)),
+    )
+    plain = depthwise_sample(
+        "depthwise", image, taps, multiplier,
+        stride=(draw.integer(1, 3), draw.integer(1, 3)),
+        padding=draw.choice((Padding.SAME, Padding.VALID)),
+        activation=draw.choice((Activation.NONE, *RELUS)), bias=draw.choice((True, False)),
+    )  # fmt: skip
+    zeros = draw.integer(-128, 127), draw.integer(-128, 127)
+    source, result = draw.integer(1, 512) / 4096, draw.integer(64, 8192) / 4096
+    return stored_sample(plain, image[3] * multiplier, (source, zeros[0]), (result, zeros[1]))
+
+
+def _attributes(node: Node) -> Any:
+    return attributes_for(node, 3)
+
+
+OPS = (
+    OpDef(
+        OP, parse_sums, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
+        generate=_generate, work=work_of(_products),
+        integers=Integers("DEPTHWISE_CONV_2D", _attributes),
+    ),
+)  # fmt: skip
