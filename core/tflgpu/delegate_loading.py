@@ -1,0 +1,55 @@
+"""Delegates by name, as scripts for TensorFlow Lite ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tflgpu.delegate import GpuDelegate
+from tflgpu.errors import OptionError
+from tflgpu.options import options_from_text
+
+
+def load_delegate(
+    library: str = "tflgpu", options: Mapping[str, object] | None = None
+) -> GpuDelegate:
+    """A `GpuDelegate` by the call that scripts make of TensorFlow Lite's, with text for options.
+
+        delegate = tflgpu.load_delegate("tflgpu", {"backend": "opencl", "precision": "f16"})
+
+    Args:
+        library: "tflgpu". Delegates of others are shared libraries, which only LiteRT's own
+            ``load_delegate`` loads.
+        options: Names of `DelegateOptions`; values may be text.
+
+    Raises:
+        OptionError: another library, or as `GpuDelegate`.
+        DeviceError: as `GpuDelegate`.
+    """
+    if library != "tflgpu":
+        raise OptionError(
+            f"this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries are "
+            "loaded by ai_edge_litert.interpreter.load_delegate, and run in LiteRT's interpreter"
+        )
+    return GpuDelegate(options_from_text(options or {}))
+
+
+def delegate_library() -> str:
+    """What to give to LiteRT's own ``load_delegate``: the path of a library, in this process only.
+
+        from ai_edge_litert.interpreter import Interpreter, load_delegate
+
+        delegate = load_delegate(tflgpu.delegate_library(), {"precision": "f16"})
+
+    Options are those of `tflgpu.load_delegate`.
+
+    Raises:
+        UnsupportedError: this system has no such library.
+    """
+    from tflgpu.hosts.library import library_path
+
+    return library_path(_for_library)
+
+
+def _for_library(options: Mapping[str, str]) -> tuple[int, object]:
+    delegate = load_delegate("tflgpu", options)
+    return delegate._get_native_delegate_pointer(), delegate  # noqa: SLF001  (as LiteRT calls it)

@@ -1,0 +1,288 @@
+"""Which of LiteRT's nodes the delegate takes: those that the device can run, asked before and after.
+
+LiteRT cuts the chosen nodes into subsets that can each run at once. Each subset is compiled and
+loaded before LiteRT is told to replace anything, and what turns out not to run stays with LiteRT.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from tflgpu.compiler.partition import Declined
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.errors import StateError, TflgpuError
+from tflgpu.hosts.callbacks import Nodes, Preview
+from tflgpu.hosts.reading import TAKEN, HostGraph
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import UnknownOp
+from tflgpu.options import DelegateOptions
+from tflgpu.runtime.loading import Opened
+from tflgpu.tflite.build import build_subgraph
+from tflgpu.tflite.model_file import SubgraphInfo
+
+_LOG = logging.getLogger("tflgpu")
+
+
+class Engine(Protocol):
+    """What a host asks of a delegate."""
+
+    @property
+    def options(self) -> DelegateOptions:
+        """As the user gave them."""
+        ...
+
+    @property
+    def ops(self) -> Mapping[str, OpDef]:
+        """Op definitions by name."""
+        ...
+
+    def declined(self, graph: Graph) -> Sequence[Declined]:
+        """The operators of a graph that the device would not run, with reasons."""
+        ...
+
+    def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
+        """A graph wholly on the device, or the operators that are in the way."""
+        ...
+
+    def signed(self, report: DelegationReport) -> DelegationReport:
+        """A report with the device in it."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class Subset:
+    """Nodes that LiteRT will run as one, and the session that does.
+
+    Attributes:
+        nodes: LiteRT's indices, in order of execution.
+        outputs: Tensors that others read.
+        opened: The session.
+    """
+
+    nodes: Nodes
+    outputs: tuple[int, ...]
+    opened: Opened
+
+
+@attrs.frozen(eq=False)
+class Decision:
+    """The subsets to replace, and why the other nodes stay."""
+
+    subsets: tuple[Subset, ...]
+    refused: Mapping[int, str]
+
+
+def decide(host: HostGraph, engine: Engine, preview: Preview) -> Decision:
+    """Choose nodes and open their sessions.
+
+    Raises:
+        TflgpuError: a device or plugin failed, and ``allow_fallback`` is off.
+    """
+    refused = dict(host.unreadable)
+    graph = _understood(host, engine.ops, refused)
+    if graph is None:
+        return Decision((), refused)
+    for declined in engine.declined(graph):
+        refused.update(dict.fromkeys(declined.origins, declined.reason))
+    opened: dict[tuple[Nodes, tuple[int, ...]], Subset] = {}
+    try:
+        while True:
+            _leave_constants(host, refused)
+            nodes = tuple(n for n in host.operators if n not in refused)
+            cut = list(preview(nodes)) if nodes else []
+            failed: dict[int, str] = {}
+            for key in cut:
+                if key not in opened:
+                    found = open_subset(host.subgraph(*key), engine)
+                    if isinstance(found, dict):
+                        failed.update(found)
+                    else:
+                        opened[key] = Subset(*key, found)
+            if not failed:
+                failed = _over_limits([opened[key] for key in cut], engine.options)
+            if not failed:
+                break
+            refused.update(failed)
+        kept = tuple(opened.pop(key) for key in cut)
+    finally:
+        for left in opened.values():
+            left.opened.session.close()
+    return Decision(kept, refused)
+
+
+def open_subset(
+    info: SubgraphInfo, engine: Engine, shapes: Mapping[int, tuple[int, ...]] | None = None
+) -> Opened | dict[int, str]:
+    """A session for a subgraph, at other ``shapes`` of its inputs if given; or why some operators
+    cannot be in it.
+
+    Raises:
+        TflgpuError: as `decide`.
+    """
+    try:
+        graph = build_subgraph(info, engine.ops, shapes, warn=_LOG.debug)
+        unknown = _unknown(graph)
+        if unknown:
+            return {node: reason for node, (reason, _) in unknown.items()}
+        found = engine.open_whole(graph)
+    except StateError:
+        raise  # the delegate was closed: nobody wants its nodes to run elsewhere
+    except TflgpuError as error:
+        if not engine.options.allow_fallback:
+            raise
+        _LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), error)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return {operator.index: reason for operator in info.operators}
+    if isinstance(found, Opened):
+        return found
+    reasons = {o: d.reason for d in found for o in d.origins}
+    # What a pass of a plugin made may stand for no operator; then none of these can go.
+    return reasons or {o.index: d.reason for d in found for o in info.operators}
+
+
+def _understood(host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, str]) -> Graph | None:
+    """The graph of all nodes that mean something here; what does not goes into ``refused``.
+
+    What a node makes that stays with LiteRT is an input of the others, in the shape that LiteRT has
+    for it. Where only the numbers tell that shape, what reads it stays too.
+    """
+    _refuse_unknown(host, ops, refused)
+    dynamic: set[int] = set()
+    while True:
+        _refuse_open(host, refused, dynamic)
+        nodes = tuple(n for n in host.operators if n not in refused)
+        if not nodes:
+            return None
+        try:
+            graph = build_subgraph(host.subgraph(nodes), ops, warn=_LOG.debug)
+        except TflgpuError as error:
+            node, reason = _first_wrong(host, ops, nodes, error)
+            refused[node] = reason
+            continue
+        unknown = _unknown(graph)
+        if not unknown:
+            return graph
+        refused.update((node, reason) for node, (reason, _) in unknown.items())
+        dynamic.update(node for node, (_, open_shape) in unknown.items() if open_shape)
+
+
+def _unknown(graph: Graph) -> dict[int, tuple[str, bool]]:
+    """Why operators of a graph cannot be computed, and whether only for want of a shape or a number;
+    of those that depend on each other, the first."""
+    return {
+        origin: (node.attrs.reason, node.attrs.dynamic)
+        for node in graph
+        if isinstance(node.attrs, UnknownOp)
+        and all(v is None or v.shape_known for v in node.inputs)
+        for origin in node.origins
+    }
+
+
+def _refuse_unknown(host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, str]) -> None:
+    """What can be told of a node by itself."""
+    for index, operator in host.operators.items():
+        definition = ops.get(operator.name)
+        if refused.get(index) == TAKEN or (index in refused and definition is not None):
+            continue
+        if definition is None:  # says more than that its options are not read
+            kind = "custom op" if operator.is_custom else "op"
+            refused[index] = f"{kind} {operator.name} is not defined; a plugin can define it"
+        elif operator.version > definition.max_version:
+            refused[index] = (
+                f"version {operator.version} of {operator.name} is newer than "
+                f"{definition.max_version}, the newest understood"
+            )
+        elif not all(_has_arrays(host, t) for t in (*operator.inputs, *operator.outputs)):
+            refused[index] = "it reads or makes a tensor of a type that is not supported"
+
+
+def _has_arrays(host: HostGraph, tensor: int) -> bool:
+    return (
+        tensor < 0
+        or host.tensors[tensor].dtype.has_numpy
+        or (host.tensors[tensor].dtype is DType.I4 and host.tensors[tensor].is_constant)
+    )
+
+
+def _refuse_open(host: HostGraph, refused: dict[int, str], dynamic: Collection[int]) -> None:
+    """Refuse what reads, directly or not, a tensor whose shape depends on numbers: what a node of
+    ``dynamic`` makes, or a node that stays with LiteRT and makes an open shape of fixed ones.
+
+    An open shape that comes from the model's inputs is no reason: it is known when these are.
+    """
+    makers: dict[int, int] = {}  # of tensors in such shapes
+    for index, operator in host.operators.items():  # in order of execution
+        found = [t for t in operator.inputs if t in makers]
+        if found and index not in refused:
+            refused[index] = (
+                f"the shape of tensor {found[0]}, which node {makers[found[0]]} makes, is not known "
+                "before the model runs"
+            )
+        opens = not any(t in host.open_shapes for t in operator.inputs)
+        makers.update(
+            (t, index)
+            for t in operator.outputs
+            if found or index in dynamic or (index in refused and opens and t in host.open_shapes)
+        )
+
+
+def _first_wrong(
+    host: HostGraph, ops: Mapping[str, OpDef], nodes: Nodes, error: TflgpuError
+) -> tuple[int, str]:
+    """The first node that the others cannot be built with, and why: nodes are added in order, so
+    that half of them tell in which half it is."""
+    low, high = 0, len(nodes)  # the first `low` can be built, the first `high` cannot
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            build_subgraph(host.subgraph(nodes[:middle]), ops, warn=_LOG.debug)
+        except TflgpuError as found:
+            high, error = middle, found
+        else:
+            low = middle
+    return nodes[high - 1], str(error)
+
+
+def _leave_constants(host: HostGraph, refused: dict[int, str]) -> None:
+    """Leave operators of constants whose results only LiteRT reads.
+
+    DEQUANTIZE of f16 weights is one: in a subset it would run every time, and in LiteRT it runs once
+    or is a part of the kernel that reads it.
+    """
+    readers: dict[int, list[int]] = {}
+    for index, operator in host.operators.items():
+        for tensor in operator.inputs:
+            readers.setdefault(tensor, []).append(index)
+    for index, operator in reversed(tuple(host.operators.items())):
+        constant = all(t < 0 or host.tensors[t].is_constant for t in operator.inputs)
+        users = [n for t in operator.outputs for n in readers.get(t, ())]
+        if index not in refused and constant and users and all(n in refused for n in users):
+            refused[index] = "its operands are constants, and only LiteRT reads what it makes"
+
+
+def _over_limits(subsets: Iterable[Subset], options: DelegateOptions) -> dict[int, str]:
+    """What the options' limits on parts give back, with the sentences of `compiler.partition`."""
+    reasons: dict[int, str] = {}
+    least, most = options.min_nodes_per_partition, options.max_delegated_partitions
+    kept = []
+    for subset in subsets:
+        if len(subset.nodes) < least:
+            reason = f"its part of the graph has {len(subset.nodes)} nodes, fewer than {least}"
+            reasons.update(dict.fromkeys(subset.nodes, reason))
+        else:
+            kept.append(subset)
+    if most is not None and not reasons:
+        ranked = sorted(kept, key=lambda s: -s.opened.gain)
+        for place, subset in enumerate(ranked[most:], most + 1):
+            reason = (
+                f"its part of the graph is number {place} by estimated gain, and at most "
+                f"{most} parts are delegated"
+            )
+            reasons.update(dict.fromkeys(subset.nodes, reason))
+    return reasons

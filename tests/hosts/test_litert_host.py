@@ -1,0 +1,331 @@
+"""GpuDelegate inside LiteRT's interpreter: what it takes, what it leaves, and what comes out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from flatbuffers import flexbuffers
+from host_models import chain, host, plain, run, samples_model
+from tflgpu.conformance.samples import materialize
+from tflgpu.hosts import callbacks
+from tflgpu.hosts.cdef import DYNAMIC
+from tflgpu.hosts.kernel import Kernel
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.model_file import SignatureInfo
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+#: The NumPy references take nodes as they are; the NumPy kernels take plans, as a GPU does.
+DEVICES = [("cpu_ref", 0), ("cpu_ref", 1)]
+
+
+@pytest.fixture(params=DEVICES, ids=["nodes", "kernels"])
+def delegate(request: Any) -> Any:
+    backend, device = request.param
+    with tflgpu.GpuDelegate(backend=backend, device=device) as made:
+        yield made
+
+
+def numbers(shape: tuple[int, ...], seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-2, 2, shape).astype(np.float32)
+
+
+def test_a_whole_model(delegate: Any) -> None:
+    model = chain("ABS", "EXP", "NEG")
+    interpreter = host(model, delegate)
+    (report,) = delegate.reports
+    assert report.fully_delegated
+    assert (report.total_nodes, report.partitions) == (3, 1)
+    assert report.backend == "cpu_ref"
+    for seed in range(3):
+        x = numbers((2, 5), seed)
+        np.testing.assert_allclose(run(interpreter, x), [-np.exp(np.abs(x))], rtol=1e-6)
+        np.testing.assert_allclose(run(interpreter, x), run(plain(model), x), rtol=1e-6)
+
+
+def test_an_operator_that_nobody_here_knows(delegate: Any) -> None:
+    """FAKE_QUANT is a builtin of LiteRT's without a definition here."""
+    model = chain(
+        "ABS",
+        "EXP",
+        "FAKE_QUANT",
+        "NEG",
+        fields={"FAKE_QUANT": {"min": 0.0, "max": 9.0, "num_bits": 8}},
+    )
+    interpreter = host(model, delegate)
+    (report,) = delegate.reports
+    assert (report.total_nodes, report.delegated_nodes, report.partitions) == (4, 3, 2)
+    (refusal,) = report.refusals
+    assert (refusal.node, refusal.op) == (2, "FAKE_QUANT")
+    assert "a plugin can define it" in refusal.reason
+    x = numbers((2, 5))
+    # Rounded to steps of 9 / 255, where a last bit of EXP may decide.
+    np.testing.assert_allclose(run(interpreter, x), run(plain(model), x), atol=9 / 255)
+    np.testing.assert_allclose(
+        run(interpreter, x), [-np.exp(np.abs(x)).clip(0, 9)], atol=9 / 510 + 1e-5
+    )
+
+
+def test_a_custom_operator_of_the_host(delegate: Any) -> None:
+    options = flexbuffers.Builder()
+    with options.Map():
+        options.Key("window_size"), options.Int(16)
+        options.Key("stride"), options.Int(8)
+        options.Key("magnitude_squared"), options.Bool(True)
+    tensors = [
+        TensorSpec(n, s)
+        for n, s in [("a", (40, 1)), ("b", (40, 1)), ("c", (1, 4, 9)), ("d", (1, 4, 9))]
+    ]
+    operators = [
+        OperatorSpec("NEG", {}, (0,), (1,)),
+        OperatorSpec("AudioSpectrogram", {}, (1,), (2,), custom_options=bytes(options.Finish())),
+        OperatorSpec("SQRT", {}, (2,), (3,)),
+    ]
+    model = write_model(ModelSpec(tensors, operators, (0,), (3,)))
+    interpreter = host(model, delegate)
+    (report,) = delegate.reports
+    assert [r.node for r in report.refusals] == [1]
+    x = numbers((40, 1))
+    np.testing.assert_allclose(run(interpreter, x), run(plain(model), x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("open_shape", [True, False])
+def test_shapes_that_numbers_decide(delegate: Any, open_shape: bool) -> None:
+    """WHERE makes as many rows as there are truths. Where the file says that this is open, what
+    follows stays with LiteRT; where it does not, it is compiled for each shape as it comes."""
+    signature = (-1, 1) if open_shape else None
+    tensors = [
+        TensorSpec("x", (7,)),
+        TensorSpec("zero", (1,), data=[0.0]),
+        TensorSpec("positive", (7,), DType.BOOL),
+        TensorSpec("where", (1, 1), DType.I64, shape_signature=signature),
+        TensorSpec("float", (1, 1), shape_signature=signature),
+        TensorSpec("y", (1, 1), shape_signature=signature),
+    ]
+    operators = [
+        OperatorSpec("GREATER", {}, (0, 1), (2,)),
+        OperatorSpec("WHERE", {}, (2,), (3,)),
+        OperatorSpec("CAST", {"in_data_type": 4, "out_data_type": 0}, (3,), (4,)),
+        OperatorSpec("SQUARE", {}, (4,), (5,)),
+    ]
+    model = write_model(ModelSpec(tensors, operators, (0,), (5,)))
+    interpreter = host(model, delegate)
+    (report,) = delegate.reports
+    stays = {r.node for r in report.refusals}
+    # Kernels have no i64, so that CAST stays in either case.
+    assert stays - {2} == ({1, 3} if open_shape else {1})
+    if open_shape:
+        assert "not known before the model runs" in report.refusals[-1].reason
+    for count in (3, 7, 1, 3, 0, 2, 5, 6, 4):
+        x = np.full(7, -1, np.float32)
+        x[:count] = 1
+        if not count:  # LiteRT gives out no tensor without elements
+            interpreter.set_tensor(0, x)
+            interpreter.invoke()
+            assert interpreter.get_output_details()[0]["shape"].tolist() == [0, 1]
+            continue
+        (y,) = run(interpreter, x)
+        np.testing.assert_array_equal(y, np.arange(count, dtype=np.float32)[:, None] ** 2)
+
+
+def test_a_shape_that_is_an_input(delegate: Any) -> None:
+    tensors = [
+        TensorSpec("x", (2, 6)),
+        TensorSpec("shape", (2,), DType.I32),
+        TensorSpec("y", (2, 6)),
+        TensorSpec("z", (2, 6)),
+        TensorSpec("w", (2, 6)),
+    ]
+    operators = [
+        OperatorSpec("ABS", {}, (0,), (2,)),
+        OperatorSpec("RESHAPE", {}, (2, 1), (3,)),
+        OperatorSpec("NEG", {}, (3,), (4,)),
+    ]
+    model = write_model(ModelSpec(tensors, operators, (0, 1), (4,)))
+    x = numbers((2, 6))
+    for shape in ((3, 4), (12, 1), (2, 6)):
+        # LiteRT's RESHAPE goes by the first shape that it is given, so each has an interpreter.
+        interpreter = host(model, delegate)
+        assert [r.node for r in delegate.reports[-1].refusals] == [1, 2]
+        (y,) = run(interpreter, x, np.array(shape, np.int32))
+        np.testing.assert_array_equal(y, -np.abs(x).reshape(shape))
+
+
+@pytest.mark.parametrize("middle", ["SQUARE", "FAKE_QUANT"])
+def test_resized_inputs(delegate: Any, middle: str) -> None:
+    model = chain(
+        "ABS",
+        middle,
+        "NEG",
+        shape=(1, 5),
+        signature=(-1, 5),
+        fields={"FAKE_QUANT": {"min": 0.0, "max": 4.0, "num_bits": 8}},
+    )
+    interpreter, reference = host(model, delegate), plain(model)
+    for rows in (1, 3, 7, 3, 1):
+        for each in (interpreter, reference):
+            each.resize_tensor_input(0, (rows, 5))
+            each.allocate_tensors()
+        x = numbers((rows, 5), rows)
+        for _ in range(2):
+            got, expected = run(interpreter, x), run(reference, x)
+            assert got[0].shape == (rows, 5)
+            np.testing.assert_allclose(got, expected, rtol=1e-6, atol=4 / 255)
+
+
+def test_signatures_and_subgraphs(delegate: Any) -> None:
+    """Two signatures, each a subgraph of its own."""
+
+    def twice(name: str, op: str) -> SubgraphSpec:
+        tensors = [TensorSpec(f"{name}{i}", (3,)) for i in range(3)]
+        operators = [OperatorSpec(op, {}, (i,), (i + 1,)) for i in range(2)]
+        return SubgraphSpec(tensors, operators, (0,), (2,), name)
+
+    first, second = twice("a", "SQUARE"), twice("b", "EXP")
+    signatures = [
+        SignatureInfo("squares", 0, {"x": 0}, {"y": 2}),
+        SignatureInfo("powers", 1, {"x": 0}, {"y": 2}),
+    ]
+    model = write_model(
+        ModelSpec(first.tensors, first.operators, (0,), (2,), signatures, "main", [second])
+    )
+    interpreter = host(model, delegate)
+    assert [r.fully_delegated for r in delegate.reports] == [True, True]
+    x = numbers((3,))
+    squares, powers = (interpreter.get_signature_runner(k) for k in ("squares", "powers"))
+    for _ in range(2):
+        np.testing.assert_allclose(squares(x=x)["y"], x**4, rtol=1e-6)
+        np.testing.assert_allclose(powers(x=x)["y"], np.exp(np.exp(x)), rtol=1e-5)
+
+
+def test_the_body_of_a_loop(delegate: Any) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tflite"))
+    from samples import loop
+
+    interpreter = host(write_model(loop()), delegate)
+    assert [(r.total_nodes, r.delegated_nodes) for r in delegate.reports] == [
+        (1, 0),
+        (1, 1),
+        (1, 1),
+    ]
+    assert "is not defined" in delegate.reports[0].refusals[0].reason
+    np.testing.assert_array_equal(run(interpreter, np.array([2], np.int32)), [[11]])
+
+
+def test_state_stays_with_litert(delegate: Any) -> None:
+    """An LSTM's state is LiteRT's, which can set it to zero."""
+    op = builtin_ops()["UNIDIRECTIONAL_SEQUENCE_LSTM"]
+    case = materialize(op, op.samples()[0])
+    model = samples_model([case])
+    interpreter, reference = host(model, delegate), plain(model)
+    (refusal,) = delegate.reports[0].refusals
+    assert "keeps state in tensor" in refusal.reason
+    x = case.arrays[case.graph.inputs[0].id]
+    for step in range(4):
+        if step == 2:
+            interpreter.reset_all_variables(), reference.reset_all_variables()
+        np.testing.assert_allclose(run(interpreter, x), run(reference, x), rtol=1e-6)
+
+
+def test_a_table_that_only_litert_reads(delegate: Any) -> None:
+    """f16 weights of an operator that stays: their DEQUANTIZE stays with it."""
+    weights = numbers((4, 3)).astype(np.float16)
+    tensors = [
+        TensorSpec("x", (2, 3)),
+        TensorSpec("h", (4, 3), DType.F16, weights),
+        TensorSpec("w", (4, 3)),
+        TensorSpec("y", (2, 4)),
+        TensorSpec("z", (2, 4)),
+    ]
+    operators = [
+        OperatorSpec("DEQUANTIZE", {}, (1,), (2,), version=3),
+        OperatorSpec("FULLY_CONNECTED", {}, (0, 2, -1), (3,), version=1),
+        OperatorSpec("ABS", {}, (3,), (4,)),
+    ]
+    host(write_model(ModelSpec(tensors, operators, (0,), (4,))), delegate)
+    assert delegate.reports[-1].fully_delegated
+    operators[1] = OperatorSpec("FAKE_QUANT", {"min": -1.0, "max": 1.0, "num_bits": 8}, (2,), (3,))
+    tensors[3:] = [TensorSpec("y", (4, 3)), TensorSpec("z", (4, 3))]
+    operators[2] = OperatorSpec("ADD", {}, (0, 3), (4,))
+    tensors[0] = TensorSpec("x", (4, 3))
+    parts = write_model(ModelSpec(tensors, operators, (0,), (4,)))
+    interpreter = host(parts, delegate)
+    assert [r.node for r in delegate.reports[-1].refusals] == [0, 1]
+    assert "only LiteRT reads" in delegate.reports[-1].refusals[0].reason
+    x = numbers((4, 3))
+    np.testing.assert_allclose(run(interpreter, x), run(plain(parts), x), rtol=1e-6)
+
+
+def test_quantized_operators_can_be_kept_out() -> None:
+    def scaled(scale: float) -> Quantization:
+        return Quantization((scale,), (3,))
+
+    tensors = [
+        TensorSpec("x", (2, 6), DType.I8, quantization=scaled(0.1)),
+        TensorSpec("y", (2, 6), DType.I8, quantization=scaled(0.2)),
+        TensorSpec("z", (2, 6)),
+    ]
+    operators = [
+        OperatorSpec("QUANTIZE", {}, (0,), (1,), version=2),
+        OperatorSpec("DEQUANTIZE", {}, (1,), (2,), version=2),
+    ]
+    model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    x = np.arange(-6, 6, dtype=np.int8).reshape(2, 6) * 20 + 1  # nothing halfway between two steps
+    expected = run(plain(model), x)
+    for allowed in (True, False):
+        with tflgpu.GpuDelegate(backend="cpu_ref", quantized_models_allowed=allowed) as delegate:
+            np.testing.assert_allclose(run(host(model, delegate), x), expected, rtol=1e-6)
+            (report,) = delegate.reports
+            assert report.delegated_nodes == (2 if allowed else 0)
+            assert all("quantized_models_allowed" in r.reason for r in report.refusals)
+
+
+def test_an_input_gets_a_fixed_shape_after_an_open_one(delegate: Any) -> None:
+    """Outputs were made dynamic and have no memory; then their shapes are known after all."""
+    interpreter = host(chain("ABS", "NEG"), delegate)
+    (kernel,) = [k for k, _ in callbacks._kernels.values() if isinstance(k, Kernel)]
+    made_ready = kernel.prepare
+
+    def open_first(context: Any) -> None:
+        tensor = context.tensors[0]
+        kind, tensor.allocation_type = tensor.allocation_type, DYNAMIC
+        made_ready(context)
+        tensor.allocation_type = kind
+        assert not context.tensors[2].data
+        made_ready(context)
+
+    kernel.prepare = open_first  # type: ignore[method-assign]
+    interpreter.resize_tensor_input(0, (3, 5))
+    interpreter.allocate_tensors()
+    x = numbers((3, 5))
+    np.testing.assert_array_equal(run(interpreter, x), [-np.abs(x)])
+
+
+@pytest.mark.parametrize("wrong", [1, 3, 6])
+def test_an_operator_that_is_wrong_by_its_definition(delegate: Any, wrong: int) -> None:
+    """By its definition here: it stays with LiteRT, and the others go to the device."""
+    ops = ["ABS"] * 7
+    ops[wrong] = "SOFTMAX"
+    model = chain(*ops, fields={"SOFTMAX": {"beta": 2.0}})
+
+    def refuse(*_: Any) -> Any:
+        raise tflgpu.ModelError("takes no operand of this kind")
+
+    ops_here = dict(delegate.ops)
+    ops_here["SOFTMAX"] = attrs.evolve(ops_here["SOFTMAX"], infer=refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(delegate), "ops", property(lambda _: ops_here))
+        interpreter = host(model, delegate)
+    (refusal,) = delegate.reports[-1].refusals
+    assert refusal.node == wrong
+    assert "takes no operand of this kind" in refusal.reason
+    x = numbers((2, 5))
+    np.testing.assert_allclose(run(interpreter, x), run(plain(model), x), rtol=1e-5)
