@@ -17,6 +17,10 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+# What a device leaves is run by the references, to which tests compare. What LiteRT's kernels do in
+# their place is asked where it is said (tests/litert, and by `cpu_backend="litert"`).
+os.environ.setdefault("TFLGPU_CPU_BACKEND", "cpu_ref")
+
 
 def _require_backend(name: str) -> Probe:
     probe = registry().probe(name)

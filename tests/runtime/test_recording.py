@@ -237,3 +237,94 @@ def test_a_run_that_ended_early_keeps_its_recording(problem: BaseException) -> N
     del found
     gc.collect()
     assert kept() is None
+
+
+class Watched(Counter):
+    """Its runs go on until ``over``; ``asked`` is how often the device was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.over, self.asked, self.waited = False, 0, 0
+
+    def _begin(self) -> None:
+        self.runs += 1
+
+    def _is_over(self) -> bool:
+        return self.over
+
+    def _end(self) -> None:
+        self._fill(self._outputs.for_run())
+
+    def _is_idle(self) -> bool:
+        self.asked += 1
+        return self.over
+
+    def _wait_idle(self) -> None:
+        self.waited += 1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Stopped(Watched):
+    """A signal ends its runs."""
+
+    def _run(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_that_is_over_lets_its_recording_go() -> None:
+    recording = Stopped()
+    with pytest.raises(KeyboardInterrupt):
+        recording.run()
+    gone = weakref.ref(recording)
+    recording.let_go_if_idle()
+    del recording
+    gc.collect()
+    kept = gone()
+    assert kept is not None  # the device may be at work in its memory
+    kept.over = True
+    kept.let_go_if_idle()
+    assert kept.asked == 2
+    with pytest.raises(DeviceError, match="an earlier run of this recording failed"):
+        kept.run()
+    waited: list[int] = []
+    kept._release = lambda: waited.append(0)  # type: ignore[method-assign]
+    del kept
+    gc.collect()
+    assert gone() is None
+    assert waited == [0]
+
+
+def test_a_dropped_recording_that_is_idle_is_not_waited_for() -> None:
+    recording = Stopped()
+    with pytest.raises(KeyboardInterrupt):
+        recording.run()
+    recording.over = True
+    recording.let_go_if_idle()
+    recording.close()
+    assert (recording.waited, recording.released) == (0, 1)
+
+
+def test_a_run_that_nobody_waited_for_is_taken_when_it_is_over() -> None:
+    recording = Watched()
+    pending = recording.submit()
+    recording.let_go_if_idle()
+    assert not pending.done()
+    recording.over = True
+    recording.let_go_if_idle()
+    assert pending.wait()
+    assert (recording.outputs[0] == 1).all()
+    recording.run()
+    assert (recording.outputs[0] == 2).all()
+
+
+def test_one_that_is_in_use_elsewhere_is_left_alone() -> None:
+    recording = Stopped()
+    with pytest.raises(KeyboardInterrupt):
+        recording.run()
+    recording.over = True
+    with recording._lock:
+        recording.let_go_if_idle()
+    assert recording.asked == 0
+    recording.close()

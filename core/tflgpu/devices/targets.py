@@ -41,14 +41,20 @@ def target_on(
         device: An opened device.
         caps: What may be used of it.
         known: Where ops, passes, rules and objections come from.
-        options: Precision and limits.
+        options: Precision, numerics and limits.
         broken_rules: Rules that are left out: by (owner, op, name), with the reason.
         spares_broken_rules: As `Target.spares_broken_rules`.
     """
     ops, backend = known.ops(), device.info.backend
     precision = precision_on(caps, options.wanted_precision)
     plain = attrs.evolve(
-        Target.plain(caps, precision, ops=ops, rules=known.rules(backend)),
+        Target.plain(
+            caps,
+            precision,
+            ops=ops,
+            rules=known.rules(backend),
+            numerics=options.quantized_numerics,
+        ),
         passes=tuple(default_passes(known.passes())),
         quantized_allowed=options.quantized_models_allowed,
         max_partitions=options.max_delegated_partitions,

@@ -8,7 +8,7 @@ there, so that a report or an interpreter can name tensors as the file does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -75,6 +75,31 @@ class Value:
         return f"%{self.id}:{kind}{self.spec}"
 
 
+@attrs.frozen(eq=False)
+class FileOptions:
+    """What a model file says of an operator besides its tensors, for whoever writes it again.
+
+    Attributes:
+        name: Its builtin name or custom code.
+        is_custom: Whether ``name`` is a custom code.
+        fields: Its options by the schema's snake_case names.
+        custom_options: A custom operator's options.
+        bodies: The model's subgraphs, which options may name by their number; empty for an
+            operator that runs none.
+        gap: Why the operator cannot be written again from these; empty where it can.
+        place: The file, and where the operator's table is in it, for whoever can read what these
+            lack; None where there is no gap, or nobody can.
+    """
+
+    name: str
+    is_custom: bool
+    fields: Mapping[str, Any]
+    custom_options: bytes = b""
+    bodies: Sequence[Any] = ()
+    gap: str = ""
+    place: tuple[memoryview, int] | None = None
+
+
 @attrs.define(eq=False)
 class Node:
     """One operation. ``attrs`` is the frozen attribute value of its op definition.
@@ -82,6 +107,9 @@ class Node:
     ``origins`` are the operator indices in the model file that this node stands for: one after
     reading, several once passes have fused nodes, so that reports can speak of the file's
     operators whatever the passes did.
+
+    ``source`` is what the file said of the operator; None for a node that no file has. Passes may
+    have changed ``op`` and ``attrs`` since.
     """
 
     op: str
@@ -90,6 +118,7 @@ class Node:
     outputs: list[Value]
     version: int = 1
     origins: tuple[int, ...] = ()
+    source: FileOptions | None = None
 
     @property
     def shapes_known(self) -> bool:
@@ -251,7 +280,7 @@ class Graph:
 
         nodes = [
             Node(n.op, n.attrs, [twin(v) for v in n.inputs], twin_list(n.outputs), n.version,
-                 n.origins)
+                 n.origins, n.source)
             for n in self.nodes
         ]  # fmt: skip
         return Graph(self.name, nodes, twin_list(self.inputs), twin_list(self.outputs), twins,

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import attrs
 
 from tflgpu.blame import attempt
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.partition import Part
-from tflgpu.compiler.references import reference_support
-from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report import DelegationReport, placed
 from tflgpu.contract.checked import close_all
-from tflgpu.contract.device import Device, NodeDevice, NodeRun, Recording
-from tflgpu.errors import DeviceError, UnsupportedError
+from tflgpu.contract.device import Device, NodeDevice, NodeRun
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Node
 from tflgpu.plugins import Registry
-from tflgpu.runtime.reference import ReferenceRecording
+from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.session import Session, Step, make_variables
 
 _LOG = logging.getLogger("tflgpu")
+
+
+@attrs.frozen(eq=False)
+class Opened:
+    """A session wholly on the device, and the estimated seconds that it saves a run."""
+
+    session: Session
+    gain: float
 
 
 @attrs.frozen
@@ -31,12 +38,14 @@ class Loader:
     Attributes:
         device: An opened device.
         known: Where ops come from, and who wants to see plans.
+        cpu: What runs the other parts.
         guard_bands: As `Device.load`.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
     """
 
     device: Device | NodeDevice
     known: Registry
+    cpu: CpuSide
     guard_bands: bool
     may_fall_back: bool
 
@@ -45,37 +54,39 @@ class Loader:
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
-            DeviceError: the device could not load a part, and it may not fall back.
+            DeviceError: the device could not load a part, and it may not fall back; or the CPU
+                side that was asked for cannot run here.
             Whatever ``report`` raises; what was loaded is closed then.
         """
         variables = make_variables(compiled.graph)
+        on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
         steps: list[Step] = []
         try:
-            for index in range(len(compiled.parts)):
-                try:
-                    recording = self._record(compiled.parts[index], variables)
-                except DeviceError as error:
-                    if not self.may_fall_back:
-                        raise
-                    compiled = compiled.on_cpu(index, self._not_loaded(error))
-                    recording = self._record(compiled.parts[index], variables)
-                part = compiled.parts[index]
-                steps.append(Step(recording, part.inputs, part.outputs, part.label))
-            return Session(compiled.graph, steps, report(compiled), variables)
+            for index, part in enumerate(compiled.parts):
+                if part.delegated:
+                    try:
+                        steps.append(self._on_device(part, variables))
+                        continue
+                    except DeviceError as error:
+                        if not self.may_fall_back:
+                            raise
+                        compiled = compiled.on_cpu(index, self._not_loaded(error))
+                steps += on_cpu.load(compiled.parts[index])
+            made = placed(report(compiled), on_cpu.placed)
+            return Session(compiled.graph, steps, made, variables)
         except BaseException:
             attempt(close_all, [step.recording for step in steps])
             raise
 
-    def _record(self, part: Part, variables: dict[int, Array]) -> Recording:
-        run = NodeRun(part.nodes, part.inputs, part.outputs, self.known.ops(), variables)
-        if not part.delegated:
-            self._check_cpu(part.nodes)
-            return ReferenceRecording(run)
+    def _on_device(self, part: Part, variables: dict[int, Array]) -> Step:
         if isinstance(self.device, NodeDevice):
-            return self.device.load_nodes(run)
-        assert part.plan is not None
-        self.known.plan_ready(self.device.info.backend, part.plan)
-        return self.device.load(part.plan, guard_bands=self.guard_bands)
+            run = NodeRun(part.nodes, part.inputs, part.outputs, self.known.ops(), variables)
+            recording = self.device.load_nodes(run)
+        else:
+            assert part.plan is not None
+            self.known.plan_ready(self.device.info.backend, part.plan)
+            recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+        return Step(recording, part.inputs, part.outputs, part.label)
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info
@@ -84,12 +95,3 @@ class Loader:
         # Compilers are told to say everything; a line of it is enough for every operator.
         said = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{where} could not load it: {said}"
-
-    def _check_cpu(self, nodes: Sequence[Node]) -> None:
-        ops = self.known.ops()
-        refused = [(n, no.reason) for n in nodes if (no := reference_support(n, ops))]
-        if refused:
-            listed = "; ".join(f"{n.label}: {reason}" for n, reason in refused)
-            raise UnsupportedError(
-                f"{len(refused)} operators run neither on the device nor on the CPU: {listed}"
-            )

@@ -13,29 +13,26 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.compiler.references import reference_support
-from tflgpu.compiler.report import DelegationReport, Refusal
+from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.checked import close_all
-from tflgpu.contract.device import NodeRun, Recording
+from tflgpu.contract.device import Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
-from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.ops.base import OpDef
-from tflgpu.ops.unknown import refuse_unknown
-from tflgpu.passes.float_view import float_view
-from tflgpu.runtime.reference import ReferenceRecording
 
 
 @attrs.frozen
 class Step:
-    """One recording and the values at its edges, aligned with its arrays."""
+    """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
+    again after an error, and in a forked child."""
 
     recording: Recording
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     label: str
+    on_cpu: bool = False
 
 
 class Session(Holder):
@@ -221,7 +218,7 @@ class Session(Holder):
 
 
 def _on_device(step: Step) -> bool:
-    return not isinstance(step.recording, ReferenceRecording)
+    return not step.on_cpu
 
 
 def _is_home(value: Value, array: Array) -> bool:
@@ -231,35 +228,3 @@ def _is_home(value: Value, array: Array) -> bool:
 def make_variables(graph: Graph) -> dict[int, Array]:
     """Zeroed state tensors of a graph, by value id."""
     return {v.id: np.zeros(v.shape, v.dtype.numpy) for v in graph.values.values() if v.is_variable}
-
-
-def open_cpu_session(
-    graph: Graph, ops: Mapping[str, OpDef], *, preserve_all: bool = False
-) -> Session:
-    """A session that runs everything by the NumPy references, quantized models in their float view.
-
-    With ``preserve_all`` every tensor keeps its contents after a run.
-
-    Raises:
-        UnsupportedError: an op that has no reference; lists every such operator and reason.
-    """
-    refuse_unknown(graph, "the CPU cannot run")
-    total = len({o for n in graph for o in n.origins})
-    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
-    graph = float_view(graph, ops, keep_stored=preserve_all).graph
-    refused = [(n, no.reason) for n in graph if (no := reference_support(n, ops)) is not None]
-    if refused:
-        listed = "; ".join(f"{n.label}: {reason}" for n, reason in refused)
-        raise UnsupportedError(f"the CPU cannot run {len(refused)} operators: {listed}")
-    outputs = list(graph.outputs)
-    if preserve_all:
-        made = [v for n in graph for v in n.outputs if not graph.is_output(v)]
-        outputs += made
-    variables = make_variables(graph)
-    produced = {v.id for n in graph for v in n.outputs}
-    run = NodeRun(
-        tuple(graph.nodes), tuple(graph.inputs),
-        tuple(v for v in outputs if v.id in produced), ops, variables,
-    )  # fmt: skip
-    step = Step(ReferenceRecording(run), run.inputs, run.outputs, "CPU")
-    return Session(graph, [step], DelegationReport(total, 0, refusals), variables)

@@ -16,14 +16,20 @@ from tflgpu.blame import of_signal
 from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
 from tflgpu.ir.brief import clipped, few, quoted
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
+from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
-from tflgpu.ops.unknown import UnknownOp
+from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.tflite.bodies import runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 
 _LOG = logging.getLogger("tflgpu")
+
+#: What the results of an operator are that nobody here defines, from somebody who has kernels for
+#: it; or why they cannot run it. Its operands' shapes are known.
+Foreign = Callable[[Node], Sequence[TensorSpec] | Unsupported]
 
 # Operators of constants are evaluated while building up to this many elements read and written:
 # enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
@@ -39,6 +45,7 @@ def build_graph(
     ops: Mapping[str, OpDef],
     shapes: Mapping[int, tuple[int, ...]] | None = None,
     warn: Callable[[str], object] = _LOG.warning,
+    foreign: Foreign | None = None,
 ) -> Graph:
     """The graph of one subgraph of a model.
 
@@ -49,6 +56,8 @@ def build_graph(
         shapes: New shapes of inputs, by tensor index; the shapes of everything that depends on
             them are inferred.
         warn: Takes what is wrong with the file but does no harm; by default the log.
+        foreign: Who is asked for operators that are not understood. A node that they can run has
+            `ForeignOp` attributes.
 
     Returns:
         A graph whose value ids are tensor indices and whose constants view the file.
@@ -60,7 +69,8 @@ def build_graph(
             its operator makes is replaced by that, as in LiteRT; a warning says so.)
         InputError: ``shapes`` names a tensor that is not an input, or a negative size.
     """
-    return build_subgraph(model.subgraphs[subgraph], ops, shapes, warn)
+    bodies = model.subgraphs
+    return build_subgraph(bodies[subgraph], ops, shapes, warn, foreign, bodies)
 
 
 def build_subgraph(
@@ -68,8 +78,11 @@ def build_subgraph(
     ops: Mapping[str, OpDef],
     shapes: Mapping[int, tuple[int, ...]] | None = None,
     warn: Callable[[str], object] = _LOG.warning,
+    foreign: Foreign | None = None,
+    bodies: Sequence[SubgraphInfo] = (),
 ) -> Graph:
-    """As `build_graph`, of a subgraph that need not come from a file."""
+    """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
+    subgraphs, which operators may run."""
     graph = Graph(info.name or "main")
     for tensor in info.tensors:
         _add_tensor(graph, tensor)
@@ -81,7 +94,7 @@ def build_subgraph(
     resized = _resize_inputs(graph, shapes or {})
     for value in (*graph.inputs, *(v for v in graph.values.values() if v.is_variable)):
         check_size(value.shape, value.dtype, _name(value))
-    building = _Building(graph, info, ops, resized)
+    building = _Building(graph, info, ops, resized, foreign, bodies)
     for operator in info.operators:
         building.add(operator)
     if building.stale:
@@ -135,12 +148,20 @@ class _Building:
     """The graph so far, and which of its tensors have been made."""
 
     def __init__(
-        self, graph: Graph, info: SubgraphInfo, ops: Mapping[str, OpDef], resized: bool
+        self,
+        graph: Graph,
+        info: SubgraphInfo,
+        ops: Mapping[str, OpDef],
+        resized: bool,
+        foreign: Foreign | None,
+        bodies: Sequence[SubgraphInfo],
     ) -> None:
         self.graph = graph
         self.info = info
         self.ops = ops
         self.resized = resized
+        self.foreign = foreign
+        self.bodies = bodies
         self.stale: list[str] = []
         self.used: set[int] = set()  # read or written so far
         given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
@@ -152,17 +173,21 @@ class _Building:
         where = f"operator {operator.index} ({clipped(operator.name)})"
         inputs = [self._input(i, where) for i in operator.inputs]
         outputs = [self._output(i, where) for i in operator.outputs]
-        node = Node(operator.name, None, list(inputs), outputs, operator.version, (operator.index,))
+        node = Node(
+            operator.name, None, list(inputs), outputs, operator.version, (operator.index,),
+            _source(operator, self.info, self.bodies),
+        )  # fmt: skip
         definition = self.ops.get(operator.name)
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
         reason = _why_not(operator, node, definition)
-        unknown = None if reason is None else UnknownOp(reason)
+        unknown = None if reason is None else self._pass_on(node, UnknownOp(reason), where)
         if definition is not None and unknown is None:
             unknown = self._define(operator, node, definition, where)
         if unknown is not None:
             node.attrs = unknown
-        if unknown is not None or not all(v.shape_known for v in node.inputs if v is not None):
+        is_foreign = isinstance(unknown, ForeignOp)
+        if not is_foreign and (unknown is not None or _placeholder(node) is not None):
             # Said here once, for all that comes after: such a shape is a placeholder.
             for value in outputs:
                 value.shape_known = False
@@ -174,16 +199,17 @@ class _Building:
         self, operator: OperatorInfo, node: Node, definition: OpDef, where: str
     ) -> UnknownOp | None:
         """Parse the options and infer the shapes; the reason where this op is beyond tflgpu."""
-        values = {**operator.fields, **_tensor_fields(node)}
+        values = {**operator.fields, **tensor_fields(node)}
         fields = Fields(operator.name, values, operator.custom_options)
         operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
         try:
             node.attrs = definition.parse(fields)
             specs = definition.infer(node.attrs, operands)
         except UnsupportedError as error:
-            return UnknownOp(str(error), dynamic=isinstance(error, DynamicError))
+            unknown = UnknownOp(str(error), dynamic=isinstance(error, DynamicError))
+            return self._pass_on(node, unknown, where)
         except ModelError as error:
-            placeholder = next((v for v in node.inputs if v and not v.shape_known), None)
+            placeholder = _placeholder(node)
             if placeholder is not None:  # which need not fit together with anything
                 return UnknownOp(
                     f"the shape of {_name(placeholder)} is not known before the model runs: "
@@ -208,6 +234,20 @@ class _Building:
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
         return None
+
+    def _pass_on(self, node: Node, unknown: UnknownOp, where: str) -> UnknownOp:
+        """Ask who may have kernels for an operator that is not understood."""
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+        if self.foreign is None or unknown.dynamic:
+            return unknown
+        if _placeholder(node) is not None or not all(v.dtype.has_numpy for v in values):
+            return unknown
+        found = self.foreign(node)
+        if isinstance(found, Unsupported):
+            return UnknownOp(f"{unknown.reason}; {found.reason}")
+        for value, spec in zip(node.outputs, found, strict=True):
+            self._settle(value, spec, where, known=True)
+        return ForeignOp(unknown.reason)
 
     def _input(self, index: int, where: str) -> Value | None:
         if index < 0:
@@ -265,7 +305,27 @@ class _Building:
         value.shape = spec.shape
 
 
-def _tensor_fields(node: Node) -> dict[str, object]:
+def _source(
+    operator: OperatorInfo, info: SubgraphInfo, bodies: Sequence[SubgraphInfo]
+) -> FileOptions:
+    gap, place = operator.gap, operator.place
+    if operator.intermediates:
+        gap, place = "it has intermediate tensors", None
+    for index in (*operator.inputs, *operator.outputs):
+        if index >= 0 and info.tensors[index].blockwise is not None:
+            gap, place = f"tensor {index} is quantized by blocks", None
+    run = bodies if runs_subgraphs(operator.fields) else ()
+    return FileOptions(
+        operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place
+    )
+
+
+def _placeholder(node: Node) -> Value | None:
+    """An operand of which only the file says a shape."""
+    return next((v for v in node.inputs if v is not None and not v.shape_known), None)
+
+
+def tensor_fields(node: Node) -> dict[str, object]:
     """What an op's conversion is told by its tensors and not by its options (see `ops.convert`)."""
     source = node.optional_input(0)
     result = node.outputs[0] if node.outputs else None
@@ -282,8 +342,7 @@ def _operands(node: Node) -> str:
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
-    runs_subgraphs = any(f.endswith(("subgraph", "subgraph_index")) for f in operator.fields)
-    if definition is None and runs_subgraphs:
+    if definition is None and runs_subgraphs(operator.fields):
         return "control flow (an operator that runs other subgraphs) is not supported"
     if definition is None:
         kind = "custom op" if operator.is_custom else "op"

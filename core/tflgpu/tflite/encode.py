@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flatbuffers
@@ -47,6 +47,13 @@ class Record:
 
     table: str
     values: Mapping[str, Any]
+
+
+@frozen
+class Packed:
+    """A table that is written by a function of the builder, which gives its offset."""
+
+    pack: Callable[[Any], int]
 
 
 @frozen
@@ -94,6 +101,8 @@ def _prepare(builder: Any, field: Field, value: Any, where: str) -> Any:
     """A scalar as it is; anything else written, as the offset of it."""
     if isinstance(value, Offset):
         return value.position
+    if isinstance(value, Packed):
+        return value.pack(builder)
     if field.kind is Kind.SCALAR:
         return _scalar(field, value, where)
     if field.kind is Kind.STRING and isinstance(value, str):
@@ -140,7 +149,7 @@ def _tables(builder: Any, records: Sequence[Record], where: str) -> int:
     return int(builder.EndVector())
 
 
-def aligned_bytes(builder: Any, content: bytes) -> Offset:
+def aligned_bytes(builder: Any, content: bytes | memoryview) -> Offset:
     """Write a vector of bytes that begins at a multiple of BUFFER_ALIGNMENT in the file."""
     builder.StartVector(1, len(content), BUFFER_ALIGNMENT)
     head = int(builder.head) - len(content)
@@ -149,11 +158,12 @@ def aligned_bytes(builder: Any, content: bytes) -> Offset:
     return Offset(int(builder.EndVector()))
 
 
-def finish(root: Record, content: Sequence[bytes]) -> bytes:
+def finish(root: Record, content: Sequence[bytes | memoryview]) -> bytes:
     """A whole file: ``root`` with ``content`` as its buffers."""
     builder = flatbuffers.Builder(1024 + sum(len(c) + 64 for c in content))
     data = [aligned_bytes(builder, c) if c else None for c in content]
     buffers = [Record("Buffer", {"data": d}) for d in data]
     model = encode(builder, Record(root.table, {**root.values, "buffers": buffers}), "model")
     builder.Finish(model, b"TFL3")
-    return bytes(builder.Output())
+    # Not by `Output`, which makes a copy of its own: constants may be most of a machine's memory.
+    return bytes(memoryview(builder.Bytes)[builder.Head() :])

@@ -247,6 +247,26 @@ class Table:
         where = f"{self.where}: {name}"
         return self._file.vector(self._file.follow(position, where), _OFFSET, where)
 
+    @property
+    def place(self) -> tuple[memoryview, int]:
+        """The file, and where in it the table is, for whoever knows more of the schema."""
+        return self._file.data, self._position
+
+    def left_out(self) -> list[str]:
+        """What is in the table and not among `all_fields`: fields of other kinds by name, and those
+        that the schema known here lacks by slot. Whoever writes the table again would lose them."""
+        known = {field.slot: field for field in self._layout.fields.values()}
+        found = []
+        for slot in range((self._length - 4) // 2):
+            field = known.get(slot)
+            if _U16.unpack_from(self._file.data, self._vtable + 4 + 2 * slot)[0] == 0:
+                continue
+            if field is None:
+                found.append(f"field {slot}, which the schema known here lacks")
+            elif field.kind not in (Kind.SCALAR, Kind.NUMBERS, Kind.STRING):
+                found.append(field.name)
+        return found
+
     def all_fields(self) -> dict[str, Any]:
         """Every scalar, string and vector of numbers, with defaults for what is absent."""
         values: dict[str, Any] = {}

@@ -93,6 +93,8 @@ class OperatorInfo:
             default where the file has none. Empty for customs and for operators without options.
         custom_options: a custom operator's options, in a format of its own.
         mutating_variable_inputs: whether the operator changes each input; often empty.
+        gap: why ``fields`` are not all that the file says of it; empty where they are.
+        place: where there is a gap, the file and the position of the operator's table in it.
     """
 
     index: int
@@ -105,6 +107,8 @@ class OperatorInfo:
     fields: Mapping[str, FieldValue] = field(factory=dict)
     custom_options: bytes = b""
     mutating_variable_inputs: tuple[bool, ...] = ()
+    gap: str = ""
+    place: tuple[memoryview, int] | None = field(default=None, eq=False, repr=False)
 
 
 @frozen

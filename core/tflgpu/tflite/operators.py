@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
+from tflgpu.ir.brief import few, quoted
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import FieldValue, OperatorCode, OperatorInfo
 from tflgpu.tflite.schema import (
@@ -85,7 +85,7 @@ def _operator(
         )
     code = codes[opcode]
     where = table.where = f"operator {index} ({quoted(code.name) if code.is_custom else code.name})"
-    fields = {} if code.is_custom else _fields(table, code.name)
+    fields, gap = ({}, "") if code.is_custom else _fields(table, code.name)
     _check_subgraphs(fields, where, limits)
     return OperatorInfo(
         index=index,
@@ -100,6 +100,8 @@ def _operator(
         fields=fields,
         custom_options=_custom_options(file, table),
         mutating_variable_inputs=table.numbers("mutating_variable_inputs"),
+        gap=gap,
+        place=table.place if gap else None,
     )
 
 
@@ -125,29 +127,30 @@ def check_indices(indices: tuple[int, ...], where: str, limits: Limits, lowest: 
             )
 
 
-def _fields(table: Table, name: str) -> Mapping[str, FieldValue]:
-    """The options of a builtin operator.
+def _fields(table: Table, name: str) -> tuple[Mapping[str, FieldValue], str]:
+    """The options of a builtin operator, and why they are not all that the file has.
 
     LiteRT ignores a table of another operator's options and takes zeros. That would compute
     something the model's author did not ask for, so it is an error here, unless the operator has
     no options anyway.
     """
     if name.startswith("BUILTIN_"):
-        return {}
+        return {}, "the operator is younger than the schema known here"
     expected = options_of(name)
     stored = _stored_options(table)
-    if expected is None:
-        return {} if stored is None else stored[1]
     if stored is None:
-        return default_fields(expected.table)
+        return ({} if expected is None else default_fields(expected.table)), ""
+    if expected is None:
+        # Whoever writes it again writes no options, which is only right where these say nothing.
+        return stored[1], f"it has options of type {stored[0]}" if stored[1] else ""
     if stored[0] != expected.table and layout(expected.table).fields:
         raise ModelError(
             f"{table.where}: options of type {stored[0]} where {expected.table} belong; {DAMAGED}"
         )
-    return stored[1]
+    return stored[1], f"its options have {few(stored[2])}" if stored[2] else ""
 
 
-def _stored_options(table: Table) -> tuple[str, dict[str, Any]] | None:
+def _stored_options(table: Table) -> tuple[str, dict[str, Any], list[str]] | None:
     for union in _UNIONS:
         code = table.integer(f"{union}_type")
         kind = UNIONS[union].get(code)
@@ -160,7 +163,7 @@ def _stored_options(table: Table) -> tuple[str, dict[str, Any]] | None:
             continue
         options = table.child(union, kind, f"{table.where}: {kind}")
         if options is not None:
-            return kind, options.all_fields()
+            return kind, options.all_fields(), options.left_out()
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -63,6 +63,23 @@ class TensorSpec:
     has_rank: bool = True
 
 
+@frozen(eq=False)
+class PackedOptions:
+    """The options of a builtin operator as somebody else writes them.
+
+    Attributes:
+        builtin: the operator's code in the schema.
+        union: the field of the operator that has them, "builtin_options" or "builtin_options2".
+        code: which table of that union they are; 0 for none.
+        pack: writes them into a `flatbuffers.Builder`, and gives their offset.
+    """
+
+    builtin: int
+    union: str = "builtin_options"
+    code: int = 0
+    pack: Callable[[Any], int] | None = None
+
+
 @frozen
 class OperatorSpec:
     """An operator to write.
@@ -76,6 +93,7 @@ class OperatorSpec:
         custom_options: a custom operator's options.
         intermediates: tensor indices, for recurrent operators.
         mutating_variable_inputs: whether the operator changes each input.
+        packed: its code and options, in the place of what ``name`` and ``fields`` say.
     """
 
     name: str
@@ -86,6 +104,7 @@ class OperatorSpec:
     custom_options: bytes = b""
     intermediates: tuple[int, ...] = field(default=(), converter=_ints)
     mutating_variable_inputs: tuple[bool, ...] = field(default=(), converter=_bools)
+    packed: PackedOptions | None = None
 
 
 def _tensors(values: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -149,7 +168,7 @@ def spec_of(model: ModelFile) -> ModelSpec:
     Raises:
         ModelError: it uses blockwise quantization, which is not written.
     """
-    main, *others = (_subgraph(s) for s in model.subgraphs)
+    main, *others = (subgraph_spec(s) for s in model.subgraphs)
     return ModelSpec(
         main.tensors,
         main.operators,
@@ -163,7 +182,12 @@ def spec_of(model: ModelFile) -> ModelSpec:
     )
 
 
-def _subgraph(info: SubgraphInfo) -> SubgraphSpec:
+def subgraph_spec(info: SubgraphInfo) -> SubgraphSpec:
+    """The spec that writes a subgraph that was read.
+
+    Raises:
+        ModelError: it uses blockwise quantization, which is not written.
+    """
     tensors = [_tensor(t) for t in info.tensors]
     operators = [_operator(o) for o in info.operators]
     return SubgraphSpec(tensors, operators, info.inputs, info.outputs, info.name)

@@ -11,7 +11,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.constants import check_shape, pack_int4, pack_strings
-from tflgpu.tflite.encode import Record, finish
+from tflgpu.tflite.encode import Packed, Record, finish
 from tflgpu.tflite.schema import BUILTIN_CODES, CUSTOM, PLACEHOLDER, UNIONS, options_of
 from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import (
@@ -29,7 +29,7 @@ _VECTORS = {
     np.dtype(np.uint8): "Uint8Vector",
 }
 
-_Code = tuple[str, int]
+_Code = tuple[str, int, int]  # name, code, version
 
 
 def write_model(spec: ModelSpec) -> bytes:
@@ -45,7 +45,7 @@ def write_model(spec: ModelSpec) -> bytes:
     return finish(*model_record(spec))
 
 
-def model_record(spec: ModelSpec) -> tuple[Record, list[bytes]]:
+def model_record(spec: ModelSpec) -> tuple[Record, list[bytes | memoryview]]:
     """The root table of a model without its buffers, and the content of each buffer.
 
     What `encode.finish` takes: the place to step in for a test that wants a model that no spec
@@ -87,14 +87,13 @@ def _arguments(arguments: Mapping[str, int]) -> list[Record]:
     return [Record("TensorMap", {"name": n, "tensor_index": t}) for n, t in arguments.items()]
 
 
-def _operator_code(name: str, version: int) -> Record:
-    code = BUILTIN_CODES.get(name, CUSTOM)
+def _operator_code(name: str, code: int, version: int) -> Record:
     return Record(
         "OperatorCode",
         {
             "deprecated_builtin_code": min(code, PLACEHOLDER),
             "builtin_code": code,
-            "custom_code": name if name not in BUILTIN_CODES else None,
+            "custom_code": name if code == CUSTOM else None,
             "version": version,
         },
     )
@@ -105,10 +104,10 @@ class _Writer:
 
     def __init__(self) -> None:
         # Buffer 0 is always empty: the one of tensors without a constant.
-        self.buffers: list[bytes] = [b""]
+        self.buffers: list[bytes | memoryview] = [b""]
         self.codes: dict[_Code, int] = {}
 
-    def buffer(self, content: bytes) -> int:
+    def buffer(self, content: bytes | memoryview) -> int:
         self.buffers.append(content)
         return len(self.buffers) - 1
 
@@ -144,13 +143,18 @@ class _Writer:
         }
         return Record("Tensor", values)
 
+    def _code(self, spec: OperatorSpec) -> int:
+        known = BUILTIN_CODES.get(spec.name, CUSTOM)
+        code = known if spec.packed is None else spec.packed.builtin
+        return self.codes.setdefault((spec.name, code, spec.version), len(self.codes))
+
     def _operator(self, spec: OperatorSpec, index: int, tensors: int) -> Record:
         where = f"operator {index} ({spec.name})"
         _check_indices(spec.inputs, tensors, f"{where}: input", lowest=-1)
         _check_indices(spec.outputs, tensors, f"{where}: output")
         _check_indices(spec.intermediates, tensors, f"{where}: intermediate", lowest=-1)
         values: dict[str, Any] = {
-            "opcode_index": self.codes.setdefault((spec.name, spec.version), len(self.codes)),
+            "opcode_index": self._code(spec),
             "inputs": spec.inputs,
             "outputs": spec.outputs,
             "intermediates": spec.intermediates or None,
@@ -158,7 +162,10 @@ class _Writer:
             "custom_options": spec.custom_options or None,
         }
         options = options_of(spec.name) if spec.name in BUILTIN_CODES else None
-        if options is not None:
+        if spec.packed is not None:
+            values[f"{spec.packed.union}_type"] = spec.packed.code
+            values[spec.packed.union] = spec.packed.pack and Packed(spec.packed.pack)
+        elif options is not None:
             values[f"{options.union}_type"] = options.code
             values[options.union] = Record(options.table, spec.fields)
         elif spec.fields:
@@ -173,8 +180,8 @@ def _check_indices(indices: tuple[int, ...], tensors: int, where: str, lowest: i
             raise ModelError(f"{where} {position} is tensor {tensor}, but there are {tensors}")
 
 
-def _content(spec: TensorSpec, where: str) -> bytes:
-    """The bytes of a constant."""
+def _content(spec: TensorSpec, where: str) -> bytes | memoryview:
+    """The bytes of a constant: in place, where they are as the file has them."""
     if spec.is_variable:
         raise ModelError(f"{where}: a variable cannot have a constant value")
     if spec.dtype is DType.STRING:
@@ -202,7 +209,8 @@ def _content(spec: TensorSpec, where: str) -> bytes:
         if values.size and not -8 <= values.min() <= values.max() <= 7:
             raise ModelError(f"{where}: i4 values run from -8 to 7")
         return pack_int4(values)
-    return values.astype(stored.newbyteorder("<")).tobytes()
+    little = np.ascontiguousarray(values, stored.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _stored_type(dtype: DType, where: str) -> np.dtype[Any]:

@@ -1,0 +1,1 @@
+"""LiteRT's CPU kernels as a tflgpu backend."""

@@ -1,0 +1,110 @@
+"""LiteRT's CPU kernels as a `NodeDevice`: what it takes, and what it gives for that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.graph import Node, TensorSpec, Value
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import ForeignOp
+from tflgpu.options import OpResolverType
+from tflgpu.tflite.cut import small_model
+
+from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
+from tflgpu_litert.newer import repack
+from tflgpu_litert.quirks import quirk
+from tflgpu_litert.recording import LiteRTRecording
+
+
+class LiteRTDevice:
+    """A `NodeDevice` and `ForeignOps`. It holds nothing: each recording has an interpreter."""
+
+    def __init__(self, info: DeviceInfo, threads: int | None, resolver: OpResolverType) -> None:
+        self.info = info
+        # Its kernels compute in the tensors' own types; there is nothing to gain from f16.
+        self.caps = DeviceCaps(f16_storage=False)
+        self.settings = Settings(threads, resolver)
+        self._closed = False
+
+    def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
+        """Whether LiteRT takes the node, found out by giving it the node alone."""
+        reason = quirk(node, ops)
+        if reason is not None:
+            return Unsupported(reason)
+        tried = self._alone(node, ops)
+        if isinstance(tried, Unsupported):
+            return tried
+        for value in node.outputs:
+            shape = tried.shape(value.id)
+            if shape is None:
+                return Unsupported(f"LiteRT knows the shape of {value.name} only when it has run")
+            if shape != value.shape:
+                return Unsupported(
+                    f"LiteRT makes {value.name} of shape {list(shape)}, not {list(value.shape)}"
+                )
+        return None
+
+    def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
+        """What LiteRT makes of a node that nobody here defines, asked of LiteRT itself: a shape in
+        the file may be a placeholder."""
+        foreign = Node(
+            node.op, ForeignOp(""), node.inputs, node.outputs, node.version, node.origins,
+            node.source,
+        )  # fmt: skip
+        tried = self._alone(foreign, {})
+        if isinstance(tried, Unsupported):
+            return tried
+        specs = []
+        for value in node.outputs:
+            shape = tried.shape(value.id)
+            if shape is None:
+                return Unsupported(
+                    f"LiteRT knows the shape of its result {value.name} only when it has run"
+                )
+            specs.append(TensorSpec(shape, value.dtype))
+        return specs
+
+    def load_nodes(self, run: NodeRun) -> Recording:
+        """Write some nodes as a model and open it.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: they cannot be written, or LiteRT does not take them; names the node.
+        """
+        if self._closed:
+            raise StateError("this litert device is closed")
+        edge = {value.id for value in (*run.inputs, *run.outputs)}
+        for node in run.nodes:
+            reason = quirk(node, run.ops, edge)
+            if reason is not None:
+                raise DeviceError(f"{node.label}: {reason}")
+        return LiteRTRecording(run, self.settings)
+
+    def close(self) -> None:
+        """Refuse further work."""
+        self._closed = True
+
+    def _alone(self, node: Node, ops: Mapping[str, OpDef]) -> Opened | Unsupported:
+        """The node by itself: without XNNPACK, which takes its time to prepare, but for what only
+        that has (some custom ops)."""
+        model = small_model([node], _given(node), node.outputs, ops, repack)
+        if isinstance(model, Unsupported):
+            return Unsupported(f"not by LiteRT: {model.reason}")
+        try:
+            return open_model(model, self.settings.plain)
+        except LiteRTError as error:
+            refused = Unsupported(f"LiteRT does not take it: {error}")
+        try:
+            return open_model(model, self.settings)
+        except LiteRTError:
+            return refused
+
+
+def _given(node: Node) -> list[Value]:
+    """What a node reads that is neither constant nor variable, each once."""
+    found = {v.id: v for v in node.inputs if v is not None and not v.is_const and not v.is_variable}
+    return list(found.values())

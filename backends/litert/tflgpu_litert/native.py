@@ -1,0 +1,156 @@
+"""LiteRT's interpreter, opened on a small model: the one place that knows its Python API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
+from tflgpu.contract.waiting import of_signal
+from tflgpu.ir.dtypes import Array
+from tflgpu.options import OpResolverType
+from tflgpu.tflite.cut import SmallModel
+
+# Of "Node number 3 (RESHAPE) failed to prepare." Delegates' nodes come behind those of the model.
+_NODE = re.compile(r"Node number (\d+) \(")
+_LONGEST = 240
+_ERRORS = (ValueError, RuntimeError, TypeError, MemoryError)
+_XNNPACK = frozenset({OpResolverType.AUTO, OpResolverType.BUILTIN})
+
+
+@attrs.frozen
+class Settings:
+    """How LiteRT is to run.
+
+    Attributes:
+        threads: Of its kernels; None = LiteRT's default, which is one.
+        resolver: Which kernels it takes.
+    """
+
+    threads: int | None = None
+    resolver: OpResolverType = OpResolverType.AUTO
+
+    @property
+    def plain(self) -> Settings:
+        """The same without XNNPACK, where that is used."""
+        if self.resolver not in _XNNPACK:
+            return self
+        return attrs.evolve(self, resolver=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+
+
+class LiteRTError(Exception):
+    """LiteRT refused or failed; the text is one line of what it says."""
+
+
+@attrs.frozen(eq=False)
+class Opened:
+    """A model that LiteRT can run.
+
+    Attributes:
+        interpreter: LiteRT's; its memory lives as long as it does.
+        model: What it was opened on.
+    """
+
+    interpreter: Any
+    model: SmallModel
+
+    def view(self, value_id: int) -> Callable[[], Array]:
+        """A function that gives a tensor's memory. What it gives must not be kept: LiteRT may not
+        run while somebody holds it."""
+        found: Callable[[], Array] = self.interpreter.tensor(self.model.tensors[value_id])
+        return found
+
+    def setter(self, value_id: int) -> Callable[[Array], None]:
+        """A function that copies an array of its shape and type into a tensor."""
+        if not self.shape(value_id):  # a view of a scalar is none, but a number
+            index = self.model.tensors[value_id]
+            return partial(self.interpreter.set_tensor, index)
+        view = self.view(value_id)
+
+        def write(array: Array) -> None:
+            view()[...] = array
+
+        return write
+
+    def shape(self, value_id: int) -> tuple[int, ...] | None:
+        """A tensor's shape; None where only a run will tell (LiteRT has no memory for it yet).
+
+        Raises:
+            LiteRTError: there is no such tensor.
+        """
+        try:
+            return tuple(int(d) for d in self.view(value_id)().shape)
+        except ValueError as error:
+            if "null" in str(error):
+                return None
+            raise LiteRTError(_line(error)) from error
+
+    def invoke(self) -> None:
+        """Run.
+
+        Raises:
+            LiteRTError: an operator failed.
+        """
+        try:
+            self.interpreter.invoke()
+        except _ERRORS as error:
+            if of_signal(error):
+                raise
+            raise LiteRTError(self._named(error)) from error
+
+    def _named(self, error: BaseException) -> str:
+        return _named(self.model, error)
+
+
+def open_model(model: SmallModel, settings: Settings) -> Opened:
+    """Open a small model and allocate its tensors.
+
+    XNNPACK refuses some models for which LiteRT has kernels; those run without it.
+
+    Raises:
+        LiteRTError: LiteRT does not take it; names the node where LiteRT does.
+    """
+    try:
+        return _opened(model, settings)
+    except _ERRORS as error:
+        if of_signal(error):
+            raise
+        if settings.plain == settings:
+            raise LiteRTError(_named(model, error)) from error
+    try:
+        return _opened(model, settings.plain)
+    except _ERRORS as error:
+        if of_signal(error):
+            raise
+        raise LiteRTError(_named(model, error)) from error
+
+
+def _opened(model: SmallModel, settings: Settings) -> Opened:
+    interpreter = Interpreter(
+        model_content=model.content,
+        num_threads=settings.threads,
+        experimental_op_resolver_type=LiteRTResolver[settings.resolver.name],
+    )
+    interpreter.allocate_tensors()
+    return Opened(interpreter, model)
+
+
+def _named(model: SmallModel, error: BaseException) -> str:
+    found = _NODE.search(str(error))
+    index = len(model.owners) if found is None else int(found.group(1))
+    if index >= len(model.owners):
+        return _line(error)
+    return f"{model.owners[index].label}: {_line(error)}"
+
+
+def _line(error: BaseException) -> str:
+    """What LiteRT says, less its advice to read on elsewhere."""
+    text = re.sub(r"See instructions: \S+", "", str(error))
+    text = _NODE.sub("operator (", re.sub(r"Are you using .*\?|Registration failed\.", "", text))
+    text = " ".join(text.split()) or type(error).__name__
+    # It has names as the file gives them, however long.
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,47 @@
+"""What LiteRT takes and gets wrong. Held against the references op by op (`tests/litert`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node
+from tflgpu.ops.base import Activation, OpDef
+
+# Of the fused activations its kernels apply those that are a clamp.
+_CLAMPS = frozenset(
+    {Activation.NONE, Activation.RELU, Activation.RELU_N1_TO_1, Activation.RELU6}
+)  # fmt: skip
+# XNNPACK's positions of maxima count within a window; in MediaPipe's files, and here, they count
+# within the image. Where both are XNNPACK's nobody sees that.
+_POSITIONS = frozenset({"MaxPoolingWithArgmax2D", "MaxUnpooling2D"})
+# Far below where a channel's number and a radius overflow an int.
+_RADIUS = 1 << 24
+
+
+def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = None) -> str | None:
+    """Why LiteRT must not be given a node that it would take; None where nothing is known.
+
+    Args:
+        node: A node. One that nobody here defines is LiteRT's to judge.
+        ops: Op definitions by name.
+        edge: Ids of the values that others see, of a part that is loaded; None for all.
+    """
+    op = ops.get(node.op)
+    if op is None:
+        return None
+    activation = getattr(node.attrs, op.activation_field, None) if op.activation_field else None
+    if activation is not None and activation not in _CLAMPS:
+        return f"LiteRT leaves out the activation {activation.name} of {node.op}"
+    if node.op == "CONCATENATION" and activation not in (None, Activation.NONE):
+        return "LiteRT leaves out the activation of CONCATENATION"
+    unbiased = node.op == "DEPTHWISE_CONV_2D" and node.optional_input(2) is None
+    if unbiased and node.input(0).dtype is not DType.F32:  # f32 ones are given one of zeros
+        return "LiteRT crashes on DEPTHWISE_CONV_2D without a bias"
+    if node.op == "LOCAL_RESPONSE_NORMALIZATION" and node.attrs.radius > _RADIUS:
+        return f"LiteRT crashes on a radius of {node.attrs.radius}"
+    if node.op in _POSITIONS:
+        positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
+        if edge is None or any(value.id in edge for value in positions):
+            return f"LiteRT's positions of maxima are others, which {node.op} would show"
+    return None

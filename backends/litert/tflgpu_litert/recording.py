@@ -1,0 +1,144 @@
+"""Nodes that LiteRT runs: one call into it a run, and a copy of each tensor at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import DispatchTime, NodeRun
+from tflgpu.contract.forks import Holder, immortal
+from tflgpu.contract.pending import FINISHED, Pending
+from tflgpu.errors import DeviceError, StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.tflite.cut import small_model
+
+from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
+from tflgpu_litert.newer import repack
+
+#: How to write, or to see, a tensor of LiteRT's; and the array that is its home here.
+_Feed = tuple[Callable[[Array], None], Array]
+_Fetch = tuple[Callable[[], Array], Array]
+
+
+class LiteRTRecording(Holder):
+    """A `Recording` of LiteRT's kernels.
+
+    Inputs and outputs are arrays of its own: LiteRT's memory moves and ends with its interpreter.
+    State tensors live in the run's ``variables`` and are taken to LiteRT and back, so that others
+    may read, set and reset them.
+    """
+
+    def __init__(self, run: NodeRun, settings: Settings) -> None:
+        """Write the nodes as a model and open it.
+
+        Raises:
+            DeviceError: they cannot be written, or LiteRT does not take them; names the node.
+        """
+        self._run_of = run
+        self._settings = settings
+        self._inputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.inputs)
+        self._outputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.outputs)
+        self._before: list[_Feed] = []
+        self._after: list[_Fetch] = []
+        self._opened: Opened | None = None
+        self._closed = False
+        self._open()
+        self.belongs_to_process()
+
+    def _open(self) -> None:
+        run = self._run_of
+        model = small_model(run.nodes, run.inputs, run.outputs, run.ops, repack)
+        if isinstance(model, Unsupported):
+            raise DeviceError(f"LiteRT cannot be given these nodes: {model.reason}")
+        try:
+            opened = open_model(model, self._settings)
+            made = {v.name: (opened.shape(v.id), v.shape) for v in run.outputs}
+        except LiteRTError as error:
+            raise DeviceError(f"LiteRT does not take these nodes: {error}") from error
+        for name, (shape, wanted) in made.items():
+            if shape != wanted:
+                raise DeviceError(f"LiteRT makes {name} of shape {shape}, not {wanted}")
+        states = [
+            (v, run.variables[v.id])
+            for v in {v.id: v for n in run.nodes for v in n.inputs if v and v.is_variable}.values()
+        ]
+        fed = [*zip(run.inputs, self._inputs, strict=True), *states]
+        fetched = [*zip(run.outputs, self._outputs, strict=True), *states]
+        # Tensors without elements have nothing to move, and perhaps no memory.
+        self._before = [(opened.setter(v.id), array) for v, array in fed if array.size]
+        self._after = [(opened.view(v.id), array) for v, array in fetched if array.size]
+        self._opened = opened
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per output."""
+        return self._outputs
+
+    def run(self) -> None:
+        """Compute every node.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: LiteRT failed; names the node where LiteRT does.
+        """
+        if self._closed:
+            raise StateError("this recording is closed")
+        if self._opened is None:  # left behind by a fork
+            self._open()
+        assert self._opened is not None
+        for write, array in self._before:
+            write(array)
+        try:
+            self._opened.invoke()
+        except LiteRTError as error:
+            raise DeviceError(f"LiteRT failed: {error}") from error
+        for tensor, array in self._after:
+            _fetch(tensor, array)
+
+    def submit(self) -> Pending:
+        """A run; LiteRT computes in the call.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        self.run()
+        return FINISHED
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported:
+        """As `Recording.bind`: there are no buffers."""
+        return Unsupported("LiteRT computes in memory of its own")
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """A run; LiteRT's Python API has no timers."""
+        self.run()
+        return ()
+
+    def close(self) -> None:
+        """Let LiteRT's interpreter go."""
+        self._closed = True
+        self._before, self._after, self._opened = [], [], None
+
+    def after_fork(self) -> None:
+        """A child has the memory but not the threads of LiteRT's interpreter, which would be waited
+        for at its end. So that one stays for good, and the next run opens another."""
+        if self._opened is not None:
+            immortal(self._opened.interpreter)
+        self._before, self._after, self._opened = [], [], None
+
+
+def _fetch(tensor: Callable[[], Array], array: Array) -> None:
+    # In no variable: a traceback would keep that, and LiteRT does not run while a view is held.
+    if tensor().shape != array.shape:
+        raise DeviceError(f"LiteRT made a result of another shape than {list(array.shape)}")
+    array[...] = tensor()

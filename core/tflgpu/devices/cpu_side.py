@@ -1,0 +1,155 @@
+"""The CPU side: what runs the operators that the device does not.
+
+Order of say: `DelegateOptions.cpu_backend`, then ``TFLGPU_CPU_BACKEND``, then the ranks of the
+backends that offer themselves (`BackendInfo.cpu_rank`): LiteRT's kernels where they are installed,
+the NumPy references otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+from tflgpu.blame import shown
+from tflgpu.contract.device import ForeignOps, NodeDevice
+from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import Registry
+
+_LOG = logging.getLogger("tflgpu")
+
+#: The backend of the NumPy references, which the core runs by itself.
+REFERENCES = "cpu_ref"
+VARIABLE = "TFLGPU_CPU_BACKEND"
+
+_warned = False
+
+
+class CpuSide:
+    """Runs on the CPU what no device takes. Opens nothing before it is needed.
+
+    Whoever makes one closes it, after the sessions that use it. One thread at a time.
+
+    Raises:
+        OptionError: the backend that was asked for does not run other devices' operators.
+    """
+
+    def __init__(
+        self, known: Registry, options: DelegateOptions, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._known = known
+        self._options = options
+        self._ranked = _ranked(known)
+        self._asked = _asked(options, environ, self._ranked)
+        self._device: NodeDevice | None = None
+        self._chosen = False
+        self._closed = False
+        self._lacking: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> NodeDevice | None:
+        """What runs nodes; None where the NumPy references do.
+
+        Raises:
+            DeviceError: the backend that was asked for cannot run here.
+            StateError: it is closed.
+        """
+        if self._closed:
+            raise StateError("the CPU side of this interpreter or delegate is closed")
+        if not self._chosen:
+            self._device = self._open()
+            self._chosen = True
+        return self._device
+
+    @property
+    def name(self) -> str:
+        """As reports name it; empty for the references."""
+        device = self.device
+        if device is None:
+            return ""
+        threads = self._options.num_threads
+        count = "" if threads is None else f", num_threads={threads}"
+        return f"{device.info.name} ({device.info.driver}{count})"
+
+    def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
+        """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
+        device = self.device
+        if isinstance(device, ForeignOps):
+            return device.infer(node)
+        if self._lacking:
+            return Unsupported(f"LiteRT's kernels might run it, but {'; '.join(self._lacking)}")
+        return Unsupported("the CPU side in use only runs operators that are defined")
+
+    def warn_of_numpy(self) -> None:
+        """Say once in a process that NumPy runs what something faster could, and what to install."""
+        global _warned
+        if self._lacking and not _warned:
+            _warned = True
+            _LOG.warning(
+                "tflgpu: what runs on the CPU is run by NumPy, which is slow, since %s",
+                "; ".join(self._lacking),
+            )
+
+    def close(self) -> None:
+        """Release what was opened; twice is harmless."""
+        self._closed = True
+        if self._device is not None:
+            self._device.close()
+
+    def _open(self) -> NodeDevice | None:
+        if self._asked is not None:
+            return None if self._asked == REFERENCES else self._opened(self._asked)
+        lacking = []
+        for name in self._ranked:
+            if name == REFERENCES:
+                break
+            try:
+                found = self._opened(name)
+            except TflgpuError as error:
+                lacking.append(str(error))
+                continue
+            for reason in lacking:
+                _LOG.warning("tflgpu: %s; %s runs what is left to the CPU", reason, name)
+            return found
+        self._lacking = tuple(lacking)
+        return None
+
+    def _opened(self, name: str) -> NodeDevice:
+        """The backend's first device.
+
+        Raises:
+            DeviceError, PluginError: it cannot run here, or is none that runs nodes.
+        """
+        probe = self._known.probe(name)
+        if not probe.available or not probe.devices:
+            raise DeviceError(f"backend {name}: {probe.reason or 'it has no devices'}")
+        device = self._known.open_device(name, probe.devices[0].index, self._options)
+        if not isinstance(device, NodeDevice):
+            device.close()
+            raise DeviceError(f"backend {name}: its first device runs kernels, not operators")
+        return device
+
+
+def _ranked(known: Registry) -> list[str]:
+    """The backends that offer themselves, best first."""
+    ranks = {name: info.cpu_rank for name, info in known.backends.items()}
+    found = [name for name, rank in ranks.items() if rank is not None]
+    return sorted(found, key=lambda name: (-(ranks[name] or 0), name))
+
+
+def _asked(
+    options: DelegateOptions, environ: Mapping[str, str], ranked: Sequence[str]
+) -> str | None:
+    name, who = options.cpu_backend, "cpu_backend"
+    if name is None:
+        name, who = environ.get(VARIABLE, "").strip() or None, VARIABLE
+    if name is not None and name != REFERENCES and name not in ranked:
+        there = ", ".join(dict.fromkeys([*ranked, REFERENCES]))
+        raise OptionError(
+            f"{who} is one of {there}, not {shown(name)}: other backends do not run what a "
+            "device leaves"
+        )
+    return name

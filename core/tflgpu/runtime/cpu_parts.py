@@ -1,0 +1,119 @@
+"""A part that stays on the CPU is loaded: by the CPU side what it takes, by NumPy what is left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import attrs
+
+from tflgpu.blame import attempt
+from tflgpu.compiler.partition import Part, divide
+from tflgpu.compiler.references import reference_support
+from tflgpu.contract.checked import close_all
+from tflgpu.contract.device import NodeDevice, NodeRun
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.errors import DeviceError, UnsupportedError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.reference import ReferenceRecording
+from tflgpu.runtime.session import Step
+
+_LOG = logging.getLogger("tflgpu")
+
+
+@attrs.define(eq=False)
+class CpuLoader:
+    """Loads parts on the CPU.
+
+    Attributes:
+        side: What runs them; None for NumPy alone.
+        ops: Op definitions by name.
+        variables: State tensors by value id.
+        placed: Who runs which operator of the file, as far as that is not NumPy.
+    """
+
+    side: CpuSide | None
+    ops: Mapping[str, OpDef]
+    variables: dict[int, Array]
+    placed: dict[int, str] = attrs.field(factory=dict)
+
+    def load(self, part: Part) -> list[Step]:
+        """The steps that run a part.
+
+        Raises:
+            UnsupportedError: an operator that nobody runs; lists all, with reasons.
+            DeviceError: the CPU side that was asked for cannot run here.
+        """
+        device = None if self.side is None else self.side.device
+        if device is None:
+            if self.side is not None:
+                self.side.warn_of_numpy()
+            return [self._by_numpy(part, {})]
+        # Asking about every node takes longer than trying, and most parts are taken whole.
+        whole = self.load_whole(part)
+        return [whole] if whole is not None else self._load_divided(device, part)
+
+    def load_whole(self, part: Part) -> Step | None:
+        """The step by which the CPU side runs a part as it is; None where it does not, or where
+        only NumPy is there.
+
+        Raises:
+            DeviceError: the CPU side that was asked for cannot run here.
+        """
+        device = None if self.side is None else self.side.device
+        found = None if device is None else self._by_device(device, part)
+        if isinstance(found, DeviceError):
+            _LOG.debug("tflgpu: not as a whole: %s", found)
+            return None
+        return found
+
+    def _load_divided(self, device: NodeDevice, part: Part) -> list[Step]:
+        """The CPU side what it takes node by node, NumPy the rest."""
+        reasons: dict[int, str] = {}
+        for node in part.nodes:
+            refused = device.supports(node, self.ops)
+            if refused is not None:
+                reasons[id(node)] = refused.reason
+        steps: list[Step] = []
+        try:
+            for piece, taken in divide(part, lambda node: id(node) not in reasons):
+                step = self._by_device(device, piece) if taken else None
+                if isinstance(step, DeviceError):  # together what it takes one by one
+                    _LOG.warning("tflgpu: a part of the model runs by NumPy: %s", step)
+                    reasons.update((id(node), str(step)) for node in piece.nodes)
+                    step = None
+                steps.append(step or self._by_numpy(piece, reasons))
+        except BaseException:
+            attempt(close_all, [step.recording for step in steps])
+            raise
+        return steps
+
+    def _by_device(self, device: NodeDevice, part: Part) -> Step | DeviceError:
+        assert self.side is not None
+        try:
+            recording = device.load_nodes(self._run_of(part))
+        except DeviceError as error:
+            return error
+        for node in part.nodes:
+            self.placed.update(dict.fromkeys(node.origins, self.side.name))
+        return Step(recording, part.inputs, part.outputs, part.label, on_cpu=True)
+
+    def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> Step:
+        refused = [(n, no.reason) for n in part.nodes if (no := reference_support(n, self.ops))]
+        if refused:
+            listed = "; ".join(_told(node, reason, reasons) for node, reason in refused)
+            raise UnsupportedError(
+                f"{len(refused)} operators run neither on the device nor on the CPU: {listed}"
+            )
+        recording = ReferenceRecording(self._run_of(part))
+        return Step(recording, part.inputs, part.outputs, part.label, on_cpu=True)
+
+    def _run_of(self, part: Part) -> NodeRun:
+        return NodeRun(part.nodes, part.inputs, part.outputs, self.ops, self.variables)
+
+
+def _told(node: Node, reason: str, reasons: Mapping[int, str]) -> str:
+    other = reasons.get(id(node))
+    return f"{node.label}: {reason}" + ("" if other is None else f" ({other})")

@@ -1,0 +1,69 @@
+"""A session without a device: the CPU side runs everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from tflgpu.compiler.numerics import Numerics, integer_node
+from tflgpu.compiler.partition import Part
+from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.report import DelegationReport, Refusal, placed, with_numerics
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.ir.graph import Graph
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import refuse_unknown
+from tflgpu.passes.float_view import float_view
+from tflgpu.runtime.cpu_parts import CpuLoader
+from tflgpu.runtime.session import Session, make_variables
+
+
+def open_cpu_session(
+    graph: Graph,
+    ops: Mapping[str, OpDef],
+    *,
+    preserve_all: bool = False,
+    side: CpuSide | None = None,
+    numerics: Numerics = Numerics.FLOAT,
+) -> Session:
+    """A session that runs everything on the CPU.
+
+    Where ``side`` takes the whole model it runs it as the file has it, quantized numbers included.
+    Otherwise, as with the NumPy references alone, quantized models run in their float view, where
+    ``numerics`` does not ask for integers; where it does, the references are what computes so.
+
+    With ``preserve_all`` every tensor keeps its contents after a run.
+
+    Raises:
+        UnsupportedError: an operator that nobody runs; lists all such, with reasons.
+        DeviceError: the CPU side that was asked for cannot run here.
+    """
+    refuse_unknown(graph, "the CPU cannot run")
+    total = len({o for n in graph for o in n.origins})
+    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
+    report = DelegationReport(total, 0, refusals)
+    variables = make_variables(graph)
+    loader = CpuLoader(side, ops, variables)
+    is_integer = numerics is Numerics.INTEGER
+    tries = bool(graph.nodes) and not is_integer
+    whole = loader.load_whole(_part(graph, preserve_all)) if tries else None
+    if whole is not None:
+        steps = [whole]
+    else:
+        wanted = partial(integer_node, ops=ops, refusal=partial(reference_support, ops=ops))
+        view = float_view(
+            graph, ops, keep_stored=preserve_all, in_integers=wanted if is_integer else None
+        )
+        report = with_numerics(report, graph, view.integers, view.in_floats)
+        graph = view.graph
+        steps = loader.load(_part(graph, preserve_all))
+    return Session(graph, steps, placed(report, loader.placed), variables)
+
+
+def _part(graph: Graph, preserve_all: bool) -> Part:
+    """A graph as one part; with all its results at its edge where they are to be kept."""
+    produced = {v.id: v for n in graph for v in n.outputs}
+    outputs = [v for v in graph.outputs if v.id in produced]
+    if preserve_all:
+        outputs += [v for v in produced.values() if not graph.is_output(v)]
+    return Part(tuple(graph.nodes), False, tuple(graph.inputs), tuple(outputs))

@@ -1,0 +1,143 @@
+"""Real models and long lives: LiteRT's answers exactly, flat memory, threads."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from ai_edge_litert.interpreter import Interpreter as LiteRT
+from litert_models import LITERT, i64_in_the_middle, litert, numbers, run
+from tflgpu.cli.inputs import random_input
+from tflgpu_litert.recording import LiteRTRecording
+
+#: 8-bit and 16-bit weights, a state, custom ops, and plain floats.
+MODELS = (
+    "dtln_model_quant_1",
+    "litert_torchaudio_conformer",
+    "mobilenet_v1_0.25_224_float",
+    "mobilenet_v2_1.0_224_ptq_int8",
+    "movie_review_nl_classifier",
+    "mp_hair_segmentation_customops",
+    "mp_selfie_segmentation_f16",
+    "tflm_mnist_lstm_fp32",
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_on_the_cpu_is_what_litert_gives(name: str, model_path: Callable[[str], Path]) -> None:
+    """Not one bit is another: these are the same kernels on the same numbers."""
+    path = str(model_path(name))
+    native = LiteRT(path)
+    native.allocate_tensors()
+    rng = np.random.default_rng(4)
+    given = {int(d["index"]): random_input(d, rng) for d in native.get_input_details()}
+    with tflgpu.Interpreter(path) as ours:
+        ours.allocate_tensors()
+        for _ in range(2):
+            for model in (native, ours):
+                for index, array in given.items():
+                    model.set_tensor(index, array)
+                model.invoke()
+            for detail in native.get_output_details():
+                np.testing.assert_array_equal(
+                    ours.get_tensor(detail["index"]), native.get_tensor(detail["index"])
+                )
+        report = ours.delegation_report()
+        assert all(r.runs_on.startswith(LITERT) for r in report.refusals)
+
+
+def test_a_state_beside_a_device(
+    delegate: tflgpu.GpuDelegate, model_path: Callable[[str], Path]
+) -> None:
+    """The LSTM is LiteRT's, the rest the device's; both CPU sides agree from run to run."""
+    path = str(model_path("tflm_mnist_lstm_fp32"))
+    results: dict[str, list[Any]] = {}
+    for side in ("litert", "cpu_ref"):
+        with tflgpu.Interpreter(
+            path, experimental_delegates=[delegate], cpu_backend=side
+        ) as interpreter:
+            interpreter.allocate_tensors()
+            (detail,) = interpreter.get_input_details()
+            found = results[side] = []
+            for seed in range(3):
+                interpreter.set_tensor(detail["index"], numbers(detail["shape"], seed))
+                interpreter.invoke()
+                (out,) = interpreter.get_output_details()
+                found.append(interpreter.get_tensor(out["index"]))
+            assert interpreter.delegation_report().delegated_nodes == 3
+    assert not np.allclose(results["litert"][0], results["litert"][1])
+    np.testing.assert_allclose(results["litert"], results["cpu_ref"], rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_is_left_behind() -> None:
+    model, x = i64_in_the_middle(), numbers((1, 5, 7))
+    seen: list[weakref.ref[Any]] = []
+    for _ in range(20):
+        with tflgpu.Interpreter(model_content=model) as interpreter:
+            interpreter.allocate_tensors()
+            (step,) = interpreter._main._memory.session.steps
+            inner = step.recording._inner
+            assert isinstance(inner, LiteRTRecording)
+            seen += [weakref.ref(inner), weakref.ref(inner._opened.interpreter)]
+            del step, inner
+            interpreter.set_tensor(0, x)
+            interpreter.invoke()
+        del interpreter
+    gc.collect()
+    assert [ref() for ref in seen] == [None] * 40
+
+
+def test_closing_lets_litert_go_at_once() -> None:
+    """Arrays that somebody still holds are tflgpu's, and stay as they are."""
+    model, x = i64_in_the_middle(), numbers((1, 5, 7))
+    interpreter = tflgpu.Interpreter(model_content=model)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(0, x)
+    interpreter.invoke()
+    recording = interpreter._main._memory.session.steps[0].recording
+    inner, held = recording._inner, recording.outputs[0]
+    expected, native = held.copy(), weakref.ref(inner._opened.interpreter)
+    interpreter.close()
+    gc.collect()
+    assert native() is None
+    np.testing.assert_array_equal(held, expected)
+
+
+def test_threads_with_an_interpreter_each() -> None:
+    model = i64_in_the_middle()
+    xs = [numbers((1, 5, 7), seed, -9, 9) for seed in range(4)]
+    expected = [litert(model, [x])[0] for x in xs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with tflgpu.Interpreter(model_content=model, num_threads=2) as interpreter:
+            interpreter.allocate_tensors()
+            for _ in range(50):
+                interpreter.set_tensor(0, xs[number])
+                interpreter.invoke()
+                if not np.array_equal(interpreter.get_tensor(6), expected[number]):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
+
+
+def test_one_model_on_both_sides_at_once(delegate: tflgpu.GpuDelegate) -> None:
+    """Two interpreters of one delegate may have different CPU sides."""
+    model, x = i64_in_the_middle(), numbers((1, 5, 7), 1)
+    (a,), native = run(model, [x], delegate)
+    (b,), numpy = run(model, [x], delegate, cpu_backend="cpu_ref")
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert [bool(r.runs_on) for r in native.refusals + numpy.refusals] == [True] * 3 + [False] * 3

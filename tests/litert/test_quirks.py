@@ -1,0 +1,148 @@
+"""What LiteRT gets wrong stays away from it, and whoever calls gets the right numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from litert_models import between, litert, numbers, one, run
+from tflgpu.errors import UnsupportedError
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+TANH, RELU = 4, 1
+
+
+def depthwise(activation: int = 0) -> bytes:
+    tensors = [
+        TensorSpec("x", (1, 4, 5, 3)),
+        TensorSpec("w", (1, 2, 2, 3), data=numbers((1, 2, 2, 3), 1)),
+        TensorSpec("y", (1, 3, 4, 3)),
+    ]
+    fields = {"padding": 1, "stride_h": 1, "stride_w": 1, "depth_multiplier": 1,
+              "fused_activation_function": activation}  # fmt: skip
+    return one("DEPTHWISE_CONV_2D", fields, tensors, [0])
+
+
+def reference(model: bytes, x: Any) -> Any:
+    return run(model, [x], cpu_backend="cpu_ref")[0][0]
+
+
+def test_a_depthwise_convolution_without_a_bias() -> None:
+    """LiteRT crashes on it as the file has it; with a bias of zeros it does not."""
+    x = numbers((1, 4, 5, 3), 2)
+    (found,), report = run(depthwise(), [x])
+    np.testing.assert_allclose(found, reference(depthwise(), x), rtol=1e-5, atol=1e-6)
+    assert [bool(r.runs_on) for r in report.refusals] == [True]
+
+
+def test_an_activation_that_is_no_clamp() -> None:
+    x = numbers((1, 4, 5, 3), 2)
+    (found,), report = run(depthwise(TANH), [x])
+    np.testing.assert_array_equal(found, reference(depthwise(TANH), x))
+    assert np.abs(found).max() <= 1
+    assert [r.runs_on for r in report.refusals] == [""]
+
+
+def test_the_activation_of_a_concatenation() -> None:
+    fields = {"axis": 2, "fused_activation_function": RELU}
+    given = [TensorSpec("c", (2, 3, 1), data=np.full((2, 3, 1), -1, np.float32))]
+    model = between("CONCATENATION", fields, given=given, made=TensorSpec("made", (2, 3, 6)))
+    x = numbers((2, 3, 5))
+    assert litert(model, [x])[0].max() == 1  # minus what RELU has to take away
+    (found,), report = run(model, [x])
+    assert found.max() == 0
+    assert [bool(r.runs_on) for r in report.refusals] == [True, False, True]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_positions_of_maxima(seen: bool) -> None:
+    """Whoever sees them gets those of MediaPipe's files; where nobody does LiteRT may count as it
+    likes."""
+    from tflgpu.ops.registry import builtin_ops
+
+    pool = builtin_ops()["MaxPoolingWithArgmax2D"].samples()[0]
+    unpool = builtin_ops()["MaxUnpooling2D"].samples()[0]
+    shape, options = pool.args[0].shape, pool.custom_options
+    half = (shape[0], shape[1] // 2, shape[2] // 2, shape[3])
+    tensors = [
+        TensorSpec("x", shape), TensorSpec("most", half), TensorSpec("at", half),
+        TensorSpec("y", shape),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("MaxPoolingWithArgmax2D", {}, [0], [1, 2], custom_options=options),
+        OperatorSpec("MaxUnpooling2D", {}, [1, 2], [3], custom_options=unpool.custom_options),
+    ]
+    model = write_model(ModelSpec(tensors, operators, [0], [3, 2] if seen else [3]))
+    x = numbers(shape, 3)
+    outputs, report = run(model, [x])
+    expected, _ = run(model, [x], cpu_backend="cpu_ref")
+    for found, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert {bool(r.runs_on) for r in report.refusals} == {not seen}
+
+
+def test_what_a_file_stores_in_steps_is_rounded_by_litert(delegate: tflgpu.GpuDelegate) -> None:
+    """Beside a device an 8-bit operator is computed on real numbers and rounded; where LiteRT runs
+    it that is QUANTIZE and DEQUANTIZE."""
+    a, b = Quantization((0.0625,), (0,)), Quantization((0.25,), (-3,))
+    tensors = [
+        TensorSpec("x", (1, 3, 7), DType.I8, None, a),
+        TensorSpec("m", (1, 3, 7), DType.I8, None, b),
+        TensorSpec("y", (1, 3, 7), DType.I8, None, b),
+        TensorSpec("c", (7,), DType.I8, np.arange(-3, 4, dtype=np.int8), b),
+    ]
+    operators = [
+        OperatorSpec("ADD", {}, [0, 3], [1]),
+        OperatorSpec("RELU", {}, [1], [2], version=2),
+    ]
+    model = write_model(ModelSpec(tensors, operators, [0], [2]))
+    x = np.random.default_rng(0).integers(-128, 128, (1, 3, 7)).astype(np.int8)
+    options = {"quantized_models_allowed": False, "backend": delegate.device.info.backend,
+               "device": delegate.device.info.index}  # fmt: skip
+    with tflgpu.GpuDelegate(**options) as other:
+        (found,), report = run(model, [x], other)
+    assert not report.delegated_nodes
+    assert {bool(r.runs_on) for r in report.refusals} == {True}
+    (numpy,), _ = run(model, [x], cpu_backend="cpu_ref")
+    assert np.abs(found.astype(int) - numpy).max() <= 1  # ties go to the even step
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 3e38])
+def test_a_scale_that_f32_cannot_count_with(scale: float) -> None:
+    """It would end the process in a check of LiteRT's."""
+    quant = Quantization((scale,), (0,))
+    tensors = [TensorSpec(n, (4,), DType.I8, None, quant) for n in "xy"]
+    with pytest.raises(UnsupportedError, match="f32 cannot count with the scale of x"):
+        run(one("ADD", {}, tensors, [0], operands=[0, 0]), [np.zeros(4, np.int8)])
+
+
+def test_a_radius_beyond_all_channels() -> None:
+    fields = {"radius": 2**31 - 1, "bias": 1.0, "alpha": 1.0, "beta": 0.5}
+    tensors = [TensorSpec(n, (1, 1, 1, 5)) for n in "xy"]
+    model = one("LOCAL_RESPONSE_NORMALIZATION", fields, tensors, [0])
+    x = numbers((1, 1, 1, 5))
+    (found,), report = run(model, [x])
+    np.testing.assert_allclose(found, x / np.sqrt(1 + np.square(x).sum()), rtol=1e-6)
+    assert [r.runs_on for r in report.refusals] == [""]
+
+
+def test_variables_that_an_operator_does_not_keep_stay_refused() -> None:
+    """What may be a state is known of the operators that are defined, and LiteRT is not asked."""
+    tensors = [
+        TensorSpec("x", (3,)),
+        TensorSpec("v", (3,), is_variable=True),
+        TensorSpec("y", (3,)),
+    ]
+    with pytest.raises(UnsupportedError, match="is a variable"):
+        run(one("ADD", {}, tensors, [0]), [numbers((3,))])
+
+
+def test_names_of_any_length_make_short_errors() -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        run(between("Z" * 3000), [numbers((2, 3, 5))])
+    assert len(str(raised.value)) < 700
