@@ -36,9 +36,12 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
+    from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
+    from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
+    from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
     from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
 
@@ -59,17 +62,22 @@ __all__ = [
     "InputError",
     "Interpreter",
     "KernelError",
+    "Model",
     "ModelError",
     "NotAllocatedError",
+    "Numerics",
     "OptionError",
     "PluginError",
     "Precision",
     "ResizeError",
+    "Results",
     "StateError",
     "TflgpuError",
     "UnsupportedError",
     "__version__",
+    "delegate_library",
     "errors",
+    "load_delegate",
 ]
 
 _HOMES = {
@@ -79,7 +87,12 @@ _HOMES = {
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
+    "Model": "tflgpu.interpreter.model",
+    "Results": "tflgpu.interpreter.model",
+    "Numerics": "tflgpu.compiler.numerics",
     "Precision": "tflgpu.lowering.lowering",
+    "delegate_library": "tflgpu.delegate_loading",
+    "load_delegate": "tflgpu.delegate_loading",
 }
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import enum
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import numpy as np
 
 from tflgpu.blame import shown
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
 
@@ -31,6 +32,15 @@ class InferencePreference(enum.Enum):
     FAST_SINGLE_ANSWER = 0
     SUSTAINED_SPEED = 1
     BALANCED = 2
+
+
+class OpResolverType(enum.Enum):
+    """TFLite's choice of CPU kernels, for what runs on the CPU by LiteRT. NumPy has one of each."""
+
+    AUTO = 0
+    BUILTIN = 1
+    BUILTIN_REF = 2
+    BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
 
 
 #: What a string may say for a truth value, in any case: options of TFLite's delegates that are
@@ -159,6 +169,15 @@ def precision_of(option: str, value: object) -> Precision:
     return _member(option, Precision, value)
 
 
+def numerics_of(option: str, value: object) -> Numerics:
+    """Numerics by themselves or by name; ``option`` is what the error calls them.
+
+    Raises:
+        OptionError: anything else.
+    """
+    return _member(option, Numerics, value)
+
+
 def _preference(option: str, value: object) -> InferencePreference:
     return _member(option, InferencePreference, value, "TFLITE_GPU_INFERENCE_PREFERENCE_")
 
@@ -218,8 +237,24 @@ def _to_quantized_models_allowed(value: object) -> bool:
     return truth("quantized_models_allowed", value)
 
 
+def _to_quantized_numerics(value: object) -> Numerics:
+    return numerics_of("quantized_numerics", value)
+
+
 def _to_guard_bands(value: object) -> bool:
     return truth("guard_bands", value)
+
+
+def _to_cpu_backend(value: object) -> str | None:
+    return None if value is None else _name("cpu_backend", value)
+
+
+def _to_num_threads(value: object) -> int | None:
+    return None if value is None else _count("num_threads", value)
+
+
+def _to_op_resolver(value: object) -> OpResolverType:
+    return OpResolverType.AUTO if value is None else _member("op_resolver", OpResolverType, value)
 
 
 def unknown_option(name: str, known: Iterable[str]) -> OptionError:
@@ -251,9 +286,18 @@ class DelegateOptions:
         min_nodes_per_partition: Smaller parts stay on the CPU.
         allow_fallback: Whether nodes that the device refuses may run on the CPU; if not, a
             refusal is an `UnsupportedError`.
-        quantized_models_allowed: Whether operators on quantized tensors may run on the device, in
-            floats; if not, they run on the CPU. TFLite's `ENABLE_QUANT` flag, also on by default.
+        quantized_models_allowed: Whether operators on quantized tensors may run on the device; if
+            not, they run on the CPU. TFLite's `ENABLE_QUANT` flag, also on by default.
+        quantized_numerics: What operators on quantized tensors are computed on: FLOAT, real numbers
+            that are rounded behind each operator, or INTEGER, the stored numbers, bit for bit as
+            TFLite's reference kernels, where there is a kernel that does so; the report says of
+            which operators that is true, and of the others why not.
         guard_bands: Check every buffer for writes outside (slow; for tests).
+        cpu_backend: What runs the operators that the device does not: "litert" (LiteRT's kernels)
+            or "cpu_ref" (NumPy); None follows ``TFLGPU_CPU_BACKEND``, then takes LiteRT where it
+            is installed.
+        num_threads: Threads of the CPU's kernels; None leaves it to them (LiteRT takes one).
+        op_resolver: Which of LiteRT's kernels: `OpResolverType`, or a member's name or code.
 
     Truth values may be given as 0 and 1, and as the words "true", "false", "yes", "no", "on" and
     "off" in any case.
@@ -291,7 +335,15 @@ class DelegateOptions:
     quantized_models_allowed: bool = attrs.field(
         default=True, converter=_to_quantized_models_allowed
     )
+    quantized_numerics: Numerics = attrs.field(
+        default=Numerics.FLOAT, converter=_to_quantized_numerics
+    )
     guard_bands: bool = attrs.field(default=False, converter=_to_guard_bands)
+    cpu_backend: str | None = attrs.field(default=None, converter=_to_cpu_backend)
+    num_threads: int | None = attrs.field(default=None, converter=_to_num_threads)
+    op_resolver: OpResolverType = attrs.field(
+        default=OpResolverType.AUTO, converter=_to_op_resolver
+    )
 
     if not TYPE_CHECKING:
 
@@ -349,3 +401,33 @@ class DelegateOptions:
             return Precision.F16 if self.is_precision_loss_allowed else Precision.F32
         position = self.priorities.index(_P.MAX_PRECISION)
         return (Precision.F32, Precision.F32_F16, Precision.F16)[position]
+
+
+def options_from_text(options: Mapping[str, object]) -> DelegateOptions:
+    """Options whose values are text, as TFLite's `load_delegate` takes them: numbers in digits, truth
+    values as words, and "none" for what picks by itself. Other values are taken as they are.
+
+    Raises:
+        OptionError: as `DelegateOptions`.
+    """
+    known = attrs.fields_dict(DelegateOptions)
+    given: dict[str, object] = {}
+    for name, value in options.items():
+        if name not in known:
+            raise unknown_option(str(name), known)
+        text = value.strip() if isinstance(value, str) else None
+        if text is None:
+            given[name] = value
+        elif text.lower() in ("none", "") and known[name].default is None:
+            given[name] = None
+        elif name == "device":
+            given[name] = device_from_text(name, text)
+        elif isinstance(known[name].default, bool) or not _is_count(text):
+            given[name] = value
+        else:
+            given[name] = int(text)
+    return DelegateOptions(**given)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS

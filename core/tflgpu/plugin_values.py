@@ -17,7 +17,7 @@ from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, Device
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, Activation, OpDef
-from tflgpu.ops.facets import Filter
+from tflgpu.ops.facets import Filter, Integers
 from tflgpu.passes.base import Pass
 
 #: What each field has to be, by the type that is registered.
@@ -106,6 +106,9 @@ def _check(item: Any) -> None:
             isinstance(name, str) for name in requires
         ):
             fail("requires", "a tuple of import names")
+        rank = item.cpu_rank
+        if isinstance(rank, bool) or not (rank is None or isinstance(rank, int)):
+            fail("cpu_rank", "a whole number or None")
         for field in ("extra", "system_hint"):
             if not isinstance(getattr(item, field), str):
                 fail(field, "a text")
@@ -135,6 +138,15 @@ def _check(item: Any) -> None:
             fail("activation_field", "the name of an attribute")
         if not isinstance(item.computes, Activation):
             fail("computes", "an Activation")
+        if item.integers is not None and not (
+            isinstance(item.integers, Integers)
+            and isinstance(item.integers.op, str)
+            and callable(item.integers.attributes)
+            and item.takes_stored
+        ):
+            fail(
+                "integers", "an Integers of an op's name and a function, with takes_stored, or None"
+            )
         _check_filter(item, fail)
 
 

@@ -348,6 +348,8 @@ class Registry(Holder):
             raise Refused(f"its name is {shown(plugin.name)}, which is no name")
         if any(p.name == plugin.name for p in self._plugins):
             raise Refused(f"the name {plugin.name} is taken by another plugin")
+        if plugin.target is None:  # which pluggy takes, and some versions then cannot let go
+            raise Refused("it is None: it has no hooks")
         if self._manager.is_registered(plugin.target):
             raise Refused("it is registered under another name already")
         hash(plugin.target)  # pluggy keeps sets of plugins, but would only notice later

@@ -37,7 +37,10 @@ ROOMS = (
     "plugins",
     "devices",
     "runtime",
+    "hosts",
+    "engine",
     "delegate",
+    "delegate_loading",
     "interpreter",
     "conformance",
     "demo",
@@ -50,7 +53,7 @@ LEVEL = {name: level for level, name in enumerate(ROOMS)}
 SEAMS = (
     "errors", "ir", "ops", "language", "lowering", "kernels", "compiler.plan",
     "compiler.references", "cache", "contract", "options", "compat", "hookspecs",
-    "runtime.reference",
+    "runtime.reference", "tflite.cut", "tflite.schema", "tflite.spec",
 )  # fmt: skip
 
 

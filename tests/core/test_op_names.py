@@ -42,6 +42,14 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/sink_transposes.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
+    str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
+        frozenset({"CONCATENATION", "DEPTHWISE_CONV_2D", "MaxPoolingWithArgmax2D",
+                   "LOCAL_RESPONSE_NORMALIZATION",
+                   "MaxUnpooling2D"}), "is about what LiteRT gets wrong of them"),
+    "tflite/cut.py": (
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
+        "writes the last, which no file has, as the other two",
+    ),
     "tflite/schema.py": (
         frozenset({
             "CUSTOM", "PLACEHOLDER_FOR_GREATER_OP_CODES", "AVERAGE_POOL_2D", "CONV_3D_TRANSPOSE",
@@ -52,6 +60,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         # Whether tflgpu defines them or not.
         "is the file format: codes of no operator, and operators whose options have another name",
     ),
+    "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
+    "conformance/integer_checks.py": (
+        frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),
     "conformance/dags.py": (
         frozenset({
             "RELU", "TANH", "LOGISTIC", "ABS", "NEG", "HARD_SWISH", "RELU6", "ADD", "SUB", "MUL",

@@ -56,6 +56,19 @@ def test_undefined_precision_loss_follows_the_priorities() -> None:
     assert options.wanted_precision is Precision.F16
 
 
+@pytest.mark.parametrize("given", [tflgpu.Numerics.INTEGER, "integer", " Integer "])
+def test_numerics_by_member_or_name(given: Any) -> None:
+    options = DelegateOptions(quantized_numerics=given)
+    assert options.quantized_numerics is tflgpu.Numerics.INTEGER
+    assert DelegateOptions().quantized_numerics is tflgpu.Numerics.FLOAT
+
+
+@pytest.mark.parametrize("given", ["int8", 1, True, None, "", tflgpu.Precision.F32])
+def test_what_are_no_numerics(given: Any) -> None:
+    with pytest.raises(OptionError, match=r"^quantized_numerics is one of FLOAT, INTEGER, not "):
+        DelegateOptions(quantized_numerics=given)
+
+
 @pytest.mark.parametrize("given", [2, -2, "perhaps", 1.0, "", [], float("nan")])
 def test_what_is_no_precision_loss(given: Any) -> None:
     with pytest.raises(OptionError, match=r"^is_precision_loss_allowed is .*-1.*priorities, not "):

@@ -162,6 +162,29 @@ def test_the_readme_program_runs(tmp_path: Path) -> None:
     assert "operators run on" in done.stdout
 
 
+LITERT = python_blocks(ROOT / "docs/litert.md")
+
+
+@pytest.mark.parametrize("number", range(len(LITERT)))
+def test_the_programs_of_the_litert_page_run(number: int, tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    if "delegate_library" in LITERT[number] and sys.platform != "linux":
+        pytest.skip("the library for LiteRT's load_delegate is only made on Linux")
+    shutil.copy(ROOT / "core/tflgpu/demo/digits.tflite", tmp_path / "model.tflite")
+    done = subprocess.run(
+        [sys.executable, "-c", LITERT[number]],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if "print" in LITERT[number]:
+        assert "run on" in done.stdout or "all of it runs on" in done.stdout
+
+
+def test_the_litert_page_has_programs() -> None:
+    assert len(LITERT) == 4
+
+
 def test_the_guide_shows_the_examples_as_they_are() -> None:
     """Every block of Python in CONTRIBUTING.md stands in a file of the examples."""
     files = [p.read_text(encoding="utf-8") for p in sorted((ROOT / "examples").rglob("*.py"))]
@@ -171,7 +194,9 @@ def test_the_guide_shows_the_examples_as_they_are() -> None:
         assert any(block in text for text in files), f"in no example:\n{block}"
 
 
-@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md"])
+@pytest.mark.parametrize(
+    "path", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md", "docs/litert.md"]
+)
 def test_links_lead_somewhere(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):

@@ -134,6 +134,7 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "num_subgraphs": lambda i: i.num_subgraphs(),
     "get_signature_list": lambda i: i.get_signature_list(),
     "get_signature_runner": lambda i: i.get_signature_runner(),
+    "keeps_state": lambda i: i.keeps_state,
     "delegation_report": lambda i: i.delegation_report(),
     "with": lambda i: i.__enter__(),
 }

@@ -11,12 +11,15 @@ import attrs
 import typer
 
 from tflgpu.cli import console, models
-from tflgpu.cli.models import Backend, Device, Model
+from tflgpu.cli.models import Backend, Device, Model, Numerics
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.references import reference_support
+from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
+from tflgpu.ops.unknown import ForeignOp
+from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins import registry
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
@@ -34,6 +37,9 @@ class _Row:
             "nowhere", which keeps the model from running.
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
+        numerics: With integer numerics, "integers" or "floats" for an operator on quantized tensors;
+            "" for any other.
+        in_floats: Why it is floats.
     """
 
     index: int
@@ -44,27 +50,34 @@ class _Row:
     where: str
     part: int | None = None
     reason: str = ""
+    numerics: str = ""
+    in_floats: str = ""
 
 
 def inspect(
     model: Model,
     backend: Backend = None,
     device: Device = None,
+    numerics: Numerics = None,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
     """Show a model's inputs, outputs and operators, and where each would run."""
     if backend == models.CPU:
         raise OptionError("inspect asks what a GPU backend takes; the CPU takes all the rest")
     file = read_model(str(model))
-    graph = build_graph(file, 0, registry().ops())
+    # Whether LiteRT, say, runs what nobody here defines: the shapes behind that are known then.
+    cpu = CpuSide(registry(), DelegateOptions())
+    graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
+    cpu.close()
     wanted = int(device) if device is not None and device.isdigit() else device
-    delegate, note = judge(backend, wanted)
+    delegate, note = judge(backend, wanted, numerics_of("--numerics", numerics or "float"))
     with delegate:
-        where = _where(graph, delegate.compile(graph))
+        compiled = delegate.compile(graph)
+        where = _where(graph, compiled)
         judged = delegate.device
         assert judged is not None
         on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
-    rows = _rows(file, where)
+    rows = _rows(file, where, compiled)
     totals = {k: n for k in (DEVICE, FOLDED, CPU, NOWHERE) if (n := _count(rows, k))}
     if as_json:
         console.show_json(
@@ -99,7 +112,11 @@ def _where(graph: Graph, parts: Compiled) -> Mapping[int, tuple[str, int | None,
     for number, part in enumerate(parts.delegated):
         for node in part.nodes:
             found.update((origin, (DEVICE, number, "")) for origin in node.origins)
-    nowhere = {id(n): no.reason for n in _on_cpu(parts) if (no := reference_support(n, ops))}
+    nowhere = {
+        id(n): no.reason
+        for n in _on_cpu(parts)
+        if not isinstance(n.attrs, ForeignOp) and (no := reference_support(n, ops))
+    }
     reasons = {o: r.reason for r in parts.refusals for o in r.origins}
     for node in _on_cpu(parts):
         for origin in node.origins:
@@ -114,7 +131,9 @@ def _on_cpu(parts: Compiled) -> list[Node]:
     return [n for p in parts.parts if not p.delegated for n in p.nodes]
 
 
-def _rows(file: ModelFile, where: Mapping[int, tuple[str, int | None, str]]) -> Sequence[_Row]:
+def _rows(
+    file: ModelFile, where: Mapping[int, tuple[str, int | None, str]], compiled: Compiled
+) -> Sequence[_Row]:
     tensors = file.main.tensors
 
     def shown(indices: Sequence[int]) -> tuple[str, ...]:
@@ -123,9 +142,14 @@ def _rows(file: ModelFile, where: Mapping[int, tuple[str, int | None, str]]) -> 
     rows = []
     for o in file.main.operators:
         place, part, reason = where.get(o.index, (FOLDED, None, ""))
+        left = compiled.in_floats.get(o.index, "")
+        numerics = "integers" if o.index in compiled.integers else "floats" if left else ""
         rows.append(
-            _Row(o.index, o.name, o.version, shown(o.inputs), shown(o.outputs), place, part, reason)
-        )
+            _Row(
+                o.index, o.name, o.version, shown(o.inputs), shown(o.outputs), place, part, reason,
+                numerics, left,
+            )
+        )  # fmt: skip
     return rows
 
 
@@ -192,8 +216,8 @@ def _show_rows(rows: Sequence[_Row]) -> None:
     )  # fmt: skip
     for r in rows:
         table.add_row(
-            str(r.index), r.op, str(r.version), " ".join(r.inputs), " ".join(r.outputs), r.where,
-            r.reason,
+            str(r.index), r.op, str(r.version), " ".join(r.inputs), " ".join(r.outputs),
+            f"{r.where}, {r.numerics}" if r.numerics else r.where, r.reason or r.in_floats,
         )  # fmt: skip
     console.show(table)
     counts = Counter(r.op for r in rows)

@@ -14,7 +14,7 @@ import typer
 from tflgpu.cli import console
 from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
-from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, allocate, opened
+from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, allocate, opened
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
@@ -39,6 +39,7 @@ def run(
     backend: Backend = None,
     device: Device = None,
     precision: Precision = None,
+    numerics: Numerics = None,
     compare: Annotated[
         bool, typer.Option(help="Compare with the NumPy references, and LiteRT if installed.")
     ] = False,
@@ -55,7 +56,7 @@ def run(
         raise OptionError(
             f"--mean {mean} and --std {std}: both are numbers, and pixels are divided by --std"
         )
-    with opened(model, backend, device, precision) as interpreter:
+    with opened(model, backend, device, precision, numerics) as interpreter:
         arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed)
         outputs = run_once(interpreter, arrays)
         _show_outputs(interpreter, outputs)
@@ -152,6 +153,11 @@ def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
         console.say(f"  on the CPU: {op} ({_listed(nodes)}): {reason}")
     if len(groups) > _REASONS:
         console.say(f"  and {len(groups) - _REASONS} more reasons; see `tflgpu inspect`")
+    in_floats: dict[tuple[str, str], list[int]] = {}
+    for left in report.in_floats:
+        in_floats.setdefault((left.op, left.reason), []).append(left.node)
+    for (op, reason), nodes in list(in_floats.items())[:_REASONS]:
+        console.say(f"  in floats: {op} ({_listed(nodes)}): {reason}")
     for reason in report.choice:
         console.say(f"  {reason}")
 

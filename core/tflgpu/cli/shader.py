@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.models import CPU, Backend, Device, Model, Precision, delegate_of
+from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, delegate_of
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import InputError, OptionError
@@ -24,6 +24,7 @@ def shader(
     backend: Backend = None,
     device: Device = None,
     precision: Precision = None,
+    numerics: Numerics = None,
     language: Annotated[
         str | None,
         typer.Option(help="opencl-c, spirv, wgsl, tree, or a plugin's; default: the device's own."),
@@ -38,7 +39,7 @@ def shader(
         raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists backends")
     file = read_model(str(model))
     graph = build_graph(file, 0, registry().ops())
-    with delegate_of(backend, device, precision) as delegate:
+    with delegate_of(backend, device, precision, numerics) as delegate:
         opened = delegate.device
         if opened is None or isinstance(opened, NodeDevice):
             raise OptionError(

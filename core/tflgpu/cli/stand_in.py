@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import NodeDevice
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.plugins import registry
 
 
-def judge(backend: str | None, device: int | str | None) -> tuple[GpuDelegate, str]:
+def judge(
+    backend: str | None, device: int | str | None, numerics: Numerics = Numerics.FLOAT
+) -> tuple[GpuDelegate, str]:
     """A delegate that has a device, and a note on it where it is not one that would be used.
 
     Where nothing that runs kernels is found, a device that only emulates one stands in: it has
@@ -17,7 +20,7 @@ def judge(backend: str | None, device: int | str | None) -> tuple[GpuDelegate, s
     Raises:
         DeviceError: the backend or device asked for is not there, or nothing can stand in.
     """
-    delegate = GpuDelegate(backend=backend, device=device)
+    delegate = GpuDelegate(backend=backend, device=device, quantized_numerics=numerics)
     if delegate.device is not None:
         return delegate, ""
     delegate.close()
@@ -25,7 +28,7 @@ def judge(backend: str | None, device: int | str | None) -> tuple[GpuDelegate, s
     for name in known.backends:
         for info in known.probe(name).devices:
             try:
-                stand_in = GpuDelegate(backend=name, device=info.index)
+                stand_in = GpuDelegate(backend=name, device=info.index, quantized_numerics=numerics)
             except TflgpuError:
                 continue
             if not isinstance(stand_in.device, NodeDevice):

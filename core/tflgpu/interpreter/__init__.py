@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tflgpu.interpreter.api import Interpreter, OpResolverType
+from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.signatures import SignatureRunner
+from tflgpu.options import OpResolverType
 
 __all__ = ["Interpreter", "OpResolverType", "SignatureRunner"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
@@ -16,9 +18,10 @@ from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
-from tflgpu.options import truth
+from tflgpu.options import DelegateOptions, OpResolverType, truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.session import Session, open_cpu_session
+from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile
 from tflgpu.tflite.read import read_model
 
@@ -26,15 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tflgpu.delegate import GpuDelegate
-
-
-class OpResolverType(enum.Enum):
-    """TFLite's choice of CPU kernels. All mean the same here: the NumPy references."""
-
-    AUTO = 0
-    BUILTIN = 1
-    BUILTIN_REF = 2
-    BUILTIN_WITHOUT_DEFAULT_DELEGATES = 3
 
 
 class Interpreter:
@@ -66,6 +60,8 @@ class Interpreter:
         experimental_preserve_all_tensors: bool = False,
         experimental_disable_delegate_clustering: bool = False,
         experimental_default_delegate_latest_features: bool = False,
+        *,
+        cpu_backend: str | None = None,
     ) -> None:
         """Read a model.
 
@@ -74,14 +70,21 @@ class Interpreter:
             model_content: Or its bytes.
             experimental_delegates: At most one `GpuDelegate`. It stays the caller's, may serve
                 several interpreters, and must be closed after them.
-            num_threads: Checked, without effect: NumPy has threads of its own.
-            experimental_op_resolver_type: Checked, without effect (see `OpResolverType`).
+            num_threads: Threads of LiteRT's kernels, for what runs on the CPU; None is the
+                delegate's option. Without effect where NumPy runs it, which has threads of its own.
+            experimental_op_resolver_type: Which of LiteRT's kernels run what runs on the CPU:
+                BUILTIN_REF are its reference kernels, AUTO and BUILTIN use XNNPACK where that
+                takes a model. AUTO is the delegate's option. Without effect where NumPy runs it.
             experimental_preserve_all_tensors: Keep intermediate tensors readable. Everything
                 then runs on the CPU.
             experimental_disable_delegate_clustering: Without effect: operators keep the file's
                 order.
             experimental_default_delegate_latest_features: Without effect: there is no default
                 delegate.
+            cpu_backend: What runs what the delegate does not, or everything without one: "litert"
+                (LiteRT's kernels, from ai-edge-litert) or "cpu_ref" (NumPy). None is the
+                delegate's option, then the environment variable TFLGPU_CPU_BACKEND, then LiteRT
+                where it is installed and NumPy, with a warning, where it is not.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
@@ -89,7 +92,7 @@ class Interpreter:
             ArgumentError: a path that is not one, or content that is not bytes.
             PluginError: plugins that clash.
         """
-        _check_threads(num_threads)
+        threads = _threads(num_threads)
         for name, value in (
             ("experimental_disable_delegate_clustering", experimental_disable_delegate_clustering),
             (
@@ -98,13 +101,16 @@ class Interpreter:
             ),
         ):
             truth(name, value)
-        _check_resolver(experimental_op_resolver_type)
+        resolver = _resolver(experimental_op_resolver_type)
         self._busy = Busy()
         self._preserve_all = truth(
             "experimental_preserve_all_tensors", experimental_preserve_all_tensors
         )
         self._model = _load(model_path, model_content)
         self._delegate = _one_delegate(experimental_delegates)
+        self._cpu = CpuSide(
+            registry(), _cpu_options(self._delegate, cpu_backend, threads, resolver)
+        )
         self._ops = registry().ops()
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
@@ -275,6 +281,16 @@ class Interpreter:
 
     # Beyond tf.lite
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether results depend on earlier runs: the file has variables.
+
+        Raises:
+            StateError: closed, or in use.
+        """
+        with self._busy:
+            return any(t.is_variable for s in self._model.subgraphs for t in s.tensors)
+
     def delegation_report(self) -> DelegationReport:
         """Which operators run on the device, and why the others do not.
 
@@ -296,6 +312,7 @@ class Interpreter:
             # In this order, so that a call that was interrupted can be made again.
             for subgraph in self._subgraphs.values():
                 subgraph.release()
+            self._cpu.close()
             self._busy.close()
 
     def __enter__(self) -> Self:
@@ -315,15 +332,18 @@ class Interpreter:
         if not isinstance(index, int) or not 0 <= index < count:
             raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
         made = Subgraph(
-            self._model, index, self._ops, self._open_session, preserve_all=self._preserve_all
-        )
+            self._model, index, self._ops, self._open_session, self._cpu.infer,
+            preserve_all=self._preserve_all,
+        )  # fmt: skip
         self._subgraphs[index] = made
         return made
 
     def _open_session(self, graph: Graph) -> Session:
         if self._delegate is None:
-            return open_cpu_session(graph, self._ops, preserve_all=self._preserve_all)
-        return self._delegate.open_session(graph, preserve_all=self._preserve_all)
+            return open_cpu_session(
+                graph, self._ops, preserve_all=self._preserve_all, side=self._cpu
+            )
+        return self._delegate.open_session(graph, preserve_all=self._preserve_all, cpu=self._cpu)
 
     def _check_views(self) -> None:
         if self._main.has_views:
@@ -377,18 +397,36 @@ def _one_delegate(delegates: Any) -> GpuDelegate | None:
     return given[0] if given else None
 
 
-def _check_threads(count: Any) -> None:
+def _cpu_options(
+    delegate: GpuDelegate | None, backend: str | None, threads: int | None, resolver: OpResolverType
+) -> DelegateOptions:
+    """The options that the CPU side goes by: those given to the interpreter, then its delegate's."""
+    options = DelegateOptions() if delegate is None else delegate.options
+    if backend is not None:
+        options = attrs.evolve(options, cpu_backend=backend)
+    if threads is not None:
+        options = attrs.evolve(options, num_threads=threads)
+    if resolver is not OpResolverType.AUTO:
+        options = attrs.evolve(options, op_resolver=resolver)
+    return options
+
+
+def _threads(count: Any) -> int | None:
     if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
         raise OptionError(
             f"num_threads is a whole number, not {type(count).__name__} {shown(count)}"
         )
     if count is not None and count < 1:
         raise OptionError(f"num_threads is {shown(count)}; the least is 1")
+    return count
 
 
-def _check_resolver(kind: Any) -> None:
+def _resolver(kind: Any) -> OpResolverType:
     # TFLite's own enum is another class with the same members.
-    name = getattr(kind, "name", None)
-    if kind is not None and name not in OpResolverType.__members__:
+    if kind is None:
+        return OpResolverType.AUTO
+    name = str(getattr(kind, "name", None))
+    if name not in OpResolverType.__members__:
         names = ", ".join(OpResolverType.__members__)
         raise OptionError(f"experimental_op_resolver_type is one of {names}, not {shown(kind)}")
+    return OpResolverType[name]

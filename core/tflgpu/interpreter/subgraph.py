@@ -30,7 +30,7 @@ from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.build import Foreign, build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
 _LOG = logging.getLogger("tflgpu")
@@ -58,6 +58,7 @@ class Subgraph:
         index: int,
         ops: Mapping[str, OpDef],
         open_session: OpenSession,
+        foreign: Foreign | None = None,
         *,
         preserve_all: bool = False,
     ) -> None:
@@ -67,6 +68,7 @@ class Subgraph:
         self._model = model
         self._ops = ops
         self._open_session = open_session
+        self._foreign = foreign
         self._pool = ResultPool()
         self._preserve_all = preserve_all
         self._resized: dict[int, Shape] = {}
@@ -136,7 +138,9 @@ class Subgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            graph = build_graph(self._model, self.index, self._ops, self._resized, self._warn)
+            graph = build_graph(
+                self._model, self.index, self._ops, self._resized, self._warn, self._foreign
+            )
             session = self._open_session(graph)
             memory = SessionMemory(session)
         except ModelError as error:

@@ -1,0 +1,234 @@
+"""A device and what it makes of graphs: the middle of a delegate.
+
+graph -> compiled parts (`compiler`) -> session (`loading`)
+
+Two kinds of interpreter are served: tflgpu's own, which hands over a whole graph (`open_session`),
+and TensorFlow Lite's, which is asked what it has (`tflgpu.hosts`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from tflgpu.compat.judge import effective_caps
+from tflgpu.compiler.compile import Compiled, declined
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.partition import Declined
+from tflgpu.compiler.report import DelegationReport, insist, report_of
+from tflgpu.compiler.target import Target
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.contract.forks import Holder, immortal
+from tflgpu.devices.choose import open_best
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.devices.targets import precision_on, target_on
+from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.ir.graph import Graph
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import refuse_unknown
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import Registry, registry
+from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.loading import Loader, Opened
+from tflgpu.runtime.session import Session
+
+_LOG = logging.getLogger("tflgpu")
+
+
+class Engine(Holder):
+    """The device that options ask for, opened, and the CPU beside it.
+
+    Raises:
+        DeviceError: the backend or device asked for is not there or cannot be opened.
+    """
+
+    def __init__(self, options: DelegateOptions) -> None:
+        self.options = options
+        self._registry: Registry = registry()
+        self._closed = False
+        self._broken_rules: dict[tuple[str, str, str], str] = {}
+        self._cpu = CpuSide(self._registry, self.options)
+        self.choice, self._device = open_best(self._registry, self.options)
+        self.belongs_to_process()
+        if self._device is None:
+            for reason in self.choice.reasons:
+                _LOG.warning("tflgpu: %s", reason)
+
+    @property
+    def device(self) -> Device | NodeDevice | None:
+        """The opened device, None where everything runs on the CPU."""
+        return self._device
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """What is used of the device: its capabilities, less what the device database knows to
+        be broken."""
+        if self._device is None:
+            return DeviceCaps()
+        return effective_caps(self._device.caps, self.choice.judgement)
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in use: the one asked for, or the next that the device has."""
+        if self._device is None:
+            return Precision.F32
+        return precision_on(self.caps, self.options.wanted_precision)
+
+    def open_session(
+        self, graph: Graph, *, preserve_all: bool = False, cpu: CpuSide | None = None
+    ) -> Session:
+        """Prepare a graph for running; the graph itself is not changed.
+
+        With ``preserve_all`` nothing is delegated, since fused tensors would not exist. ``cpu``
+        runs what the device does not, in the place of what the options ask for.
+
+        Raises:
+            UnsupportedError: an operator that neither the device nor the CPU can run, or any
+                refusal where ``allow_fallback`` is off.
+            DeviceError: the device could not load a part, and was asked for or ``allow_fallback``
+                is off. Otherwise that part runs on the CPU, which the report and a warning say.
+            PluginError: a plugin's graph pass or op broke its contract; or its kernel rule did,
+                under the same conditions. Otherwise other rules, or the CPU, take its place.
+            GraphError: a plugin's graph pass left a broken graph.
+        """
+        self._check_open()
+        if self._device is None and not self.options.allow_fallback:
+            raise UnsupportedError(
+                "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
+            )
+        if preserve_all or self._device is None:
+            return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
+        refuse_unknown(graph, "neither the device nor the CPU can run")
+        bands, spare = self.options.guard_bands, self._may_fall_back
+        loader = Loader(self._device, self._registry, cpu or self._cpu, bands, spare)
+        return loader.open(self.compile(graph), lambda compiled: self._report(graph, compiled))
+
+    def compile(self, graph: Graph) -> Compiled:
+        """What a graph becomes on this device, without loading it.
+
+        Raises:
+            PluginError, GraphError: as `open_session`.
+        """
+        return self._compile(graph, self._target())
+
+    # What hosts ask: see `tflgpu.hosts.subsets.Engine`
+
+    @property
+    def ops(self) -> Mapping[str, OpDef]:
+        """Op definitions by name, those of plugins among them."""
+        return self._registry.ops()
+
+    def declined(self, graph: Graph) -> Sequence[Declined]:
+        """The operators that the device refuses, as far as that shows before kernels are made.
+
+        Raises:
+            StateError: as `_get_native_delegate_pointer`.
+            PluginError, GraphError: as `open_session`.
+        """
+        self._check_open()
+        if self._device is None:
+            why = "; ".join(self.choice.reasons)
+            return tuple(Declined(n.label, n.op, tuple(n.origins), why) for n in graph)
+        return declined(graph, self._target())
+
+    def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
+        """A graph wholly on the device, or the operators that are in the way.
+
+        Raises:
+            StateError, DeviceError, PluginError, GraphError: as `open_session`.
+        """
+        self._check_open()
+        if self._device is None:
+            return self.declined(graph)
+        compiled = self._compile(graph, self._target().without_limits())
+        if compiled.refusals:
+            return compiled.refusals
+        bands = self.options.guard_bands
+        loader = Loader(self._device, self._registry, self._cpu, bands, may_fall_back=False)
+        session = loader.open(compiled, lambda whole: self.signed(report_of(graph, whole)))
+        return Opened(session, sum(part.gain for part in compiled.parts))
+
+    def signed(self, report: DelegationReport) -> DelegationReport:
+        """A report with this delegate's device, precision and reasons for them in it."""
+        if self._device is None:
+            return attrs.evolve(report, choice=self.choice.reasons)
+        return attrs.evolve(
+            report,
+            backend=self._device.info.backend,
+            device=self._device.info.name,
+            precision=self.precision.value,
+            choice=self.choice.reasons + self._precision_reason(),
+        )
+
+    def close(self) -> None:
+        """Release the device; twice is harmless. Close the interpreters that use it first."""
+        self._closed = True
+        self._cpu.close()
+        if self._device is not None and not self.inherited:
+            self._device.close()
+
+    def after_fork(self) -> None:
+        """A child may not touch its device."""
+        if self._device is not None:
+            super().after_fork()
+            immortal(self._device)
+
+    # Inside
+
+    def _check_open(self) -> None:
+        self.check_inherited("this delegate's device")
+        if self._closed:
+            raise StateError("this delegate is closed")
+
+    def _target(self) -> Target:
+        assert self._device is not None
+        return target_on(
+            self._device, self.caps, self._registry, self.options,
+            broken_rules=self._broken_rules, spares_broken_rules=self._may_fall_back,
+        )  # fmt: skip
+
+    def _compile(self, graph: Graph, target: Target) -> Compiled:
+        compiled = compile_graph(graph, target)
+        for rule, reason in compiled.broken_rules.items():
+            _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
+            self._broken_rules[rule] = reason
+        return compiled
+
+    @property
+    def _may_fall_back(self) -> bool:
+        """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
+        return self.options.allow_fallback and not self.choice.explicit
+
+    def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
+        ops = self._registry.ops()
+        numerics = self.options.quantized_numerics
+        session = open_cpu_session(
+            graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics
+        )
+        reason = (
+            "experimental_preserve_all_tensors keeps every tensor on the CPU"
+            if preserve_all
+            else "; ".join(self.choice.reasons)
+        )
+        refusals = tuple(attrs.evolve(r, reason=reason) for r in session.report.refusals)
+        session.report = attrs.evolve(session.report, refusals=refusals, choice=self.choice.reasons)
+        return session
+
+    def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
+        assert self._device is not None
+        report = report_of(graph, compiled)
+        if not self.options.allow_fallback:
+            insist(report, self._device.info.name)
+        for refusal in report.refusals:
+            _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
+        return self.signed(report)
+
+    def _precision_reason(self) -> tuple[str, ...]:
+        wanted = self.options.wanted_precision
+        if wanted is self.precision:
+            return ()
+        return (f"precision {wanted.value} is not there; {self.precision.value} is used",)

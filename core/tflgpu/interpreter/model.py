@@ -1,0 +1,345 @@
+"""`Model`: a model as a function of arrays, for code that need not look like TFLite's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.interpreter.api import Interpreter
+from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from tflgpu.delegate import GpuDelegate
+
+
+class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots for names)
+    """Output arrays, in the model's order; by name too: ``results["scores"]``."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, arrays: Sequence[Array], names: Sequence[str]) -> Self:
+        """Arrays and their names, one each."""
+        made = super().__new__(cls, arrays)
+        made.names = tuple(names)
+        return made
+
+    def __getitem__(self, key: Any) -> Any:
+        """By position, slice or name.
+
+        Raises:
+            KeyError: there is no output of that name; lists those there are.
+        """
+        if isinstance(key, str):
+            if key not in self.names:
+                raise KeyError(
+                    f"no output is called {quoted(key)}; there are {_listed(self.names)}"
+                )
+            key = self.names.index(key)
+        return super().__getitem__(key)
+
+    def asdict(self) -> dict[str, Array]:
+        """The arrays by name."""
+        return dict(zip(self.names, self, strict=True))
+
+
+@attrs.frozen
+class _Port:
+    """An input or output: its names in the first signature and in the file, and its shape."""
+
+    index: int
+    name: str
+    aliases: frozenset[str]
+    shape: tuple[int, ...]
+    open_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def described(self) -> str:
+        """For messages."""
+        return f"{quoted(self.name)} ({self.dtype}{list(self.open_shape)})"
+
+
+class Model:
+    """A `.tflite` model that is called.
+
+        with tflgpu.Model("mobilenet.tflite") as model:
+            (scores,) = model(image)
+
+    It opens a device of its own, the best there is, unless it is given a delegate; what a GPU does
+    not take runs on the CPU (`report`). Threads may share it: their calls wait for one another. It
+    is closed by `close`, at the end of a ``with`` statement, or with its last user.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        *,
+        delegate: GpuDelegate | None = None,
+        **options: Any,
+    ) -> None:
+        """Read a model and make it ready to run.
+
+        Args:
+            model: Path of a `.tflite` file, or what is in it.
+            delegate: Runs it; it stays the caller's, and must be closed after the model.
+            options: Those of `DelegateOptions`, for a delegate of the model's own.
+
+        Raises:
+            ModelError: no such file, or not a well-formed model.
+            OptionError: an unknown option, or options beside a delegate.
+            DeviceError: the backend or device asked for is not there, or failed.
+            UnsupportedError: an operator that neither the device nor the CPU can run.
+        """
+        if delegate is not None and options:
+            raise OptionError(
+                f"{', '.join(options)}: options are for a delegate of the model's own, and it was "
+                "given one; pass them to that one"
+            )
+        self._lock = threading.Lock()
+        self._own: GpuDelegate | None = None
+        if delegate is None:
+            from tflgpu.delegate import GpuDelegate
+
+            self._own = delegate = GpuDelegate(**options)
+        where = _source(model)
+        try:
+            self._interpreter = Interpreter(**where, experimental_delegates=[delegate])
+        except BaseException:
+            if self._own is not None:
+                self._own.close()
+            raise
+        self._end = weakref.finalize(self, _close, self._interpreter, self._own)
+        try:
+            self._interpreter.allocate_tensors()
+            self._look()
+        except BaseException:
+            self._end()
+            raise
+
+    def __call__(self, *arrays: Any, **named: Any) -> Results:
+        """Run on one array per input, by position in the model's order or by name.
+
+        An array of another type is converted where no value changes (floats: where only digits are
+        lost). Where the model has open dimensions (-1) they become the arrays'. Where it has a
+        leading dimension of 1 and arrays have N there, it is run N times, and so have the results;
+        an array of the model's own shape is then for each of the runs.
+
+        Raises:
+            InputError: too few or too many arrays, a name that there is not, a shape or a type
+                that does not fit, or a batch for a model that keeps state or mixes its batch.
+            StateError: closed.
+            DeviceError: the device failed.
+        """
+        with self._lock:
+            if not self._end.alive:
+                raise StateError("this model is closed")
+            given = self._assigned(arrays, named)
+            count = self._batch(given)
+            if count is None:
+                self._fit(given)
+                return Results(self._run(given), self.output_names)
+            return self._run_batch(given, count)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs: those of the first signature, where there is one."""
+        return tuple(port.name for port in self._inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return tuple(port.name for port in self._outputs)
+
+    @property
+    def report(self) -> DelegationReport:
+        """What runs where, and why."""
+        return self._interpreter.delegation_report()
+
+    def close(self) -> None:
+        """Release what it holds; twice is harmless. Waits for a call that is running."""
+        with self._lock:
+            self._end()
+
+    def __enter__(self) -> Self:
+        """The model itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+    # Inside
+
+    def _look(self) -> None:
+        names = _signature_names(self._interpreter)
+        details = self._interpreter.get_input_details
+        self._inputs = tuple(_ports(details(), names.get("inputs", {})))
+        self._outputs = tuple(
+            _ports(self._interpreter.get_output_details(), names.get("outputs", {}))
+        )
+
+    def _assigned(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[int, Array]:
+        """Arrays by position of the input."""
+        if len(arrays) + len(named) != len(self._inputs) or len(arrays) > len(self._inputs):
+            raise InputError(
+                f"{len(arrays) + len(named)} arrays for {len(self._inputs)} inputs: "
+                + ", ".join(port.described for port in self._inputs)
+            )
+        found: dict[int, Any] = dict(enumerate(arrays))
+        for name, value in named.items():
+            at = [i for i, port in enumerate(self._inputs) if name == port.name] or [
+                i for i, port in enumerate(self._inputs) if name in port.aliases
+            ]
+            if not at:
+                raise InputError(
+                    f"no input is called {quoted(name)}; there are {_listed(self.input_names)}"
+                )
+            if at[0] in found:
+                raise InputError(f"input {quoted(name)} is given twice")
+            found[at[0]] = value
+        return {i: _converted(self._inputs[i], found[i]) for i in sorted(found)}
+
+    def _batch(self, given: Mapping[int, Array]) -> int | None:
+        """How many runs arrays with a longer leading dimension ask for, None for one as it is."""
+        counts = {}
+        for i, array in given.items():
+            port = self._inputs[i]
+            if _fits(array.shape, port.open_shape) or array.shape == port.shape:
+                continue
+            inner = port.open_shape[1:]
+            if port.shape[:1] != (1,) or not array.ndim or not _fits(array.shape[1:], inner):
+                raise InputError(
+                    f"an array of shape {list(array.shape)} for input {port.described}"
+                )
+            counts[i] = len(array)
+        if not counts:
+            return None
+        if len(set(counts.values())) > 1:
+            raise InputError(f"batches of different sizes: {sorted(set(counts.values()))}")
+        if self._interpreter.keeps_state:
+            raise InputError(
+                "the model keeps state from run to run; call it for one item at a time"
+            )
+        mixed = [port.described for port in self._outputs if port.shape[:1] != (1,)]
+        if mixed:
+            raise InputError(f"output {mixed[0]} has no leading dimension of 1 to make a batch in")
+        return next(iter(counts.values()))
+
+    def _fit(self, given: Mapping[int, Array]) -> None:
+        """Open dimensions become the arrays'."""
+        others = {i: a.shape for i, a in given.items() if a.shape != self._inputs[i].shape}
+        if not others:
+            return
+        try:
+            for i, shape in others.items():
+                self._interpreter.resize_tensor_input(self._inputs[i].index, shape)
+            self._interpreter.allocate_tensors()
+        except BaseException:
+            # The next call finds the model as it was, and not half resized.
+            for i in others:
+                self._interpreter.resize_tensor_input(self._inputs[i].index, self._inputs[i].shape)
+            self._interpreter.allocate_tensors()
+            raise
+        self._look()
+
+    def _run(self, given: Mapping[int, Array]) -> list[Array]:
+        for i, array in given.items():
+            self._interpreter.set_tensor(self._inputs[i].index, array)
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(port.index) for port in self._outputs]
+
+    def _run_batch(self, given: Mapping[int, Array], count: int) -> Results:
+        parts: list[list[Array]] = []
+        for n in range(count):
+            item = {
+                i: array if array.shape == self._inputs[i].shape else array[n : n + 1]
+                for i, array in given.items()
+            }
+            self._fit(item)
+            parts.append(self._run(item))
+        if not parts:
+            empty = [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
+            return Results(empty, self.output_names)
+        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+
+
+def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:
+    interpreter.close()
+    if delegate is not None:
+        delegate.close()
+
+
+def _source(model: Any) -> dict[str, Any]:
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return {"model_content": model}
+    if isinstance(model, (str, os.PathLike)):
+        return {"model_path": model}
+    raise ArgumentError(f"a model is a path or bytes, not {type(model).__name__}")
+
+
+def _signature_names(interpreter: Interpreter) -> dict[str, dict[int, str]]:
+    """Of the first signature of the main subgraph: names of inputs and outputs by tensor."""
+    # Indices of another subgraph's tensors would give its names to the wrong ones.
+    own = [s for s in interpreter._model.signatures if s.subgraph == 0]  # noqa: SLF001
+    if not own:
+        return {}
+    sides = {"inputs": own[0].inputs, "outputs": own[0].outputs}
+    return {side: {index: n for n, index in named.items()} for side, named in sides.items()}
+
+
+def _ports(details: Sequence[dict[str, Any]], names: Mapping[int, str]) -> Iterator[_Port]:
+    for d in details:
+        index, own = d["index"], str(d["name"])
+        yield _Port(
+            index, names.get(index, own), frozenset({own}), tuple(int(n) for n in d["shape"]),
+            tuple(int(n) for n in d["shape_signature"]), np.dtype(d["dtype"]),
+        )  # fmt: skip
+
+
+def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    return len(shape) == len(wanted) and all(
+        b in (-1, a) for a, b in zip(shape, wanted, strict=True)
+    )
+
+
+def _converted(port: _Port, value: Any) -> Array:
+    """An array of the input's type.
+
+    Raises:
+        InputError: it is no array of numbers, or would change.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"input {port.described}: no array can be made of it: {error}") from error
+    if array.dtype == port.dtype:
+        return array
+    if array.dtype.kind in "fiub" and port.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            found = array.astype(port.dtype)
+        if np.array_equal(np.isinf(found), np.isinf(array)):
+            return found  # digits are lost at most
+        raise InputError(f"input {port.described}: values to {np.abs(array).max()} do not fit")
+    if array.dtype.kind in "iu" and port.dtype.kind in "iu":
+        found = array.astype(port.dtype)
+        if np.array_equal(found, array):
+            return found
+        raise InputError(
+            f"input {port.described}: values from {array.min()} to {array.max()} do not fit"
+        )
+    raise InputError(f"input {port.described}: an array of {array.dtype} is not converted")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names)) or "none"
