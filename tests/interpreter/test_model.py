@@ -13,7 +13,7 @@ import pytest
 import tflgpu
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import SignatureInfo
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 SHAPE = (1, 4)
@@ -34,6 +34,25 @@ def linear(*, open_dims: bool = False, signature: bool = False) -> bytes:
     signatures = [SignatureInfo("serve", 0, {"left": 0, "right": 1}, {"total": 4, "share": 5})]
     return write_model(
         ModelSpec(tensors, operators, [0, 1], [4, 5], signatures=signatures if signature else [])
+    )
+
+
+def with_another_subgraph() -> bytes:
+    """``y`` = x + x. Another subgraph comes first among the signatures; its tensors have the same
+    indices, the other way round."""
+    tensors = [TensorSpec("x", SHAPE), TensorSpec("y", SHAPE)]
+    other = SubgraphSpec(
+        [TensorSpec("tripled", SHAPE), TensorSpec("three", (), data=np.float32(3)),
+         TensorSpec("once", SHAPE)],
+        [OperatorSpec("MUL", {}, [2, 1], [0])], [2], [0], name="other",
+    )  # fmt: skip
+    signatures = [
+        SignatureInfo("other", 1, {"wrong": 0}, {"also_wrong": 1}),
+        SignatureInfo("serve", 0, {"value": 0}, {"twice": 1}),
+    ]
+    operators = [OperatorSpec("ADD", {}, [0, 0], [1])]
+    return write_model(
+        ModelSpec(tensors, operators, [0], [1], subgraphs=[other], signatures=signatures)
     )
 
 
@@ -79,6 +98,13 @@ def test_the_names_of_a_signature(options: dict[str, Any]) -> None:
         assert model.output_names == ("total", "share")
         check(model(right=b, left=a), a, b)
         check(model(b=b, a=a), a, b)  # the file's own names
+
+
+def test_names_are_of_the_main_subgraph(options: dict[str, Any]) -> None:
+    """Where the first signature is of another one, whose tensors have other indices."""
+    with tflgpu.Model(with_another_subgraph(), **options) as model:
+        assert (model.input_names, model.output_names) == (("value",), ("twice",))
+        np.testing.assert_array_equal(model(value=numbers(1, 4))["twice"], 2 * numbers(1, 4))
 
 
 def test_results_are_the_caller_s(model: tflgpu.Model) -> None:
