@@ -1,0 +1,56 @@
+"""What users may ask for: one definition, and the sources that options come from."""
+
+from __future__ import annotations
+
+from tflgpu.compiler.numerics import Numerics
+from tflgpu.lowering.lowering import Precision
+from tflgpu.options.definition import unknown_option
+from tflgpu.options.delegate_options import DelegateOptions, known_options
+from tflgpu.options.enums import (
+    ExperimentalFlags,
+    ForceBackend,
+    InferencePreference,
+    InferencePriority,
+    OpResolverType,
+    WaitType,
+)
+from tflgpu.options.kinds import Member, device_from_text, truth
+from tflgpu.options.sources import options_from_text
+
+
+def precision_of(option: str, value: object) -> Precision:
+    """A precision by itself or by name; ``option`` is what the error calls it.
+
+    Raises:
+        OptionError: anything else.
+    """
+    found: Precision = Member(Precision).read(option, value)
+    return found
+
+
+def numerics_of(option: str, value: object) -> Numerics:
+    """Numerics by themselves or by name; ``option`` is what the error calls them.
+
+    Raises:
+        OptionError: anything else.
+    """
+    found: Numerics = Member(Numerics).read(option, value)
+    return found
+
+
+__all__ = [
+    "DelegateOptions",
+    "ExperimentalFlags",
+    "ForceBackend",
+    "InferencePreference",
+    "InferencePriority",
+    "OpResolverType",
+    "WaitType",
+    "device_from_text",
+    "known_options",
+    "numerics_of",
+    "options_from_text",
+    "precision_of",
+    "truth",
+    "unknown_option",
+]
