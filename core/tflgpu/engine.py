@@ -205,7 +205,7 @@ class Engine(Holder):
 
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
         ops = self._registry.ops()
-        numerics = self.options.quantized_numerics
+        numerics = self.options.wanted_numerics
         session = open_cpu_session(
             graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics
         )

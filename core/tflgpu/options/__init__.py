@@ -14,7 +14,8 @@ from tflgpu.options.enums import (
     OpResolverType,
     WaitType,
 )
-from tflgpu.options.kinds import Member, device_from_text, truth
+from tflgpu.options.kinds import Member, truth
+from tflgpu.options.names import device_from_text
 from tflgpu.options.sources import options_from_text
 
 

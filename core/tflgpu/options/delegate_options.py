@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,20 +16,16 @@ from tflgpu.options import priorities
 from tflgpu.options.definition import Option, option, options_of
 from tflgpu.options.enums import (
     ExperimentalFlags,
+    ForceBackend,
     InferencePreference,
     InferencePriority,
     OpResolverType,
+    WaitType,
 )
-from tflgpu.options.kinds import (
-    Count,
-    Device,
-    Loss,
-    Member,
-    Name,
-    OrNone,
-    Truth,
-)
-from tflgpu.options.other_names import canonical, flags_of
+from tflgpu.options.kinds import Count, Loss, Member, OrNone, Truth
+from tflgpu.options.names import Device, Folder, Name, Nodes, Size, Token
+from tflgpu.options.other_names import canonical, flags_of, forced
+from tflgpu.options.waits import refuse_wait
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -100,12 +97,13 @@ class DelegateOptions:
         "CPU.",
         origin="Java",
     )  # fmt: skip
-    quantized_numerics: Numerics = option(
-        Member(Numerics), Numerics.FLOAT,
+    quantized_numerics: Numerics | None = option(
+        OrNone(Member(Numerics)), None,
         "What operators on quantized tensors are computed on: FLOAT, real numbers that are rounded "
         "behind each operator, or INTEGER, the stored numbers, bit for bit as TFLite's reference "
         "kernels, where there is a kernel that does so; the report says of which operators that "
-        "is true, and of the others why not.",
+        "is true, and of the others why not. None takes INTEGER where memory matters more than "
+        "latency, else FLOAT.",
     )  # fmt: skip
 
     # What matters
@@ -113,13 +111,18 @@ class DelegateOptions:
     inference_preference: InferencePreference = option(
         Member(InferencePreference, "TFLITE_GPU_INFERENCE_PREFERENCE_"),
         InferencePreference.FAST_SINGLE_ANSWER,
-        "Without effect so far.",
+        "What is prepared before the first run. FAST_SINGLE_ANSWER: only what that run needs. "
+        "BALANCED: each part is run once when it is loaded, so that the first run is as fast as "
+        "later ones. SUSTAINED_SPEED: the same, and kernels that join a 1x1 and a depthwise "
+        "convolution are compiled besides the usual ones, both are timed, and the faster stay.",
         origin="V2",
     )
     inference_priority1: InferencePriority = option(
         _PRIORITY, InferencePriority.MAX_PRECISION,
         "What matters most. MAX_PRECISION in the first place means F32, in the second F32_F16, in "
-        "the third F16.",
+        "the third F16. MIN_MEMORY_USAGE before MIN_LATENCY stores tensors and weights in fewer "
+        "bits wherever the precision allows that, not only where it is faster, and searches longer "
+        "for a smaller arena.",
         origin="V2",
     )  # fmt: skip
     inference_priority2: InferencePriority = option(
@@ -135,14 +138,69 @@ class DelegateOptions:
     max_delegated_partitions: int | None = option(
         OrNone(Count()), None,
         "Most parts of the graph that go to the device, those of the largest estimated gain; none "
-        "is no limit.",
+        "is no limit: a part that costs more than it gains is for the estimate to leave out.",
         origin="V2, default 1",
     )  # fmt: skip
     min_nodes_per_partition: int = option(
         Count(), 1, "Smaller parts stay on the CPU.", origin="benchmark_model"
     )
 
-    # For measuring and tests
+    first_delegate_node_index: int = option(
+        Count(0), 0, "Operators of the file before this one stay on the CPU.",
+        origin="V2, debug builds only",
+    )  # fmt: skip
+    last_delegate_node_index: int | None = option(
+        OrNone(Count(0)), None, "Operators of the file after this one stay on the CPU.",
+        origin="V2, debug builds only, default 2147483647",
+    )  # fmt: skip
+    include: tuple[int | str, ...] = option(
+        Nodes(), (),
+        "Only these operators may go to the device: indices in the file, names of ops, and names "
+        "of tensors that they make. Empty is all.",
+    )  # fmt: skip
+    exclude: tuple[int | str, ...] = option(
+        Nodes(), (), "These operators stay on the CPU; named as in `include`."
+    )
+
+    # Memory, and what is kept
+
+    memory_limit: int | None = option(
+        OrNone(Size()), None,
+        "Most bytes of device memory for the kernels' buffers of a model: intermediate tensors, "
+        "weights, inputs and outputs. Parts that do not fit stay on the CPU.",
+    )  # fmt: skip
+    serialization_dir: str | None = option(
+        OrNone(Folder()), None,
+        "Where compiled programs are kept, in a folder of the name of `model_token`, in the place "
+        "of the user's cache folder.",
+        origin="V2",
+    )  # fmt: skip
+    model_token: str | None = option(
+        OrNone(Token()), None, "Names the folder in `serialization_dir`.", origin="V2"
+    )
+    enable_serialization: bool | None = option(
+        OrNone(Truth()), None,
+        "Whether `serialization_dir` and `model_token` are used; none: where they are given.",
+        origin="V2, flag ENABLE_SERIALIZATION",
+    )  # fmt: skip
+
+    # How it is run
+
+    wait_type: WaitType = option(
+        Member(WaitType, "TFLGPUDELEGATEWAITTYPE"), WaitType.PASSIVE,
+        "How the end of a run is waited for. PASSIVE gives the processor to others and sleeps in "
+        "long runs; ACTIVE asks the device again and again, which takes a whole processor and "
+        "hears of the end sooner.",
+        origin="Metal",
+    )  # fmt: skip
+    invoke_loop_times: int = option(
+        Count(), 1,
+        "How often each part on the device is run in an invoke, with the same result, so that "
+        "tools can measure it.",
+        origin="V2 (gpu_invoke_loop_times)",
+    )  # fmt: skip
+
+    # For tests
 
     guard_bands: bool = option(
         Truth(), False, "Check every buffer for writes outside (slow; for tests)."
@@ -154,6 +212,12 @@ class DelegateOptions:
 
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
+        self._check_precision()
+        self._check_nodes()
+        self._check_serialization()
+        refuse_wait(self.wait_type)
+
+    def _check_precision(self) -> None:
         if self.is_precision_loss_allowed is False and self.precision in (
             Precision.F16,
             Precision.F32_F16,
@@ -163,6 +227,35 @@ class DelegateOptions:
                 "is_precision_loss_allowed=False forbids; drop one of the two"
             )
         _ = self.priorities
+
+    def _check_nodes(self) -> None:
+        first, last = self.first_delegate_node_index, self.last_delegate_node_index
+        if last is not None and last < first:
+            raise OptionError(
+                f"last_delegate_node_index={last} is before first_delegate_node_index={first}, so "
+                "that nothing would be delegated; for that, give no delegate"
+            )
+
+    def _check_serialization(self) -> None:
+        names = ("serialization_dir", "model_token")
+        lacking = [name for name in names if getattr(self, name) is None]
+        if self.enable_serialization and lacking:
+            raise OptionError(
+                "enable_serialization (the flag ENABLE_SERIALIZATION) needs "
+                f"{' and '.join(lacking)}; without it, what is compiled is kept in the user's cache "
+                "folder anyway"
+            )
+        if len(lacking) == 1:
+            (given,) = set(names) - set(lacking)
+            raise OptionError(
+                f"{given} is given without {lacking[0]}; what is kept is in a folder that both name"
+            )
+        if self.enable_serialization is False and not lacking:
+            raise OptionError(
+                f"serialization_dir={self.serialization_dir} is given, and enable_serialization is "
+                "False (experimental_flags without ENABLE_SERIALIZATION says so too); drop one of "
+                "the two"
+            )
 
     @property
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:
@@ -185,17 +278,56 @@ class DelegateOptions:
             return Precision.F16 if self.is_precision_loss_allowed else Precision.F32
         return priorities.precision_for(self.priorities)
 
+    @property
+    def wanted_numerics(self) -> Numerics:
+        """The numerics of quantized operators, asked for or by the priorities."""
+        if self.quantized_numerics is not None:
+            return self.quantized_numerics
+        return Numerics.INTEGER if self.saves_memory else Numerics.FLOAT
+
+    @property
+    def saves_memory(self) -> bool:
+        """Whether memory matters more than latency."""
+        return priorities.memory_first(self.priorities)
+
+    @property
+    def cache_root(self) -> str | None:
+        """The folder for what is compiled, in the place of the user's cache folder."""
+        if self.serialization_dir is None or self.model_token is None:
+            return None
+        return str(Path(self.serialization_dir) / self.model_token)
+
     # Under TFLite's other names
 
     @property
     def experimental_flags(self) -> ExperimentalFlags:
         """The options that are flags in TFLite, as such."""
-        return flags_of(self.quantized_models_allowed, self.backend, False)
+        return flags_of(self.quantized_models_allowed, self.backend, self.cache_root is not None)
 
     @property
     def enable_quantization(self) -> bool:
         """`quantized_models_allowed` by the Metal delegate's name."""
         return self.quantized_models_allowed
+
+    @property
+    def allow_precision_loss(self) -> bool | None:
+        """`is_precision_loss_allowed` by the Metal delegate's name."""
+        return self.is_precision_loss_allowed
+
+    @property
+    def precision_loss_allowed(self) -> bool | None:
+        """`is_precision_loss_allowed` by the Java delegate's name."""
+        return self.is_precision_loss_allowed
+
+    @property
+    def force_backend(self) -> ForceBackend:
+        """`backend` by the Java delegate's name; UNSET also for those that it does not have."""
+        return forced(self.backend)
+
+    @property
+    def gpu_invoke_loop_times(self) -> int:
+        """`invoke_loop_times` by the original's name."""
+        return self.invoke_loop_times
 
 
 def known_options() -> Mapping[str, Option]:

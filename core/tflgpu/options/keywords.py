@@ -18,6 +18,7 @@ from tflgpu.options.enums import (
     InferencePreference,
     InferencePriority,
     OpResolverType,
+    WaitType,
 )
 
 Truth = Union[bool, int, str]
@@ -39,13 +40,23 @@ class OptionKeywords(TypedDict, total=False):
     precision: Precision | str | None
     is_precision_loss_allowed: Loss
     quantized_models_allowed: Truth
-    quantized_numerics: Numerics | str
+    quantized_numerics: Numerics | str | None
     inference_preference: InferencePreference | int | str
     inference_priority1: Priority
     inference_priority2: Priority
     inference_priority3: Priority
     max_delegated_partitions: int | None
     min_nodes_per_partition: int
+    first_delegate_node_index: int
+    last_delegate_node_index: int | None
+    include: NodeNames
+    exclude: NodeNames
+    memory_limit: int | str | None
+    serialization_dir: Path | None
+    model_token: str | None
+    enable_serialization: Truth | None
+    wait_type: WaitType | int | str
+    invoke_loop_times: int
     guard_bands: Truth
 
     # TFLite's other names

@@ -161,3 +161,8 @@ def flags_of(quantized: bool, backend: str | None, serialization: bool) -> Exper
         is_cl = backend == "opencl"
         flags |= ExperimentalFlags.CL_ONLY if is_cl else ExperimentalFlags.GL_ONLY
     return flags | ExperimentalFlags.ENABLE_SERIALIZATION if serialization else flags
+
+
+def forced(backend: str | None) -> ForceBackend:
+    """What `force_backend` would say of a backend."""
+    return next((f for f, name in _BACKENDS.items() if name == backend), ForceBackend.UNSET)
