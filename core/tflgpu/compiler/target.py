@@ -95,6 +95,10 @@ class Target:
         """The same for as many parts of any size as there are."""
         return attrs.evolve(self, max_partitions=None, min_nodes=1)
 
+    def joining(self) -> Target:
+        """The same with kernels that join nodes even where nobody measured that they pay."""
+        return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
+
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""
         return attrs.evolve(self, rules=without_rules(self.rules or (), broken)) if broken else self
