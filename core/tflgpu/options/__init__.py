@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options.definition import unknown_option
@@ -16,7 +18,15 @@ from tflgpu.options.enums import (
 )
 from tflgpu.options.kinds import Member, truth
 from tflgpu.options.names import device_from_text
-from tflgpu.options.sources import options_from_text
+
+
+def options_from_text(options: Mapping[str, object]) -> DelegateOptions:
+    """`DelegateOptions.from_text`.
+
+    Raises:
+        OptionError: as there.
+    """
+    return DelegateOptions.from_text(options)
 
 
 def precision_of(option: str, value: object) -> Precision:

@@ -66,9 +66,14 @@ def options_of(cls: type) -> Mapping[str, Option]:
     }
 
 
-def unknown_option(name: str, known: Iterable[str], suffix: str = "") -> OptionError:
-    """The error for an option that does not exist, with the one that was probably meant."""
+def unknown_option(
+    name: str, known: Iterable[str], suffix: str = "", called: str = ""
+) -> OptionError:
+    """The error for an option that does not exist, with the one that was probably meant; ``called``
+    is what it was called where it was given."""
     listed = sorted(known)
     close = difflib.get_close_matches(name, listed, 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
-    return OptionError(f"unknown option {name}{meant}; there are {', '.join(listed)}{suffix}")
+    return OptionError(
+        f"unknown option {called or name}{meant}; there are {', '.join(listed)}{suffix}"
+    )

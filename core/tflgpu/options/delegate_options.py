@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,14 @@ import attrs
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
-from tflgpu.options import priorities
-from tflgpu.options.definition import Option, option, options_of
+from tflgpu.options import priorities, sources
+from tflgpu.options.checks import (
+    check_nodes,
+    check_precision,
+    check_serialization,
+    check_wait,
+)
+from tflgpu.options.definition import Option, option, options_of, variable
 from tflgpu.options.enums import (
     ExperimentalFlags,
     ForceBackend,
@@ -25,7 +32,6 @@ from tflgpu.options.enums import (
 from tflgpu.options.kinds import Count, Loss, Member, OrNone, Truth
 from tflgpu.options.names import Device, Folder, Name, Nodes, Size, Token
 from tflgpu.options.other_names import canonical, flags_of, forced
-from tflgpu.options.waits import refuse_wait
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -210,52 +216,90 @@ class DelegateOptions:
         values: dict[str, Any] = canonical(options, options_of(type(self)))
         self.__attrs_init__(**values)  # type: ignore[attr-defined]
 
+    @classmethod
+    def from_dict(cls, options: Mapping[str, object]) -> DelegateOptions:
+        """Options by name, with the values that keywords have.
+
+        Raises:
+            OptionError: as `DelegateOptions`.
+        """
+        return cls(**sources.from_dict(options, options_of(cls)))
+
+    @classmethod
+    def from_text(cls, options: Mapping[str, object]) -> DelegateOptions:
+        """Options whose values are text: numbers in digits, truth values as words, lists between
+        commas, and "none" for what picks by itself. Other values are taken as they are.
+
+        Raises:
+            OptionError: as `DelegateOptions`.
+        """
+        return cls(**canonical(options, options_of(cls), text=True))
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], table: str = "") -> DelegateOptions:
+        """Options that a TOML file has, in the table of that name ("tool.tflgpu") or at its top.
+
+        Raises:
+            OptionError: the file cannot be read, or as `DelegateOptions`; names the file.
+        """
+        values = sources.from_toml(path, options_of(cls), table)
+        try:
+            return cls(**values)
+        except OptionError as error:
+            raise OptionError(f"{os.fspath(path)}: {error}") from None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> DelegateOptions:
+        """Options that variables have: ``TFLGPU_PRECISION`` is `precision`. A variable that begins
+        with TFLGPU_ and that nothing reads is warned of, once.
+
+        Raises:
+            OptionError: as `DelegateOptions`; names the variables.
+        """
+        values = sources.from_environment(environ, options_of(cls))
+        try:
+            return cls(**values)
+        except OptionError as error:
+            listed = ", ".join(map(variable, values))
+            raise OptionError(f"{error} (said by {listed})") from None
+
+    @classmethod
+    def gathered(
+        cls,
+        options: Mapping[str, object],
+        *,
+        text: bool = False,
+        called: Callable[[str], str] = str,
+        environ: Mapping[str, str] = os.environ,
+    ) -> DelegateOptions:
+        """Options by name; what they leave open is said by environment variables, and what these
+        leave open by the TOML file that ``TFLGPU_OPTIONS_FILE`` names. So `GpuDelegate` takes its
+        keywords.
+
+        Args:
+            options: What the caller gives.
+            text: Whether text among it is read as `from_text` does.
+            called: What errors call an option of the caller's.
+            environ: Variables.
+
+        Raises:
+            OptionError: as `DelegateOptions`; says what came from elsewhere.
+        """
+        known = options_of(cls)
+        own = canonical(options, known, text=text, called=called)
+        found = sources.gathered(own, environ, known)
+        try:
+            return cls(**found.values)
+        except OptionError as error:
+            raise found.explain(error) from None
+
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
-        self._check_precision()
-        self._check_nodes()
-        self._check_serialization()
-        refuse_wait(self.wait_type)
-
-    def _check_precision(self) -> None:
-        if self.is_precision_loss_allowed is False and self.precision in (
-            Precision.F16,
-            Precision.F32_F16,
-        ):
-            raise OptionError(
-                f"precision={self.precision.name} needs 16-bit floats, which "
-                "is_precision_loss_allowed=False forbids; drop one of the two"
-            )
         _ = self.priorities
-
-    def _check_nodes(self) -> None:
-        first, last = self.first_delegate_node_index, self.last_delegate_node_index
-        if last is not None and last < first:
-            raise OptionError(
-                f"last_delegate_node_index={last} is before first_delegate_node_index={first}, so "
-                "that nothing would be delegated; for that, give no delegate"
-            )
-
-    def _check_serialization(self) -> None:
-        names = ("serialization_dir", "model_token")
-        lacking = [name for name in names if getattr(self, name) is None]
-        if self.enable_serialization and lacking:
-            raise OptionError(
-                "enable_serialization (the flag ENABLE_SERIALIZATION) needs "
-                f"{' and '.join(lacking)}; without it, what is compiled is kept in the user's cache "
-                "folder anyway"
-            )
-        if len(lacking) == 1:
-            (given,) = set(names) - set(lacking)
-            raise OptionError(
-                f"{given} is given without {lacking[0]}; what is kept is in a folder that both name"
-            )
-        if self.enable_serialization is False and not lacking:
-            raise OptionError(
-                f"serialization_dir={self.serialization_dir} is given, and enable_serialization is "
-                "False (experimental_flags without ENABLE_SERIALIZATION says so too); drop one of "
-                "the two"
-            )
+        check_precision(self.precision, self.is_precision_loss_allowed)
+        check_nodes(self.first_delegate_node_index, self.last_delegate_node_index)
+        check_serialization(self.serialization_dir, self.model_token, self.enable_serialization)
+        check_wait(self.wait_type)
 
     @property
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:

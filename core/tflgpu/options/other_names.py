@@ -131,7 +131,7 @@ def canonical(
             raise OptionError(f"{called(name)} is no option here: {REFUSED[name]}")
         definition = known.get(name) or OTHER_NAMES.get(name)
         if definition is None:
-            raise unknown_option(str(name), known, _and_others())
+            raise unknown_option(str(name), known, _and_others(), called(str(name)))
         kind, who = definition.kind, called(name)
         as_text = text and isinstance(value, str)
         read = kind.parse(who, str(value)) if as_text else kind.read(who, value)
