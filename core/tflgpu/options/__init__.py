@@ -16,8 +16,10 @@ from tflgpu.options.enums import (
     OpResolverType,
     WaitType,
 )
+from tflgpu.options.environment import OPTIONS_FILE
 from tflgpu.options.kinds import Member, truth
 from tflgpu.options.names import device_from_text
+from tflgpu.options.other_names import OTHER_NAMES
 
 
 def options_from_text(options: Mapping[str, object]) -> DelegateOptions:
@@ -50,6 +52,8 @@ def numerics_of(option: str, value: object) -> Numerics:
 
 
 __all__ = [
+    "OPTIONS_FILE",
+    "OTHER_NAMES",
     "DelegateOptions",
     "ExperimentalFlags",
     "ForceBackend",
