@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _PRIORITY = Member(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, init=False)
 class DelegateOptions:
     """Options of `GpuDelegate`, the counterpart of TFLite's `TfLiteGpuDelegateOptionsV2` and of the
     options of its Metal and Java delegates. docs/options.md has them in a table.
@@ -214,7 +214,7 @@ class DelegateOptions:
 
     def __init__(self, **options: Unpack[OptionKeywords]) -> None:
         values: dict[str, Any] = canonical(options, options_of(type(self)))
-        self.__attrs_init__(**values)  # type: ignore[attr-defined]
+        self.__attrs_init__(**values)
 
     @classmethod
     def from_dict(cls, options: Mapping[str, object]) -> DelegateOptions:
@@ -292,6 +292,15 @@ class DelegateOptions:
             return cls(**found.values)
         except OptionError as error:
             raise found.explain(error) from None
+
+    def changed(self, **changes: Unpack[OptionKeywords]) -> DelegateOptions:
+        """The same with some options changed; as `attrs.evolve`, which type checkers cannot follow
+        here, and by other names, too.
+
+        Raises:
+            OptionError: as `DelegateOptions`.
+        """
+        return attrs.evolve(self, **canonical(changes, known_options()))
 
     def __attrs_post_init__(self) -> None:
         """Check the options against each other."""
