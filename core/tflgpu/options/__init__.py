@@ -17,6 +17,7 @@ from tflgpu.options.enums import (
     WaitType,
 )
 from tflgpu.options.environment import OPTIONS_FILE
+from tflgpu.options.keywords import OptionKeywords
 from tflgpu.options.kinds import Member, truth
 from tflgpu.options.names import device_from_text
 from tflgpu.options.other_names import OTHER_NAMES
@@ -60,6 +61,7 @@ __all__ = [
     "InferencePreference",
     "InferencePriority",
     "OpResolverType",
+    "OptionKeywords",
     "WaitType",
     "device_from_text",
     "known_options",

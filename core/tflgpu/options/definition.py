@@ -67,13 +67,12 @@ def options_of(cls: type) -> Mapping[str, Option]:
 
 
 def unknown_option(
-    name: str, known: Iterable[str], suffix: str = "", called: str = ""
+    name: str, known: Iterable[str], suffix: str = "", called: str = "", who: str = ""
 ) -> OptionError:
     """The error for an option that does not exist, with the one that was probably meant; ``called``
-    is what it was called where it was given."""
+    is what it was called where it was given, and ``who`` begins the message."""
     listed = sorted(known)
     close = difflib.get_close_matches(name, listed, 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
-    return OptionError(
-        f"unknown option {called or name}{meant}; there are {', '.join(listed)}{suffix}"
-    )
+    there = ", ".join(listed)
+    return OptionError(f"{who}unknown option {called or name}{meant}; there are {there}{suffix}")

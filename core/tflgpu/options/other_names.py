@@ -110,6 +110,7 @@ def canonical(
     *,
     text: bool = False,
     called: Callable[[str], str] = str,
+    who: str = "",
 ) -> dict[str, Any]:
     """The values of options, by their own names; what was not given is left out.
 
@@ -119,6 +120,7 @@ def canonical(
         text: Whether values that are text are read as text: numbers in digits, lists between
             commas, "none".
         called: What errors call an option of a name: itself, or a variable, or a flag.
+        who: What errors begin with: a file.
 
     Raises:
         OptionError: an unknown option, a value that it does not take, or two names for one thing
@@ -128,16 +130,16 @@ def canonical(
     said: dict[str, str] = {}  # by option: the name and value that said so
     for name, value in given.items():
         if name in REFUSED:
-            raise OptionError(f"{called(name)} is no option here: {REFUSED[name]}")
+            raise OptionError(f"{who}{called(name)} is no option here: {REFUSED[name]}")
         definition = known.get(name) or OTHER_NAMES.get(name)
         if definition is None:
-            raise unknown_option(str(name), known, _and_others(), called(str(name)))
-        kind, who = definition.kind, called(name)
+            raise unknown_option(name, known, _and_others(), called(name), who)
+        kind, where = definition.kind, f"{who}{called(name)}"
         as_text = text and isinstance(value, str)
-        read = kind.parse(who, str(value)) if as_text else kind.read(who, value)
+        read = kind.parse(where, str(value)) if as_text else kind.read(where, value)
         means = definition.means(read) if isinstance(definition, OtherName) else {name: read}
         for option, meant in means.items():
-            now = f"{who}={kind.shown(read)}"
+            now = f"{where}={kind.shown(read)}"
             if option in found and found[option] != meant:
                 raise OptionError(
                     f"{said[option]} and {now} contradict each other: both say what "

@@ -62,7 +62,7 @@ def from_toml(
         content = content[name]
     if not isinstance(content, Mapping):
         raise OptionError(f"{who}[{table}] is no table")
-    return canonical(content, known, called=lambda name: f"{who}{name}")
+    return canonical(content, known, who=who)
 
 
 def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]:
