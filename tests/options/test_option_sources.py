@@ -235,7 +235,7 @@ def test_flags_reach_the_delegate(command: Any, tmp_path: Path) -> None:
     done = command("run", MODEL, *HERE, "--runs", 1, *flags)
     assert done.exit_code == 0, done.output
     assert "SOFTMAX (#6): operator #6 (SOFTMAX) is named by exclude" in done.output
-    assert "FULLY_CONNECTED (#4): operator #4 (FULLY_CONNECTED) is not among what" in done.output
+    assert "FULLY_CONNECTED (#5): operator #5 (FULLY_CONNECTED) is not among what" in done.output
 
 
 @pytest.mark.parametrize(
