@@ -43,7 +43,13 @@ if TYPE_CHECKING:
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
-    from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
+    from tflgpu.options import (
+        DelegateOptions,
+        ExperimentalFlags,
+        InferencePreference,
+        InferencePriority,
+        WaitType,
+    )
 
     __version__: str
 
@@ -55,6 +61,7 @@ __all__ = [
     "DelegateOptions",
     "DeviceError",
     "DynamicError",
+    "ExperimentalFlags",
     "GpuDelegate",
     "GraphError",
     "InferencePreference",
@@ -74,6 +81,7 @@ __all__ = [
     "StateError",
     "TflgpuError",
     "UnsupportedError",
+    "WaitType",
     "__version__",
     "delegate_library",
     "errors",
@@ -83,6 +91,7 @@ __all__ = [
 _HOMES = {
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
@@ -91,6 +100,7 @@ _HOMES = {
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
     "Precision": "tflgpu.lowering.lowering",
+    "WaitType": "tflgpu.options",
     "delegate_library": "tflgpu.delegate_loading",
     "load_delegate": "tflgpu.delegate_loading",
 }
