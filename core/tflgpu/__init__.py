@@ -36,6 +36,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
+    from tflgpu import profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
     from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
+    from tflgpu.profiles.check import check
 
     __version__: str
 
@@ -75,9 +77,11 @@ __all__ = [
     "TflgpuError",
     "UnsupportedError",
     "__version__",
+    "check",
     "delegate_library",
     "errors",
     "load_delegate",
+    "profiles",
 ]
 
 _HOMES = {
@@ -91,6 +95,7 @@ _HOMES = {
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
     "Precision": "tflgpu.lowering.lowering",
+    "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",
     "load_delegate": "tflgpu.delegate_loading",
 }
@@ -101,6 +106,8 @@ def __getattr__(name: str) -> Any:
         value: Any = import_module("importlib.metadata").version("tflgpu")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
+    elif name == "profiles":
+        value = import_module("tflgpu.profiles")
     else:
         raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
     globals()[name] = value
