@@ -31,7 +31,10 @@ _BIFROST = "Arm, The Bifrost Shader Core (document 102546): the width of warps"
 _ARM_OPENCL = (
     "Arm, Mali GPU OpenCL Developer Guide (document 101574): work groups, half, local memory"
 )
-_V3DV = "Mesa, src/broadcom/vulkan/v3dv_device.c and src/broadcom/common/v3d_limits.h"
+_V3DV = (
+    "Mesa, src/broadcom/vulkan/v3dv_device.c, src/broadcom/vulkan/v3dv_limits.h and "
+    "src/broadcom/common/v3d_limits.h"
+)
 _GEN9 = (
     "Intel, The Compute Architecture of Intel Processor Graphics Gen9: 64 KB of shared memory, half"
 )
@@ -42,9 +45,10 @@ _TEXTURES = (
     "buffers, so that speeds differ even where both delegate the same"
 )
 
-# A kernel's arguments are 1024 bytes at least, and 8 each. A GPU with a full profile may hand out
-# buffers of 128 MiB.
-_OPENCL_CAPS = DeviceCaps(max_bindings=64, is_gpu=True, max_buffer_bytes=1 << 27)
+# By OpenCL's full profile: a kernel's arguments are 1024 bytes at least, and 8 each; a buffer may have
+# a quarter of the memory, which of 512 MiB are 128. WebGPU, which all of these have too, asks for work
+# groups of 256.
+_OPENCL_CAPS = DeviceCaps(int8_storage=True, max_bindings=64, is_gpu=True, max_buffer_bytes=1 << 27)
 _WEBGPU_CAPS = DeviceCaps(
     f16_storage=False,
     max_workgroup=256,
@@ -69,7 +73,6 @@ def _adreno(number: str) -> Profile:
     caps = attrs.evolve(
         _OPENCL_CAPS,
         f16_arithmetic=True,
-        int8_storage=True,
         max_workgroup=1024,
         max_workgroup_size=(1024, 1024, 1024),
         shared_bytes=32768,
@@ -85,9 +88,8 @@ def _mali(model: str, warp: int, source: str) -> Profile:
     caps = attrs.evolve(
         _OPENCL_CAPS,
         f16_arithmetic=True,
-        int8_storage=True,
         max_workgroup=256,
-        max_workgroup_size=(256, 256, 256),
+        max_workgroup_size=(256, 256, 64),
         shared_bytes=32768,
         subgroup=warp,
         vendor="arm",
@@ -95,7 +97,7 @@ def _mali(model: str, warp: int, source: str) -> Profile:
     note = "Local memory is ordinary memory behind a cache: kernels that share through it gain less"
     return Profile(
         f"mali-{model}", f"Arm Mali-{model.upper()}", ("opencl", "vulkan"), caps,
-        sources=(_ARM_OPENCL, source, _OPENCL), notes=(note, _TEXTURES),
+        sources=(_ARM_OPENCL, source, _WEBGPU, _OPENCL), notes=(note, _TEXTURES),
     )  # fmt: skip
 
 
@@ -152,19 +154,18 @@ DEVICES: tuple[Profile, ...] = (
         attrs.evolve(
             _OPENCL_CAPS,
             f16_arithmetic=True,
-            int8_storage=True,
             max_workgroup=256,
-            max_workgroup_size=(256, 256, 256),
+            max_workgroup_size=(256, 256, 64),
             shared_bytes=65536,
             vendor="intel",
         ),
-        sources=(_GEN9, _OPENCL),
+        sources=(_GEN9, _WEBGPU, _OPENCL),
         notes=("The compiler chooses subgroups of 8, 16 or 32 for each kernel",),
     ),
     Profile(
         "rtx-class",
         "NVIDIA GeForce RTX 20 and newer, and data-centre GPUs of their time",
-        ("vulkan", "opencl"),
+        ("opencl", "vulkan"),
         DeviceCaps(
             f16_arithmetic=True,
             int8_storage=True,
@@ -172,29 +173,28 @@ DEVICES: tuple[Profile, ...] = (
             max_workgroup_size=(1024, 1024, 64),
             max_groups=(2**31 - 1, 65535, 65535),
             shared_bytes=49152,
-            max_buffer_bytes=1 << 31,
+            max_buffer_bytes=1 << 30,
             max_bindings=64,
             subgroup=32,
             is_gpu=True,
             vendor="nvidia",
         ),
-        sources=(_CUDA, _VULKAN),
+        sources=(_CUDA, _OPENCL),
         notes=("Matrix units are used where the driver has them; no operator needs them",),
     ),
     Profile(
         "amd-rdna",
         "AMD Radeon RX 5000 and newer",
-        ("vulkan", "opencl"),
+        ("opencl", "vulkan"),
         attrs.evolve(
             _OPENCL_CAPS,
             f16_arithmetic=True,
-            int8_storage=True,
             max_workgroup=256,
-            max_workgroup_size=(256, 256, 256),
+            max_workgroup_size=(256, 256, 64),
             shared_bytes=32768,
             vendor="amd",
         ),
-        sources=(_RDNA, _OPENCL),
+        sources=(_RDNA, _WEBGPU, _OPENCL),
         notes=("Subgroups of 32 or 64, as the driver chooses",),
     ),
     Profile(
