@@ -390,7 +390,7 @@ class TestTheSameAnswer:
         text = str(found)
         assert "* toy device 0: Toy GPU" in text
         assert "test plan: 1 ms\n    database: no entry\n    chosen: a GPU" in text
-        assert "test plan: 3 ms\n    database: toys are slow [slow]" in text
+        assert "test plan: 3 ms\n    database: toys are slow [slow]; a toy shop\n" in text
         assert "not faster than toy device 0 (Toy GPU)" in text
         assert "cpu_ref: only used when asked for" in text
         console = Console(width=200, file=io.StringIO())

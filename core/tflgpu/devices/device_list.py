@@ -170,4 +170,5 @@ def _time(seen: Considered) -> str:
 
 
 def _known(seen: Considered) -> Sequence[str]:
-    return seen.judgement.reasons or ("no entry",)
+    known = zip(seen.judgement.reasons, seen.judgement.sources, strict=True)
+    return [f"{reason}; {source}" if source else reason for reason, source in known] or ["no entry"]
