@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,3 +249,18 @@ def test_real_models(name: str, model_path: Callable[[str], Path]) -> None:
         assert all(refusal.reason for refusal in report.refusals)
         # What stays is the exception: each of these was made for phones' GPUs, or nearly.
         assert report.delegated_nodes >= 0.7 * report.total_nodes
+
+
+@pytest.mark.parametrize(
+    "name", ["edsr_f32b5_fp32", "mobilenet_v1_0.25_224_float", "posenet_mobilenet_v1_100_257_f32"]
+)
+def test_an_rtx_class_gpu_takes_what_an_h200_took(
+    name: str, model_path: Callable[[str], Path]
+) -> None:
+    """As the benchmarks recorded it there."""
+    results = Path(__file__).parents[2] / "benchmarks" / "results" / "all_h200.md"
+    section = results.read_text(encoding="utf-8").split(f"\n{name}\n")[1]
+    took = re.search(r"(\d+) of (\d+) operators on NVIDIA H200", section)
+    assert took is not None
+    report = tflgpu.check(str(model_path(name)), "rtx-class")
+    assert (report.delegated_nodes, report.total_nodes) == tuple(map(int, took.groups()))

@@ -105,12 +105,13 @@ def _by_device(
         graph = build_graph(file, 0, known.ops(), foreign=cpu.infer)
     target = target_of(backend, caps, _ALIGNMENT, known, options)
     compiled = compile_graph(graph, attrs.evolve(target, spares_broken_rules=True))
+    left_out = (f"a kernel rule is left out: {why}" for why in compiled.broken_rules.values())
     report = attrs.evolve(
         report_of(graph, compiled),
         backend=backend,
         device=f"{profile.title}, by its profile",
         precision=precision_on(caps, options.wanted_precision).value,
-        choice=_said(profile),
+        choice=(*_said(profile), *dict.fromkeys(left_out)),
     )
     return Checked(report, graph, compiled)
 
