@@ -16,13 +16,15 @@ import attrs
 from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.partition import Declined
+from tflgpu.compiler.partition import Declined, PartitionBy
 from tflgpu.compiler.report import DelegationReport, insist, report_of
 from tflgpu.compiler.target import Target
+from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.devices.paying import partition_by
 from tflgpu.devices.targets import precision_on, target_on
 from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
@@ -35,12 +37,18 @@ from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.session import Session
+from tflgpu.runtime.timing import time_model
 
 _LOG = logging.getLogger("tflgpu")
 
 
 class Engine(Holder):
     """The device that options ask for, opened, and the CPU beside it.
+
+    Attributes:
+        options: As the user gave them.
+        choice: Which device, and why.
+        partitioning: What goes to it of all that it can run, and why that.
 
     Raises:
         DeviceError: the backend or device asked for is not there or cannot be opened.
@@ -52,7 +60,9 @@ class Engine(Holder):
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._cpu = CpuSide(self._registry, self.options)
+        self._times: TimeModel | None = None  # measured when it is first needed
         self.choice, self._device = open_best(self._registry, self.options)
+        self.partitioning = partition_by(self.options, self.choice)
         self.belongs_to_process()
         if self._device is None:
             for reason in self.choice.reasons:
@@ -144,7 +154,7 @@ class Engine(Holder):
         self._check_open()
         if self._device is None:
             return self.declined(graph)
-        compiled = self._compile(graph, self._target().without_limits())
+        compiled = self._compile(graph, self._target().for_all())
         if compiled.refusals:
             return compiled.refusals
         bands = self.options.guard_bands
@@ -186,10 +196,15 @@ class Engine(Holder):
 
     def _target(self) -> Target:
         assert self._device is not None
-        return target_on(
+        target = target_on(
             self._device, self.caps, self._registry, self.options,
             broken_rules=self._broken_rules, spares_broken_rules=self._may_fall_back,
         )  # fmt: skip
+        if self.partitioning[0] is PartitionBy.ALL:
+            return target
+        if self._times is None:
+            self._times = time_model(self._device, target, self._cpu, self._registry)
+        return attrs.evolve(target, by_gain=True, times=self._times)
 
     def _compile(self, graph: Graph, target: Target) -> Compiled:
         compiled = compile_graph(graph, target)

@@ -13,6 +13,7 @@ import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.partition import PartitionBy
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
 
@@ -229,6 +230,10 @@ def _to_min_nodes_per_partition(value: object) -> int:
     return _count("min_nodes_per_partition", value)
 
 
+def _to_partitioning(value: object) -> PartitionBy | None:
+    return None if value is None else _member("partitioning", PartitionBy, value)
+
+
 def _to_allow_fallback(value: object) -> bool:
     return truth("allow_fallback", value)
 
@@ -284,6 +289,9 @@ class DelegateOptions:
             code.
         max_delegated_partitions: Most parts of the graph that go to the device; None = no limit.
         min_nodes_per_partition: Smaller parts stay on the CPU.
+        partitioning: GAIN leaves to the CPU what is estimated to be faster there, ALL gives the
+            device whatever it can run; None follows ``TFLGPU_PARTITIONING``, and is GAIN otherwise on
+            a GPU that nobody asked for by name, with ``allow_fallback``, and ALL elsewhere.
         allow_fallback: Whether nodes that the device refuses may run on the CPU; if not, a
             refusal is an `UnsupportedError`.
         quantized_models_allowed: Whether operators on quantized tensors may run on the device; if
@@ -331,6 +339,7 @@ class DelegateOptions:
         converter=_to_max_delegated_partitions,
     )
     min_nodes_per_partition: int = attrs.field(default=1, converter=_to_min_nodes_per_partition)
+    partitioning: PartitionBy | None = attrs.field(default=None, converter=_to_partitioning)
     allow_fallback: bool = attrs.field(default=True, converter=_to_allow_fallback)
     quantized_models_allowed: bool = attrs.field(
         default=True, converter=_to_quantized_models_allowed
@@ -363,6 +372,11 @@ class DelegateOptions:
             raise OptionError(
                 f"precision={self.precision.name} needs 16-bit floats, which "
                 "is_precision_loss_allowed=False forbids; drop one of the two"
+            )
+        if self.partitioning is PartitionBy.GAIN and not self.allow_fallback:
+            raise OptionError(
+                "partitioning=GAIN leaves to the CPU what is faster there, which "
+                "allow_fallback=False forbids; drop one of the two"
             )
         _ = self.priorities
 

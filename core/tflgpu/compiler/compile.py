@@ -15,7 +15,9 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.compiler.times import ROUND_FIGURES, TimeModel, alone
 from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import KernelRule, Unsupported
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.context import PassContext
@@ -37,6 +39,8 @@ class Compiled:
         integers: The file's operators that are computed on the numbers as they are stored.
         in_floats: With integer numerics, the quantized operators that are computed on real numbers
             nevertheless, with reasons.
+        times: What estimates of time were made of.
+        by_gain: Whether parts were left on the CPU that are estimated to be faster there.
     """
 
     graph: Graph
@@ -45,6 +49,8 @@ class Compiled:
     broken_rules: BrokenRules = attrs.Factory(dict)
     integers: frozenset[int] = frozenset()
     in_floats: Mapping[int, str] = attrs.Factory(dict)
+    times: TimeModel = ROUND_FIGURES
+    by_gain: bool = False
 
     @property
     def delegated(self) -> tuple[Part, ...]:
@@ -56,10 +62,17 @@ class Compiled:
         """The plans, in order."""
         return tuple(part.plan for part in self.parts if part.plan is not None)
 
-    def on_cpu(self, index: int, reason: str) -> Compiled:
+    def on_cpu(
+        self, index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED
+    ) -> Compiled:
         """The same with a part on the CPU after all."""
-        part = attrs.evolve(self.parts[index], delegated=False, plan=None)
-        refusals = tuple(Declined(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
+        seconds = sum(cost.host for cost in self.parts[index].costs)
+        part = attrs.evolve(
+            self.parts[index], delegated=False, plan=None, gain=0.0, seconds=seconds
+        )
+        refusals = tuple(
+            Declined(n.label, n.op, tuple(n.origins), reason, code) for n in part.nodes
+        )
         parts = (*self.parts[:index], part, *self.parts[index + 1 :])
         return attrs.evolve(self, parts=parts, refusals=self.refusals + refusals)
 
@@ -82,7 +95,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
     usable = target
     while True:
         try:
-            found = _divided(view, usable, over)
+            found = _divided(graph, view, usable, over)
             parts = tuple(_part(part, usable) for part in found.parts)
         except OverLimit as error:
             over[id(error.node)] = str(error)
@@ -93,8 +106,9 @@ def compile(graph: Graph, target: Target) -> Compiled:
             usable = target.without(broken)
         else:
             return Compiled(
-                view.graph, parts, found.refusals, broken, view.integers, view.in_floats
-            )
+                view.graph, parts, found.refusals, broken, view.integers, view.in_floats,
+                target.times, target.by_gain,
+            )  # fmt: skip
 
 
 def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
@@ -106,7 +120,7 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
     """
     view = float_view(graph, target.ops)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
-    return _divided(view, target.without_limits(), {}).refusals
+    return _divided(graph, view, target.without_limits(), {}).refusals
 
 
 def plan_of(
@@ -142,12 +156,16 @@ def plan_of(
     return lower(request, target.alignment)
 
 
-def _divided(view: FloatView, target: Target, over: Mapping[int, str]) -> Partitioning:
+def _divided(
+    graph: Graph, view: FloatView, target: Target, over: Mapping[int, str]
+) -> Partitioning:
     def supported(node: Node) -> Unsupported | None:
         if id(node) in over:
-            return Unsupported(over[id(node)])
+            return Unsupported(over[id(node)], ReasonCode.DEVICE_LIMIT)
         if not target.quantized_allowed and view.origins.intersection(node.origins):
-            return Unsupported("it is quantized, and quantized_models_allowed is off")
+            return Unsupported(
+                "it is quantized, and quantized_models_allowed is off", ReasonCode.QUANTIZED_OFF
+            )
         return target.refusal(node)
 
     return partition(
@@ -156,6 +174,10 @@ def _divided(view: FloatView, target: Target, over: Mapping[int, str]) -> Partit
         target.ops,
         max_partitions=target.max_partitions,
         min_nodes=target.min_nodes,
+        times=target.times,
+        by_gain=target.by_gain,
+        # Where everything stays on the CPU, the model runs as the file has it.
+        alone=alone(graph, target.ops, target.times) if target.by_gain else None,
     )
 
 

@@ -10,6 +10,7 @@ import attrs
 from tflgpu.compiler.limits import tensor_limits
 from tflgpu.compiler.numerics import Numerics, integer_node
 from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.times import ROUND_FIGURES, TimeModel
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.registry import KernelRegistry, without_rules
 from tflgpu.lowering.caps import DeviceCaps
@@ -43,7 +44,8 @@ class Target:
             driver's defects.
         numerics: What quantized operators are computed on.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
-        max_partitions, min_nodes: As `tflgpu.compiler.partition.partition`.
+        max_partitions, min_nodes, by_gain: As `tflgpu.compiler.partition.partition`.
+        times: What estimates of time are made of.
         fuse: Whether elementwise nodes may join the kernel that makes their operand.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
@@ -59,6 +61,8 @@ class Target:
     quantized_allowed: bool = True
     max_partitions: int | None = None
     min_nodes: int = 1
+    by_gain: bool = False
+    times: TimeModel = ROUND_FIGURES
     fuse: bool = True
     spares_broken_rules: bool = False
 
@@ -88,6 +92,10 @@ class Target:
         """The same for as many parts of any size as there are."""
         return attrs.evolve(self, max_partitions=None, min_nodes=1)
 
+    def for_all(self) -> Target:
+        """The same for everything that the device can run, whether it pays or not."""
+        return attrs.evolve(self.without_limits(), by_gain=False)
+
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""
         return attrs.evolve(self, rules=without_rules(self.rules or (), broken)) if broken else self
@@ -103,7 +111,7 @@ class Target:
             return refused
         reason = self.ops[node.op].limits(node)
         if reason is not None:
-            return Unsupported(reason)
+            return Unsupported(reason)  # of an op that the device has, in this form
         found = self.kernels.select(node, self.site)
         return found if isinstance(found, Unsupported) else self.objection(node)
 
