@@ -42,19 +42,25 @@ _LOG = logging.getLogger("tflgpu")
 class Engine(Holder):
     """The device that options ask for, opened, and the CPU beside it.
 
+    Args:
+        options: What is asked for.
+        is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the environment
+            names, and what fails on it may always run on the CPU.
+
     Raises:
         DeviceError: the backend or device asked for is not there or cannot be opened.
     """
 
-    def __init__(self, options: DelegateOptions) -> None:
+    def __init__(self, options: DelegateOptions, *, is_default: bool = False) -> None:
         self.options = options
+        self._is_default = is_default
         self._registry: Registry = registry()
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._cpu = CpuSide(self._registry, self.options)
-        self.choice, self._device = open_best(self._registry, self.options)
+        self.choice, self._device = open_best(self._registry, self.options, only_gpus=is_default)
         self.belongs_to_process()
-        if self._device is None:
+        if self._device is None and not is_default:
             for reason in self.choice.reasons:
                 _LOG.warning("tflgpu: %s", reason)
 
@@ -79,12 +85,21 @@ class Engine(Holder):
         return precision_on(self.caps, self.options.wanted_precision)
 
     def open_session(
-        self, graph: Graph, *, preserve_all: bool = False, cpu: CpuSide | None = None
+        self,
+        graph: Graph,
+        *,
+        preserve_all: bool = False,
+        fuse: bool = True,
+        cpu: CpuSide | None = None,
     ) -> Session:
         """Prepare a graph for running; the graph itself is not changed.
 
-        With ``preserve_all`` nothing is delegated, since fused tensors would not exist. ``cpu``
-        runs what the device does not, in the place of what the options ask for.
+        Args:
+            graph: As the file has it.
+            preserve_all: Every tensor of the file is there after a run: each operator leaves its
+                results in host memory, so that nothing is merged with anything.
+            fuse: Whether operators may be merged: several in one kernel, or in one another.
+            cpu: Runs what the device does not, in the place of what the options ask for.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run, or any
@@ -100,12 +115,14 @@ class Engine(Holder):
             raise UnsupportedError(
                 "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
             )
-        if preserve_all or self._device is None:
+        if self._device is None:
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
         bands, spare = self.options.guard_bands, self._may_fall_back
         loader = Loader(self._device, self._registry, cpu or self._cpu, bands, spare)
-        return loader.open(self.compile(graph), lambda compiled: self._report(graph, compiled))
+        target = self._target() if fuse else self._target().unfused()
+        compiled = self._compile(_with_all_results(graph) if preserve_all else graph, target)
+        return loader.open(compiled, lambda loaded: self._report(graph, loaded))
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -201,21 +218,16 @@ class Engine(Holder):
     @property
     def _may_fall_back(self) -> bool:
         """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
-        return self.options.allow_fallback and not self.choice.explicit
+        return self.options.allow_fallback and (self._is_default or not self.choice.explicit)
 
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
         ops = self._registry.ops()
         numerics = self.options.quantized_numerics
         session = open_cpu_session(
-            graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics
-        )
-        reason = (
-            "experimental_preserve_all_tensors keeps every tensor on the CPU"
-            if preserve_all
-            else "; ".join(self.choice.reasons)
-        )
-        refusals = tuple(attrs.evolve(r, reason=reason) for r in session.report.refusals)
-        session.report = attrs.evolve(session.report, refusals=refusals, choice=self.choice.reasons)
+            graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics,
+            reason="; ".join(self.choice.reasons),
+        )  # fmt: skip
+        session.report = attrs.evolve(session.report, choice=self.choice.reasons)
         return session
 
     def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
@@ -232,3 +244,12 @@ class Engine(Holder):
         if wanted is self.precision:
             return ()
         return (f"precision {wanted.value} is not there; {self.precision.value} is used",)
+
+
+def _with_all_results(graph: Graph) -> Graph:
+    """The same graph, with whatever its nodes make among its outputs: what is an output exists
+    after a run, whatever passes and kernels do besides."""
+    whole = graph.copy()
+    given = {v.id for v in whole.outputs}
+    whole.outputs += [v for node in whole for v in node.outputs if v.id not in given]
+    return whole

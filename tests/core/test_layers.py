@@ -39,6 +39,7 @@ ROOMS = (
     "runtime",
     "hosts",
     "engine",
+    "default_delegate",
     "delegate",
     "delegate_loading",
     "interpreter",

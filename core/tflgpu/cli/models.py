@@ -93,7 +93,7 @@ def opened(
 def _read(model: Path | bytes, delegate: GpuDelegate | None) -> Interpreter:
     if delegate is None:
         path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
-        return Interpreter(path, content, cpu_backend=REFERENCES)
+        return Interpreter(path, content, [], cpu_backend=REFERENCES)
     if isinstance(model, bytes):
         return Interpreter(model_content=model, experimental_delegates=[delegate])
     return Interpreter(str(model), experimental_delegates=[delegate])

@@ -44,7 +44,8 @@ class Target:
         numerics: What quantized operators are computed on.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
         max_partitions, min_nodes: As `tflgpu.compiler.partition.partition`.
-        fuse: Whether elementwise nodes may join the kernel that makes their operand.
+        fuse: Whether several nodes may share a kernel: elementwise ones in the store of the kernel
+            that makes their operand, and those that a rule for groups takes.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
     """
@@ -87,6 +88,10 @@ class Target:
     def without_limits(self) -> Target:
         """The same for as many parts of any size as there are."""
         return attrs.evolve(self, max_partitions=None, min_nodes=1)
+
+    def unfused(self) -> Target:
+        """The same with kernels of its own for each operator: no pass merges operators either."""
+        return attrs.evolve(self, fuse=False, passes=tuple(p for p in self.passes if p.folds))
 
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""

@@ -25,6 +25,7 @@ def open_cpu_session(
     preserve_all: bool = False,
     side: CpuSide | None = None,
     numerics: Numerics = Numerics.FLOAT,
+    reason: str = "no delegate was given",
 ) -> Session:
     """A session that runs everything on the CPU.
 
@@ -32,7 +33,8 @@ def open_cpu_session(
     Otherwise, as with the NumPy references alone, quantized models run in their float view, where
     ``numerics`` does not ask for integers; where it does, the references are what computes so.
 
-    With ``preserve_all`` every tensor keeps its contents after a run.
+    With ``preserve_all`` every tensor keeps its contents after a run. The report gives ``reason``
+    for every operator.
 
     Raises:
         UnsupportedError: an operator that nobody runs; lists all such, with reasons.
@@ -40,7 +42,7 @@ def open_cpu_session(
     """
     refuse_unknown(graph, "the CPU cannot run")
     total = len({o for n in graph for o in n.origins})
-    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
+    refusals = tuple(Refusal(o, n.op, reason) for n in graph for o in n.origins)
     report = DelegationReport(total, 0, refusals)
     variables = make_variables(graph)
     loader = CpuLoader(side, ops, variables)
