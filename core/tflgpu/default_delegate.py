@@ -37,7 +37,14 @@ class _Shared:
 
     def __init__(self, options: DelegateOptions) -> None:
         self.engine = Engine(options, is_default=True)
-        weakref.finalize(self, self.engine.close)
+        weakref.finalize(self, _close, self.engine)
+
+
+def _close(engine: Engine) -> None:
+    try:
+        engine.close()
+    except TflgpuError as error:  # nobody asked for it, and nobody can do anything
+        _LOG.warning("tflgpu: default delegate: %s", error)
 
 
 _opened: weakref.WeakValueDictionary[object, _Shared] = weakref.WeakValueDictionary()

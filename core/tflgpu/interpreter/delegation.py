@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.devices.cpu_side import CpuSide
@@ -17,6 +18,8 @@ from tflgpu.runtime.session import Session
 if TYPE_CHECKING:
     from tflgpu.default_delegate import DefaultDelegate
     from tflgpu.delegate import GpuDelegate
+
+_LOG = logging.getLogger("tflgpu")
 
 #: Switches the default delegate off where it says so: "0", "no", "off", "false".
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
@@ -96,6 +99,20 @@ class Delegation:
         """Let sessions that are opened from now on run on the CPU, since a run failed."""
         assert self._default is not None
         self._default.give_way(error)
+
+    def release(self, action: Callable[[], None]) -> None:
+        """Close something by ``action``; what a device that nobody asked for has against it is only
+        logged.
+
+        Raises:
+            DeviceError: the device was asked for, and failed.
+        """
+        try:
+            action()
+        except DeviceError as error:
+            if self._default is None:
+                raise
+            _LOG.warning("tflgpu: default delegate: %s", error)
 
     def close(self) -> None:
         """Let go of a device that is not the caller's; twice is harmless."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -65,7 +64,7 @@ class Subgraph:
         *,
         preserve_all: bool = False,
         compress: bool = False,
-        delegation: Delegation | None = None,
+        delegation: Delegation,
     ) -> None:
         self.index = index
         self.info = model.subgraphs[index]
@@ -125,7 +124,7 @@ class Subgraph:
 
     @property
     def _is_default(self) -> bool:
-        return self._delegation is not None and self._delegation.is_default
+        return self._delegation.is_default
 
     def _run(self) -> None:
         memory = self._memory
@@ -137,12 +136,12 @@ class Subgraph:
             raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
-        if self._delegation is not None and self._delegation.is_default:
-            self._run_spared(memory, self._delegation)
+        if self._is_default:
+            self._run_spared(memory)
         else:
             memory.session.run()
 
-    def _run_spared(self, memory: SessionMemory, delegation: Delegation) -> None:
+    def _run_spared(self, memory: SessionMemory) -> None:
         """A run on a device that nobody asked for; where that fails, on the CPU."""
         session = memory.session
         state = {index: array.copy() for index, array in session.variables.items()}
@@ -151,11 +150,10 @@ class Subgraph:
         except DeviceError as error:
             if not session.is_broken or of_signal(error):
                 raise
-            delegation.give_way(error)
+            self._delegation.give_way(error)
             for index, before in state.items():  # a part that had run may have changed it
                 np.copyto(session.variables[index], before)
-            with contextlib.suppress(DeviceError):  # it has failed already
-                session.close()
+            self._delegation.release(session.close)
             self._open_again(memory).session.run()
 
     def _open_in_child(self, old: SessionMemory) -> SessionMemory:
@@ -226,7 +224,8 @@ class Subgraph:
         """Give the session up; it is closed when no view of its arrays is left."""
         self.run = self._cannot_run
         if self._memory is not None:
-            self._memory.release()  # once more, where a signal ended it before
+            # Once more, where a signal ended it before.
+            self._delegation.release(self._memory.release)
         self._memory = None
 
     def reset_variables(self) -> None:
