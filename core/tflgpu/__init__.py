@@ -2,8 +2,7 @@
 
     import tflgpu
 
-    interpreter = tflgpu.Interpreter("model.tflite",
-                                     experimental_delegates=[tflgpu.GpuDelegate()])
+    interpreter = tflgpu.Interpreter("model.tflite")  # on the best GPU there is
 
 Names are loaded when they are first used, so that importing the package costs little and loads
 no driver. Only the errors are there from the start: all that is raised on purpose is a
@@ -20,6 +19,7 @@ from tflgpu.errors import (
     AllocationError,
     ArgumentError,
     CompileError,
+    DelegateError,
     DeviceError,
     DynamicError,
     GraphError,
@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
-    from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
+    from tflgpu.options import (
+        DelegateOptions,
+        InferencePreference,
+        InferencePriority,
+        OpResolverType,
+    )
 
     __version__: str
 
@@ -52,6 +57,7 @@ __all__ = [
     "ArgumentError",
     "CompatibilityList",
     "CompileError",
+    "DelegateError",
     "DelegateOptions",
     "DeviceError",
     "DynamicError",
@@ -66,6 +72,7 @@ __all__ = [
     "ModelError",
     "NotAllocatedError",
     "Numerics",
+    "OpResolverType",
     "OptionError",
     "PluginError",
     "Precision",
@@ -90,6 +97,7 @@ _HOMES = {
     "Model": "tflgpu.interpreter.model",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
+    "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.lowering",
     "delegate_library": "tflgpu.delegate_loading",
     "load_delegate": "tflgpu.delegate_loading",

@@ -158,7 +158,7 @@ def test_every_use_after_close_says_so(use: str) -> None:
 
 
 def test_the_uses_are_all_there_are() -> None:
-    public = {n for n in vars(Interpreter) if not n.startswith("_")}
+    public = {n for n in dir(Interpreter) if not n.startswith("_")}
     assert public - {"close"} <= set(USES)
 
 

@@ -10,10 +10,10 @@ from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
-from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
+from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
-from tflgpu.interpreter.details import operator_details
+from tflgpu.interpreter.model_details import ModelDetails
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
@@ -21,6 +21,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.options import OpResolverType, truth
 from tflgpu.plugins import registry
 from tflgpu.runtime.session import Session
+from tflgpu.tflite.model_file import SignatureInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
 
 
-class Interpreter:
+class Interpreter(ModelDetails):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -234,97 +235,7 @@ class Interpreter:
 
         return view
 
-    # Details
-
-    def get_input_details(self) -> list[dict[str, Any]]:
-        """A dictionary per input: name, index, shape, shape_signature, dtype, quantization,
-        quantization_parameters, sparsity_parameters."""
-        with self._busy:
-            return [self._main.details(i) for i in self._main.info.inputs]
-
-    def get_output_details(self) -> list[dict[str, Any]]:
-        """A dictionary per output, as `get_input_details`."""
-        with self._busy:
-            return [self._main.details(i) for i in self._main.info.outputs]
-
-    def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
-        """A dictionary per tensor of the file that NumPy has a type for.
-
-        Raises:
-            InputError: no such subgraph.
-        """
-        with self._busy:
-            subgraph = self._subgraph(subgraph_index)
-            found = []
-            for info in subgraph.info.tensors:
-                try:
-                    found.append(subgraph.details(info.index))
-                except InputError:
-                    continue
-            return found
-
-    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
-        """What `get_tensor_details` has of one tensor.
-
-        Raises:
-            InputError: no such tensor or subgraph, or one of a type that NumPy lacks.
-        """
-        with self._busy:
-            return self._subgraph(subgraph_index).details(tensor_index)
-
-    def _get_ops_details(self) -> list[dict[str, Any]]:
-        """A dictionary per operator of the file: index, op_name, inputs, outputs, types.
-
-        In TFLite, operators named DELEGATE follow them that stand for delegated parts; here what
-        runs where is in `delegation_report`.
-        """
-        with self._busy:
-            info = self._main.info
-            return [operator_details(o, info.tensors) for o in info.operators]
-
-    def _get_op_details(self, op_index: int) -> dict[str, Any]:
-        """What `_get_ops_details` has of one operator.
-
-        Raises:
-            InputError: no such operator.
-            ArgumentError: ``op_index`` is not a number.
-        """
-        with self._busy:
-            info, index = self._main.info, as_index(op_index)
-            if not 0 <= index < len(info.operators):
-                count = len(info.operators)
-                raise InputError(f"there is no operator {index}; the model has {count}, from 0")
-            return operator_details(info.operators[index], info.tensors)
-
-    @property
-    def experimental_compress_quantization_zero_points(self) -> bool:
-        """As the constructor was given it."""
-        with self._busy:
-            return self._compress
-
-    def num_subgraphs(self) -> int:
-        """How many subgraphs the model has."""
-        with self._busy:
-            return len(self._model.subgraphs)
-
     # Signatures
-
-    def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
-        """Names of inputs and outputs of each signature, by its key."""
-        with self._busy:
-            return {
-                s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)}
-                for s in self._model.signatures
-            }
-
-    def _get_full_signature_list(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Tensor indices of each signature's inputs and outputs, by key and name."""
-        with self._busy:
-            return {
-                s.key: {"inputs": dict(sorted(s.inputs.items())),
-                        "outputs": dict(sorted(s.outputs.items()))}
-                for s in self._model.signatures
-            }  # fmt: skip
 
     def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:
         """A function that runs a signature; without a key, the only one.
@@ -333,31 +244,18 @@ class Interpreter:
             InputError: no signature of that key, or no key and not exactly one signature.
         """
         with self._busy:
-            known = {s.key: s for s in self._model.signatures}
-            listed = ", ".join(map(repr, known)) or "none"
             if signature_key is None:
-                if len(known) != 1:
+                keys = [s.key for s in self._model.signatures]
+                if len(keys) != 1:
+                    listed = ", ".join(map(repr, keys)) or "none"
                     raise InputError(
                         f"signature_key is only left out where a model has one signature; "
                         f"this one has {listed}"
                     )
-                (signature_key,) = known
-            if signature_key not in known:
-                raise InputError(f"no signature {shown(signature_key)}; the model has {listed}")
-            signature = known[signature_key]
-            return SignatureRunner(signature, self._subgraph(signature.subgraph), self._busy)
+                (signature_key,) = keys
+            return SignatureRunner(self, signature_key)
 
     # Beyond tf.lite
-
-    @property
-    def keeps_state(self) -> bool:
-        """Whether results depend on earlier runs: the file has variables.
-
-        Raises:
-            StateError: closed, or in use.
-        """
-        with self._busy:
-            return any(t.is_variable for s in self._model.subgraphs for t in s.tensors)
 
     def delegation_report(self) -> DelegationReport:
         """Which operators run on the device, and why the others do not.
@@ -432,6 +330,15 @@ class Interpreter:
         )  # fmt: skip
         self._subgraphs[index] = made
         return made
+
+    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, Busy]:
+        """For a runner: a signature, its subgraph, and what keeps other threads out."""
+        with self._busy:
+            known = {s.key: s for s in self._model.signatures}
+            if key not in known:
+                listed = ", ".join(map(repr, known)) or "none"
+                raise InputError(f"no signature {shown(key)}; the model has {listed}")
+            return known[key], self._subgraph(known[key].subgraph), self._busy
 
     def _open_session(self, graph: Graph) -> Session:
         return self._delegation.open_session(
