@@ -36,9 +36,20 @@ Numerics = Annotated[
     typer.Option(help="Of quantized operators: float, or integer where there is a kernel for it."),
 ]
 
+CpuBackend = Annotated[
+    str | None,
+    typer.Option(
+        help="What runs what the device leaves, or all of it with --backend cpu: litert, cpu_ref."
+    ),
+]
+
 
 def delegate_of(
-    backend: str | None, device: str | None, precision: str | None, numerics: str | None = None
+    backend: str | None,
+    device: str | None,
+    precision: str | None,
+    numerics: str | None = None,
+    cpu_backend: str | None = None,
 ) -> GpuDelegate:
     """A delegate with the options that were given.
 
@@ -55,6 +66,8 @@ def delegate_of(
         options["precision"] = precision_of("--precision", precision)
     if numerics is not None:
         options["quantized_numerics"] = numerics_of("--numerics", numerics)
+    if cpu_backend is not None:
+        options["cpu_backend"] = cpu_backend
     return GpuDelegate(**options)
 
 
@@ -65,11 +78,12 @@ def opened(
     device: str | None = None,
     precision: str | None = None,
     numerics: str | None = None,
+    cpu_backend: str | None = None,
 ) -> Iterator[Interpreter]:
     """An interpreter (not allocated yet) on a backend; both are closed at the end.
 
     Raises:
-        OptionError: as `delegate_of`, or a device, precision or numerics for the CPU references.
+        OptionError: as `delegate_of`, or a device, precision or numerics for the CPU.
         DeviceError: as `delegate_of`.
         ModelError: no such file, or no well-formed model.
     """
@@ -78,25 +92,24 @@ def opened(
         for name, value in given:
             if value is not None:
                 raise OptionError(f"{name} is for a GPU backend; --backend cpu has no such choice")
-        with _read(model, None) as interpreter:
+        with _read(model, None, cpu_backend or REFERENCES) as interpreter:
             yield interpreter
         return
     # The file first: a mistyped name is noticed before a device is woken up.
-    _read(model, None).close()
+    _read(model, None, REFERENCES).close()
     with (
-        delegate_of(backend, device, precision, numerics) as delegate,
+        delegate_of(backend, device, precision, numerics, cpu_backend) as delegate,
         _read(model, delegate) as interpreter,
     ):
         yield interpreter
 
 
-def _read(model: Path | bytes, delegate: GpuDelegate | None) -> Interpreter:
-    if delegate is None:
-        path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
-        return Interpreter(path, content, [], cpu_backend=REFERENCES)
-    if isinstance(model, bytes):
-        return Interpreter(model_content=model, experimental_delegates=[delegate])
-    return Interpreter(str(model), experimental_delegates=[delegate])
+def _read(
+    model: Path | bytes, delegate: GpuDelegate | None, cpu_backend: str | None = None
+) -> Interpreter:
+    path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
+    delegates = [] if delegate is None else [delegate]
+    return Interpreter(path, content, delegates, cpu_backend=cpu_backend)
 
 
 def allocate(interpreter: Interpreter) -> None:

@@ -74,6 +74,17 @@ class CpuSide:
         count = "" if threads is None else f", num_threads={threads}"
         return f"{device.info.name} ({device.info.driver}{count})"
 
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Where the NumPy references run what something faster could: why that is not there, and
+        what to install.
+
+        Raises:
+            DeviceError, StateError: as `device`.
+        """
+        _ = self.device
+        return self._lacking
+
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
         device = self.device
