@@ -120,8 +120,8 @@ class Engine(Holder):
         refuse_unknown(graph, "neither the device nor the CPU can run")
         bands, spare = self.options.guard_bands, self._may_fall_back
         loader = Loader(self._device, self._registry, cpu or self._cpu, bands, spare)
-        target = self._target() if fuse else self._target().unfused()
-        compiled = self._compile(_with_all_results(graph) if preserve_all else graph, target)
+        wanted = _with_all_results(graph) if preserve_all else graph
+        compiled = self.compile(wanted) if fuse else self._compile(wanted, self._target().unfused())
         return loader.open(compiled, lambda loaded: self._report(graph, loaded))
 
     def compile(self, graph: Graph) -> Compiled:

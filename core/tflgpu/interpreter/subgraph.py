@@ -82,6 +82,7 @@ class Subgraph:
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
+        self._is_default = False  # on a device that nobody asked for
         self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
 
     # State
@@ -121,10 +122,6 @@ class Subgraph:
             self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
             self._open_again(self._memory)
-
-    @property
-    def _is_default(self) -> bool:
-        return self._delegation.is_default
 
     def _run(self) -> None:
         memory = self._memory
@@ -198,6 +195,7 @@ class Subgraph:
             )
             session = self._open_session(graph)
             memory = SessionMemory(session)
+            self._is_default = self._delegation.is_default
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
