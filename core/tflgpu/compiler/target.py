@@ -91,7 +91,7 @@ class Target:
 
     def unfused(self) -> Target:
         """The same with kernels of its own for each operator: no pass merges operators either."""
-        return attrs.evolve(self, fuse=False, passes=tuple(p for p in self.passes if p.folds))
+        return attrs.evolve(self, fuse=False, passes=())
 
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""

@@ -30,15 +30,12 @@ class Pass:
         phase: Passes of a lower phase reach their fixpoint before those of a higher one run. The
             shipped ones: 0 tidies up, 10 recognizes layers, 20 folds into filters what 10 left,
             30 fuses activations.
-        folds: It only computes beforehand what no input has a say in, and merges no operators that
-            have to run.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
     name: str
     run: Callable[[Graph, PassContext], int]
     phase: int = 0
-    folds: bool = attrs.field(default=False, kw_only=True)
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:

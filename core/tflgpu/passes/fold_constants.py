@@ -74,4 +74,4 @@ def _contents(value: Value | None) -> Array | None:
     return np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape)
 
 
-PASS = Pass("fold_constants", run, folds=True)
+PASS = Pass("fold_constants", run)

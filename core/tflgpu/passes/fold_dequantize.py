@@ -34,4 +34,4 @@ def run(graph: Graph, context: PassContext) -> int:
     return rewriter.edits
 
 
-PASS = Pass("fold_dequantize", run, folds=True)
+PASS = Pass("fold_dequantize", run)
