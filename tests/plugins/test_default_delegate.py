@@ -263,10 +263,10 @@ def test_a_signal_is_nobodys_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Alarm
 
     def load(self: Any, plan: Any, *, guard_bands: bool = False) -> Any:
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGINT)
 
     install(monkeypatch, toys.hooks(with_methods(PlanToy, load=load)))
-    before = signal.signal(signal.SIGUSR1, handler)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         with (
             tflgpu.Interpreter(model_content=toys.model()) as opened,
@@ -274,7 +274,7 @@ def test_a_signal_is_nobodys_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             opened.allocate_tensors()
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_nobody_runs_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
