@@ -20,6 +20,9 @@ settings.load_profile("any machine")
 # What a device leaves is run by the references, to which tests compare. What LiteRT's kernels do in
 # their place is asked where it is said (tests/litert, and by `cpu_backend="litert"`).
 os.environ.setdefault("TFLGPU_CPU_BACKEND", "cpu_ref")
+# An interpreter without a delegate is one on the CPU, also where there is a GPU; the default
+# delegate has tests of its own (tests/interpreter/test_default_delegate.py).
+os.environ.setdefault("TFLGPU_DEFAULT_DELEGATE", "0")
 
 # Where a test's toy is a GPU, or this machine has one, what goes there must not hang on a measured
 # time. What pays is asked where it is said (`partitioning="gain"`).

@@ -2,8 +2,7 @@
 
     import tflgpu
 
-    interpreter = tflgpu.Interpreter("model.tflite",
-                                     experimental_delegates=[tflgpu.GpuDelegate()])
+    interpreter = tflgpu.Interpreter("model.tflite")  # on the best GPU there is
 
 Names are loaded when they are first used, so that importing the package costs little and loads
 no driver. Only the errors are there from the start: all that is raised on purpose is a
@@ -20,6 +19,7 @@ from tflgpu.errors import (
     AllocationError,
     ArgumentError,
     CompileError,
+    DelegateError,
     DeviceError,
     DynamicError,
     GraphError,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ExperimentalFlags,
         InferencePreference,
         InferencePriority,
+        OpResolverType,
         WaitType,
     )
     from tflgpu.profiles.check import check
@@ -60,6 +61,7 @@ __all__ = [
     "ArgumentError",
     "CompatibilityList",
     "CompileError",
+    "DelegateError",
     "DelegateOptions",
     "DeviceError",
     "DynamicError",
@@ -75,6 +77,7 @@ __all__ = [
     "ModelError",
     "NotAllocatedError",
     "Numerics",
+    "OpResolverType",
     "OptionError",
     "PluginError",
     "Precision",
@@ -103,6 +106,7 @@ _HOMES = {
     "Model": "tflgpu.interpreter.model",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
+    "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.lowering",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tflgpu.delegate import GpuDelegate
-from tflgpu.errors import OptionError
+from tflgpu.errors import DelegateError, DeviceError, OptionError
 from tflgpu.options import DelegateOptions
 
 
-def load_delegate(
-    library: str = "tflgpu", options: Mapping[str, object] | None = None
-) -> GpuDelegate:
-    """A `GpuDelegate` by the call that scripts make of TensorFlow Lite's, with text for options.
-
-        delegate = tflgpu.load_delegate("tflgpu", {"backend": "opencl", "precision": "f16"})
+class Delegate(GpuDelegate):
+    """A `GpuDelegate` made by name and with text for options, as TFLite makes its delegates.
 
     Args:
         library: "tflgpu". Delegates of others are shared libraries, which only LiteRT's own
@@ -23,14 +19,35 @@ def load_delegate(
 
     Raises:
         OptionError: another library, or as `GpuDelegate`.
-        DeviceError: as `GpuDelegate`.
+        DelegateError: the backend or device asked for is not there or cannot be opened.
     """
-    if library != "tflgpu":
-        raise OptionError(
-            f"this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries are "
-            "loaded by ai_edge_litert.interpreter.load_delegate, and run in LiteRT's interpreter"
-        )
-    return GpuDelegate(DelegateOptions.gathered(options or {}, text=True))
+
+    def __init__(
+        self, library: str = "tflgpu", options: Mapping[str, object] | None = None
+    ) -> None:
+        if library != "tflgpu":
+            raise OptionError(
+                f"this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries "
+                "are loaded by ai_edge_litert.interpreter.load_delegate, and run in LiteRT's "
+                "interpreter"
+            )
+        try:
+            super().__init__(DelegateOptions.gathered(options or {}, text=True))
+        except DeviceError as error:
+            raise DelegateError(f"the delegate 'tflgpu' cannot be loaded: {error}") from error
+
+
+def load_delegate(library: str = "tflgpu", options: Mapping[str, object] | None = None) -> Delegate:
+    """A `GpuDelegate` by the call that scripts make of TensorFlow Lite's, with text for options.
+
+        delegate = tflgpu.load_delegate("tflgpu", {"backend": "opencl", "precision": "f16"})
+
+    Whatever is wrong is a ``ValueError``, as there, which scripts take for "no such delegate".
+
+    Raises:
+        OptionError, DelegateError: as `Delegate`.
+    """
+    return Delegate(library, options)
 
 
 def delegate_library() -> str:

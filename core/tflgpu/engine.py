@@ -20,7 +20,7 @@ from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, PartitionBy
 from tflgpu.compiler.report import DelegationReport, insist
-from tflgpu.compiler.report_of import for_reason, on_device, placed, report_of
+from tflgpu.compiler.report_of import on_device, placed, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import Device, NodeDevice
@@ -52,6 +52,11 @@ _LOG = logging.getLogger("tflgpu")
 class Engine(Holder):
     """The device that options ask for, opened, and the CPU beside it.
 
+    Args:
+        options: What is asked for.
+        is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the environment
+            names, and what fails on it may always run on the CPU.
+
     Attributes:
         options: As the user gave them.
         choice: Which device, and why.
@@ -62,18 +67,19 @@ class Engine(Holder):
         OptionError: the device cannot do what was asked for.
     """
 
-    def __init__(self, options: DelegateOptions) -> None:
+    def __init__(self, options: DelegateOptions, *, is_default: bool = False) -> None:
         self.options = options
+        self._is_default = is_default
         self._registry: Registry = registry()
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._cpu = CpuSide(self._registry, self.options)
         self._times: TimeModel | None = None  # measured when it is first needed
-        self.choice, self._device = open_best(self._registry, self.options)
+        self.choice, self._device = open_best(self._registry, self.options, only_gpus=is_default)
         self.partitioning = partition_by(self.options, self.choice)
         self.belongs_to_process()
         self._ask_device()
-        if self._device is None:
+        if self._device is None and not is_default:
             for reason in self.choice.reasons:
                 _LOG.warning("tflgpu: %s", reason)
 
@@ -98,12 +104,21 @@ class Engine(Holder):
         return precision_on(self.caps, self.options.wanted_precision)
 
     def open_session(
-        self, graph: Graph, *, preserve_all: bool = False, cpu: CpuSide | None = None
+        self,
+        graph: Graph,
+        *,
+        preserve_all: bool = False,
+        fuse: bool = True,
+        cpu: CpuSide | None = None,
     ) -> Session:
         """Prepare a graph for running; the graph itself is not changed.
 
-        With ``preserve_all`` nothing is delegated, since fused tensors would not exist. ``cpu``
-        runs what the device does not, in the place of what the options ask for.
+        Args:
+            graph: As the file has it.
+            preserve_all: Every tensor of the file is there after a run: each operator leaves its
+                results in host memory, so that nothing is merged with anything.
+            fuse: Whether operators may be merged: several in one kernel, or in one another.
+            cpu: Runs what the device does not, in the place of what the options ask for.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run, or any
@@ -119,16 +134,18 @@ class Engine(Holder):
             raise UnsupportedError(
                 "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
             )
-        if preserve_all or self._device is None:
+        if self._device is None:
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
         self._warn_of_names(graph)
-        target = self._target()
-        compiled = self._compile(graph, target)
+        wanted = _with_all_results(graph) if preserve_all else graph
+        target = self._target() if fuse else self._target().unfused()
+        compiled = self.compile(wanted) if fuse else self._compile(wanted, target)
         if not compiled.delegated:
-            return self._none_delegated(graph, compiled, cpu or self._cpu)
+            return self._none_delegated(graph, compiled, cpu or self._cpu, preserve_all)
         loader = self._loader(cpu or self._cpu, self._may_fall_back)
-        session = self._load(graph, compiled, target, loader, partial(self._report, graph))
+        report = partial(self._report, graph)
+        session = self._load(wanted, compiled, target, loader, report)
         self._tell(session.report)
         return session
 
@@ -277,7 +294,7 @@ class Engine(Holder):
     @property
     def _may_fall_back(self) -> bool:
         """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
-        return self.options.allow_fallback and not self.choice.explicit
+        return self.options.allow_fallback and (self._is_default or not self.choice.explicit)
 
     @property
     def _cpu_numerics(self) -> Numerics:
@@ -287,23 +304,21 @@ class Engine(Holder):
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
         ops = self._registry.ops()
         session = open_cpu_session(
-            graph, ops, preserve_all=preserve_all, side=cpu, numerics=self._cpu_numerics
-        )
-        report = for_reason(session.report, "; ".join(self.choice.reasons), ReasonCode.NO_DEVICE)
-        if preserve_all:
-            why = "experimental_preserve_all_tensors keeps every tensor on the CPU"
-            report = for_reason(session.report, why, ReasonCode.PRESERVE_ALL)
-        session.report = attrs.evolve(report, choice=self.choice.reasons)
-        if preserve_all:  # where there is no device, that was said when this was made
-            self._tell(session.report)
+            graph, ops, preserve_all=preserve_all, side=cpu, numerics=self._cpu_numerics,
+            reason="; ".join(self.choice.reasons), code=ReasonCode.NO_DEVICE,
+        )  # fmt: skip
+        session.report = attrs.evolve(session.report, choice=self.choice.reasons)
         return session
 
-    def _none_delegated(self, graph: Graph, compiled: Compiled, cpu: CpuSide) -> Session:
+    def _none_delegated(
+        self, graph: Graph, compiled: Compiled, cpu: CpuSide, preserve_all: bool
+    ) -> Session:
         """The CPU runs all of it, as the file has it and not as the device would have had it."""
         report = self._report(graph, compiled)
         session = open_cpu_session(
-            graph, self._registry.ops(), side=cpu, numerics=self._cpu_numerics
-        )
+            graph, self._registry.ops(), preserve_all=preserve_all, side=cpu,
+            numerics=self._cpu_numerics,
+        )  # fmt: skip
         ran = session.report
         session.report = attrs.evolve(
             placed(report, {r.node: r.runs_on for r in ran.refusals}),
@@ -330,3 +345,12 @@ class Engine(Holder):
         if wanted is self.precision:
             return ()
         return (f"precision {wanted.value} is not there; {self.precision.value} is used",)
+
+
+def _with_all_results(graph: Graph) -> Graph:
+    """The same graph, with whatever its nodes make among its outputs: what is an output exists
+    after a run, whatever passes and kernels do besides."""
+    whole = graph.copy()
+    given = {v.id for v in whole.outputs}
+    whole.outputs += [v for node in whole for v in node.outputs if v.id not in given]
+    return whole

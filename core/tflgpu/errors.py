@@ -40,6 +40,10 @@ class DeviceError(TflgpuError, RuntimeError):
     """A backend or device is missing, could not be opened, or failed while running."""
 
 
+class DelegateError(DeviceError, ValueError):
+    """A delegate that was asked for by name has no device. A `ValueError` too, as in `tf.lite`."""
+
+
 class CompileError(DeviceError):
     """A driver refused a generated program; carries the source and the driver's log."""
 

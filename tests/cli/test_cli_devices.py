@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -45,9 +46,9 @@ class Opened:
         """Nothing to release."""
 
 
-def toy(*, error: str = "", **fields: Any) -> Hooks:
+def toy(*, error: str = "", is_gpu: bool = True, **fields: Any) -> Hooks:
     """A backend with one GPU, that opens unless there is an error."""
-    info = DeviceInfo("toy", 0, "Toy GPU [rev 2]", is_gpu=True, driver="toy 1.0")
+    info = DeviceInfo("toy", 0, "Toy GPU [rev 2]", is_gpu=is_gpu, driver="toy 1.0")
 
     def open_device(backend: str, index: int, options: DelegateOptions) -> Any:
         if error:
@@ -177,3 +178,72 @@ def test_without_pyopencl_the_command_works() -> None:
     assert not found["opencl"]["available"]
     assert "pyopencl is not installed" in found["opencl"]["reason"]
     assert "pyopencl" in found["opencl"]["fix"].split(" install ")[1]
+
+
+class TestCpuSide:
+    """What runs what a device leaves, and whether a device is used without being asked for."""
+
+    @pytest.fixture(autouse=True)
+    def clean(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("BACKEND", "DEVICE", "CPU_BACKEND", "DEFAULT_DELEGATE"):
+            monkeypatch.delenv(f"TFLGPU_{name}", raising=False)
+
+    def test_litert_and_its_version(
+        self, tflgpu: Tflgpu, install: Any, cpu_ref: object, require_backend: Any
+    ) -> None:
+        require_backend("litert")
+        from tflgpu_litert import plugin as litert
+
+        install(cpu_ref=cpu_ref, litert=litert)
+        version = importlib.metadata.version("ai-edge-litert")
+        name = f"LiteRT CPU kernels (ai-edge-litert {version})"
+        last = tflgpu("devices").stdout.splitlines()[-1]
+        assert last == f"what a device leaves runs on the CPU by: {name}"
+        found = json.loads(tflgpu("devices", "--json").stdout)["cpu_side"]
+        assert found == {"backend": "litert", "name": name, "reasons": []}
+
+    def test_numpy_and_what_to_install(self, tflgpu: Tflgpu, install: Any, cpu_ref: object) -> None:
+        kernels = Hooks(
+            register_backends=lambda: [BackendInfo("quick", API_VERSION, rank=-1, cpu_rank=9)],
+            probe=lambda backend: Probe(False, "pip install quick") if backend == "quick" else None,
+        )
+        install(cpu_ref=cpu_ref, quick=kernels)
+        lines = tflgpu("devices").stdout.splitlines()
+        assert "on the CPU by: the NumPy references, which are slow" in lines[-2]
+        assert lines[-1] == "  backend quick: pip install quick"
+
+    def test_one_that_is_none(
+        self, tflgpu: Tflgpu, install: Any, cpu_ref: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install(cpu_ref=cpu_ref)
+        monkeypatch.setenv("TFLGPU_CPU_BACKEND", "toy")
+        lines = tflgpu("devices").stdout.splitlines()
+        assert lines[-2].endswith("on the CPU by: nothing")
+        assert "TFLGPU_CPU_BACKEND is one of cpu_ref, not 'toy'" in lines[-1]
+
+    def test_the_default_delegate(
+        self, tflgpu: Tflgpu, install: Any, cpu_ref: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def default() -> Any:
+            text = tflgpu("devices").stdout
+            (line,) = [n for n in text.splitlines() if n.startswith("Interpreter()")]
+            found = json.loads(tflgpu("devices", "--json").stdout)["default"]
+            assert ("that one" in line) == found["uses_device"]
+            assert found["because"] in line
+            return found["uses_device"], found["because"]
+
+        install(cpu_ref=cpu_ref, toy=toy())
+        assert default() == (True, "")
+        monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "off")
+        assert default() == (False, "TFLGPU_DEFAULT_DELEGATE switches it off")
+        monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "perhaps")
+        assert "TFLGPU_DEFAULT_DELEGATE is True or False" in default()[1]
+        monkeypatch.delenv("TFLGPU_DEFAULT_DELEGATE")
+        install(cpu_ref=cpu_ref, toy=toy(is_gpu=False))
+        assert default() == (
+            False, "it is no GPU, and would compute in the place of the CPU side",
+        )  # fmt: skip
+        monkeypatch.setenv("TFLGPU_BACKEND", "toy")
+        assert default() == (True, "")
+        install(cpu_ref=cpu_ref)
+        assert default() == (False, "")

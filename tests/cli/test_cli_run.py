@@ -80,6 +80,36 @@ class TestRunning:
         assert "1 of 1 operators run on the CPU" in result.stdout
         assert result.stdout.count("no device can run kernels") == 1
 
+    def test_the_cpu_side_is_chosen(
+        self, tflgpu: Tflgpu, scale: Path, require_backend: Any
+    ) -> None:
+        require_backend("litert")
+        for more in ([], ["--compare"]):
+            options = ["--backend", "cpu", "--cpu-backend", "litert", "--runs", "1", *more]
+            result = tflgpu("run", scale, *options)
+            assert result.exit_code == 0
+            assert "operators run on the CPU by LiteRT CPU kernels (ai-edge-litert" in result.stdout
+            assert "no delegate was given" in result.stdout
+            assert "ran by their NumPy references" not in result.stdout
+            # They are something to compare with, once they are not what ran.
+            assert ("NumPy references" in result.stdout) == bool(more)
+        result = tflgpu("run", scale, "--backend", "cpu", "--cpu-backend", "cpu_ref", "--runs", "1")
+        assert "ran by their NumPy references" in result.stdout
+
+    def test_the_cpu_side_of_a_device(
+        self, tflgpu: Tflgpu, mystery: Path, scale: Path, require_backend: Any
+    ) -> None:
+        options = ["--backend", "cpu_ref", "--device", "1", "--cpu-backend"]
+        result = tflgpu("run", scale, *options, "toaster")
+        assert result.exit_code == 2
+        assert "cpu_backend is one of" in result.stderr
+        assert "not 'toaster'" in result.stderr
+        require_backend("litert")
+        result = tflgpu("run", mystery, *options, "litert")
+        assert result.exit_code == 2
+        assert "Mystery" in result.stderr
+        assert "LiteRT" in result.stderr  # which was asked whether it has it
+
     def test_precision_is_used(self, tflgpu: Tflgpu, scale: Path) -> None:
         options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")
         assert "interpreter, f32_f16)" in tflgpu("run", scale, "--runs", 1, *options).stdout

@@ -40,6 +40,7 @@ ROOMS = (
     "runtime",
     "hosts",
     "engine",
+    "default_delegate",
     "delegate",
     "delegate_loading",
     "interpreter",

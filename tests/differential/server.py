@@ -184,7 +184,7 @@ class Ours:
         """Run a case."""
         import tflgpu
 
-        delegates = [self._delegate(script)] if script.delegate else None
+        delegates = [self._delegate(script)] if script.delegate else []
 
         def run(stage: _Stage) -> tuple[str, ...]:
             with tflgpu.Interpreter(

@@ -131,6 +131,14 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "get_output_details": lambda i: i.get_output_details(),
     "get_tensor_details": lambda i: i.get_tensor_details(),
     "_get_ops_details": lambda i: i._get_ops_details(),
+    "_get_op_details": lambda i: i._get_op_details(0),
+    "_get_tensor_details": lambda i: i._get_tensor_details(0, 0),
+    "_get_full_signature_list": lambda i: i._get_full_signature_list(),
+    "_safe_to_run": lambda i: i._safe_to_run(),
+    "_ensure_safe": lambda i: i._ensure_safe(),
+    "experimental_compress_quantization_zero_points": (
+        lambda i: i.experimental_compress_quantization_zero_points
+    ),
     "num_subgraphs": lambda i: i.num_subgraphs(),
     "get_signature_list": lambda i: i.get_signature_list(),
     "get_signature_runner": lambda i: i.get_signature_runner(),
@@ -150,7 +158,7 @@ def test_every_use_after_close_says_so(use: str) -> None:
 
 
 def test_the_uses_are_all_there_are() -> None:
-    public = {n for n in vars(Interpreter) if not n.startswith("_")}
+    public = {n for n in dir(Interpreter) if not n.startswith("_")}
     assert public - {"close"} <= set(USES)
 
 

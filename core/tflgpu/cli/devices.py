@@ -11,8 +11,10 @@ from tflgpu.cli import console
 from tflgpu.cli.install import how_to_enable
 from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.devices.choose import open_best
+from tflgpu.devices.choose import Choice, open_best
+from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.errors import TflgpuError
+from tflgpu.interpreter.delegation import VARIABLE, is_switched_on
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin
@@ -43,13 +45,19 @@ class _Found:
 def devices(
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
-    """List backends and devices, what is missing, and what GpuDelegate() would choose."""
+    """List backends and devices, what is missing, what GpuDelegate() would choose, and what runs the
+    rest."""
     known = registry()
     with console.working("looking for devices"):
         found = {name: _devices(known, name) for name in known.backends}
-        device, reasons = _choice(known)
+        choice = _choice(known)
+        cpu = _cpu_side(known)
+    device, reasons = choice.device, choice.reasons
     if as_json:
-        console.show_json(_as_json(known, found, device, reasons))
+        console.show_json(
+            _as_json(known, found, choice)
+            | {"cpu_side": attrs.asdict(cpu), "default": attrs.asdict(_default(choice))}
+        )
         return
     _show_devices(found, device)
     _show_missing(known)
@@ -64,6 +72,63 @@ def devices(
     console.say(f"GpuDelegate() would choose: {chosen}")
     for reason in reasons:
         console.say(f"  {reason}")
+    default = _default(choice)
+    used = "that one" if default.uses_device else "none"
+    because = f" ({default.because})" if default.because else ""
+    console.say(f"Interpreter(), where no delegate is given, would use: {used}{because}")
+    console.say(f"what a device leaves runs on the CPU by: {cpu.name or 'nothing'}")
+    for reason in cpu.reasons:
+        console.say(f"  {reason}")
+
+
+@attrs.frozen
+class _CpuSide:
+    """What runs what no device takes; without a name where what was asked for cannot.
+
+    Attributes:
+        backend: The backend's name.
+        name: For people, with the version.
+        reasons: What something faster lacks, and what brings it.
+    """
+
+    backend: str
+    name: str
+    reasons: tuple[str, ...] = ()
+
+
+def _cpu_side(known: Registry) -> _CpuSide:
+    try:
+        side = CpuSide(known, DelegateOptions())
+        try:
+            device = side.device
+            if device is not None:
+                return _CpuSide(device.info.backend, side.name)
+            return _CpuSide(REFERENCES, "the NumPy references, which are slow", side.lacking)
+        finally:
+            side.close()
+    except TflgpuError as error:  # TFLGPU_CPU_BACKEND asks for one that is not there
+        return _CpuSide("", "", (str(error),))
+
+
+@attrs.frozen
+class _Default:
+    """Whether a model for which no delegate is named has the chosen device, and why not."""
+
+    uses_device: bool
+    because: str = ""
+
+
+def _default(choice: Choice) -> _Default:
+    try:
+        if not is_switched_on():
+            return _Default(False, f"{VARIABLE} switches it off")
+    except TflgpuError as error:
+        return _Default(False, str(error))
+    if choice.device is None:
+        return _Default(False)
+    if choice.explicit or choice.judgement.is_gpu(choice.device):
+        return _Default(True)
+    return _Default(False, "it is no GPU, and would compute in the place of the CPU side")
 
 
 def _slow(known: Registry) -> list[Plugin]:
@@ -87,14 +152,14 @@ def _open(known: Registry, info: DeviceInfo) -> _Found:
     return _Found(info, effective_caps(caps, judge(info, known.compat_entries(info.backend))))
 
 
-def _choice(known: Registry) -> tuple[DeviceInfo | None, tuple[str, ...]]:
+def _choice(known: Registry) -> Choice:
     try:
         choice, device = open_best(known, DelegateOptions())
         if device is not None:
             device.close()
     except TflgpuError as error:  # TFLGPU_BACKEND asks for one that is not there
-        return None, (str(error),)
-    return choice.device, choice.reasons
+        return Choice(None, (str(error),))
+    return choice
 
 
 def _show_devices(found: dict[str, list[_Found]], chosen: DeviceInfo | None) -> None:
@@ -126,9 +191,9 @@ def _show_missing(known: Registry) -> None:
 def _as_json(
     known: Registry,
     found: dict[str, list[_Found]],
-    chosen: DeviceInfo | None,
-    reasons: tuple[str, ...],
+    choice: Choice,
 ) -> dict[str, Any]:
+    chosen = choice.device
     backends = []
     for name, info in known.backends.items():
         probe = known.probe(name)
@@ -150,7 +215,7 @@ def _as_json(
             for p in _slow(known)
         ],
         "chosen": None if chosen is None else attrs.asdict(chosen),
-        "reasons": list(reasons),
+        "reasons": list(choice.reasons),
     }
 
 

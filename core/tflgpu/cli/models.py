@@ -38,6 +38,13 @@ Numerics = Annotated[
     typer.Option(help="Of quantized operators: float, or integer where there is a kernel for it."),
 ]
 
+CpuBackend = Annotated[
+    str | None,
+    typer.Option(
+        help="What runs what the device leaves, or all of it with --backend cpu: litert, cpu_ref."
+    ),
+]
+
 
 def delegate_of(
     backend: str | None,
@@ -45,6 +52,7 @@ def delegate_of(
     precision: str | None,
     numerics: str | None = None,
     flags: Flags | None = None,
+    cpu_backend: str | None = None,
 ) -> GpuDelegate:
     """A delegate with the options that were given; then those of environment variables, then those
     of a file.
@@ -62,6 +70,8 @@ def delegate_of(
         if "quantized_numerics" in given:
             raise OptionError("--numerics and --quantized-numerics are one option; give one")
         given["quantized_numerics"] = numerics
+    if cpu_backend is not None:
+        given["cpu_backend"] = cpu_backend
 
     def called(name: str) -> str:
         is_short = numerics is not None and name == "quantized_numerics"
@@ -78,11 +88,12 @@ def opened(
     precision: str | None = None,
     numerics: str | None = None,
     flags: Flags | None = None,
+    cpu_backend: str | None = None,
 ) -> Iterator[Interpreter]:
     """An interpreter (not allocated yet) on a backend; both are closed at the end.
 
     Raises:
-        OptionError: as `delegate_of`, or a device, precision or numerics for the CPU references.
+        OptionError: as `delegate_of`, or a device, precision or numerics for the CPU.
         DeviceError: as `delegate_of`.
         ModelError: no such file, or no well-formed model.
     """
@@ -91,25 +102,24 @@ def opened(
         for name, value in (*given, *((flag_of(n), v) for n, v in (flags or {}).items())):
             if value is not None:
                 raise OptionError(f"{name} is for a GPU backend; --backend cpu has no such choice")
-        with _read(model, None) as interpreter:
+        with _read(model, None, cpu_backend or REFERENCES) as interpreter:
             yield interpreter
         return
     # The file first: a mistyped name is noticed before a device is woken up.
-    _read(model, None).close()
+    _read(model, None, REFERENCES).close()
     with (
-        delegate_of(backend, device, precision, numerics, flags) as delegate,
+        delegate_of(backend, device, precision, numerics, flags, cpu_backend) as delegate,
         _read(model, delegate) as interpreter,
     ):
         yield interpreter
 
 
-def _read(model: Path | bytes, delegate: GpuDelegate | None) -> Interpreter:
-    if delegate is None:
-        path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
-        return Interpreter(path, content, cpu_backend=REFERENCES)
-    if isinstance(model, bytes):
-        return Interpreter(model_content=model, experimental_delegates=[delegate])
-    return Interpreter(str(model), experimental_delegates=[delegate])
+def _read(
+    model: Path | bytes, delegate: GpuDelegate | None, cpu_backend: str | None = None
+) -> Interpreter:
+    path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
+    delegates = [] if delegate is None else [delegate]
+    return Interpreter(path, content, delegates, cpu_backend=cpu_backend)
 
 
 def allocate(interpreter: Interpreter) -> None:

@@ -15,9 +15,20 @@ from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
-from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, allocate, opened
+from tflgpu.cli.models import (
+    CPU,
+    Backend,
+    CpuBackend,
+    Device,
+    Model,
+    Numerics,
+    Precision,
+    allocate,
+    opened,
+)
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import numbers
+from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
@@ -43,6 +54,7 @@ def run(
     device: Device = None,
     precision: Precision = None,
     numerics: Numerics = None,
+    cpu_backend: CpuBackend = None,
     compare: Annotated[
         bool, typer.Option(help="Compare with the NumPy references, and LiteRT if installed.")
     ] = False,
@@ -60,7 +72,8 @@ def run(
         raise OptionError(
             f"--mean {mean} and --std {std}: both are numbers, and pixels are divided by --std"
         )
-    with opened(model, backend, device, precision, numerics, flags) as interpreter:
+    references = backend == CPU and cpu_backend in (None, REFERENCES)
+    with opened(model, backend, device, precision, numerics, flags, cpu_backend) as interpreter:
         arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed)
         outputs = run_once(interpreter, arrays)
         _show_outputs(interpreter, outputs)
@@ -69,10 +82,10 @@ def run(
             f"{timing.median:.3f} ms, median of {runs} runs "
             f"({timing.fastest:.3f} to {timing.slowest:.3f}), NumPy to NumPy"
         )
-        _show_report(interpreter.delegation_report(), on_purpose=backend == CPU)
+        _show_report(interpreter.delegation_report(), on_purpose=references)
         names = [str(d["name"]) for d in interpreter.get_output_details()]
     if compare:
-        _compare(model, arrays, names, outputs, skip_references=backend == CPU)
+        _compare(model, arrays, names, outputs, skip_references=references)
     if output is not None:
         _save(output, names, outputs)
 
@@ -148,6 +161,9 @@ def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
     if not report.backend and report.common_reason == "; ".join(report.choice):
         for reason in report.choice:
             console.say(f"  {reason}")
+        return
+    if not report.backend and report.common_reason is not None:
+        console.say(f"  {report.common_reason}")
         return
     if report.refusals:
         table = report.table()

@@ -50,7 +50,8 @@ class Target:
         choice: Which operators may go to the device at all.
         memory_limit: Most bytes of all parts' buffers; None = any number.
         saves_memory: Whether the arena is searched longer for a smaller one.
-        fuse: Whether elementwise nodes may join the kernel that makes their operand.
+        fuse: Whether several nodes may share a kernel: elementwise ones in the store of the kernel
+            that makes their operand, and those that a rule for groups takes.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
     """
@@ -106,6 +107,10 @@ class Target:
     def joining(self) -> Target:
         """The same with kernels that join nodes even where nobody measured that they pay."""
         return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
+
+    def unfused(self) -> Target:
+        """The same with kernels of its own for each operator: no pass merges operators either."""
+        return attrs.evolve(self, fuse=False, passes=())
 
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""

@@ -28,6 +28,15 @@ from tflgpu.plugins import Registry
 #: from one machine to its twin.
 _MARGIN = 1.1
 
+_NO_DEVICE = (
+    "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what each "
+    "backend needs"
+)
+_NO_GPU = (
+    "there is no GPU that can be used, so everything runs on the CPU; `tflgpu devices` says what "
+    "each backend needs"
+)
+
 
 @attrs.frozen
 class Choice:
@@ -65,6 +74,13 @@ class Candidates:
         for candidate in self.found:
             tiers.setdefault(candidate.order[:2], []).append(candidate)
         return list(tiers.values())
+
+    def gpus(self) -> Candidates:
+        """The real ones among them, with a reason for each of the others."""
+        others = [c for c in self.found if not c.is_gpu]
+        reasons = [f"{c.label}: left out: no GPU, it computes on the CPU itself" for c in others]
+        found = tuple(c for c in self.found if c.is_gpu)
+        return attrs.evolve(self, found=found, reasons=(*self.reasons, *reasons))
 
 
 def find_candidates(
@@ -137,16 +153,22 @@ def open_best(
     options: DelegateOptions,
     environ: Mapping[str, str] = os.environ,
     times: remembered.Remembered | None = None,
+    *,
+    only_gpus: bool = False,
 ) -> tuple[Choice, Device | NodeDevice | None]:
     """Pick a device and open it; None where everything is to run on the CPU.
 
-    Measured times are kept in ``times``, by default in the user's cache folder.
+    Measured times are kept in ``times``, by default in the user's cache folder. With ``only_gpus``
+    a device that computes on the CPU is taken where it is asked for, and not where it would only be
+    the best there is.
 
     Raises:
         DeviceError: as `find_candidates`; or what was asked for cannot be opened.
         PluginError: the same, where its plugin is the reason.
     """
     candidates = find_candidates(registry, options, environ)
+    if only_gpus and not candidates.explicit:
+        candidates = candidates.gpus()
     notes = Notes(list(candidates.reasons))
     errors: list[TflgpuError] = []
     for tier in candidates.tiers:
@@ -168,7 +190,7 @@ def open_best(
         raise errors[0]
     if candidates.explicit:
         raise DeviceError("no device that was asked for can be opened: " + "; ".join(notes.reasons))
-    return _nothing(notes, candidates), None
+    return _nothing(notes, candidates, _NO_GPU if only_gpus else _NO_DEVICE), None
 
 
 # Measuring
@@ -297,10 +319,6 @@ def _chosen(best: Candidate, notes: Notes, candidates: Candidates) -> Choice:
     return Choice(best.info, (*notes.reasons, *known), best.judgement, candidates.explicit, seen)
 
 
-def _nothing(notes: Notes, candidates: Candidates) -> Choice:
-    sentence = (
-        "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what each "
-        "backend needs"
-    )
+def _nothing(notes: Notes, candidates: Candidates, sentence: str) -> Choice:
     seen = notes.considered((*candidates.found, *candidates.left_out), None)
     return Choice(None, (*notes.reasons, sentence), considered=seen)

@@ -79,6 +79,17 @@ class CpuSide:
         """What its speed depends on besides what it is."""
         return f"threads {self._options.num_threads}, kernels {self._options.op_resolver.name}"
 
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Where the NumPy references run what something faster could: why that is not there, and
+        what to install.
+
+        Raises:
+            DeviceError, StateError: as `device`.
+        """
+        _ = self.device
+        return self._lacking
+
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
         device = self.device

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.errors import InputError, StateError, UnsupportedError
+from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.busy import Busy
-from tflgpu.interpreter.details import operator_details
+from tflgpu.interpreter.delegation import Delegation
+from tflgpu.interpreter.model_details import ModelDetails
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
-from tflgpu.options import DelegateOptions, OpResolverType, truth
+from tflgpu.options import OpResolverType, truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.model_file import ModelFile
-from tflgpu.tflite.read import read_model
+from tflgpu.tflite.model_file import SignatureInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
 
 
-class Interpreter:
-    """Runs a `.tflite` model, on a GPU where a `GpuDelegate` is given.
+class Interpreter(ModelDetails):
+    """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
-        interpreter = tflgpu.Interpreter("model.tflite",
-                                         experimental_delegates=[tflgpu.GpuDelegate()])
+        interpreter = tflgpu.Interpreter("model.tflite")
         interpreter.allocate_tensors()
         interpreter.set_tensor(interpreter.get_input_details()[0]["index"], image)
         interpreter.invoke()
@@ -58,6 +57,9 @@ class Interpreter:
         experimental_preserve_all_tensors: bool = False,
         experimental_disable_delegate_clustering: bool = False,
         experimental_default_delegate_latest_features: bool = False,
+        experimental_compress_quantization_zero_points: bool = False,
+        experimental_disable_delegate_node_fusion: bool = False,
+        experimental_force_delegate_node_profiling: bool = False,
         *,
         cpu_backend: str | None = None,
     ) -> None:
@@ -67,18 +69,32 @@ class Interpreter:
             model_path: Path of a `.tflite` file; it is mapped, and must not be changed in use.
             model_content: Or its bytes.
             experimental_delegates: At most one `GpuDelegate`. It stays the caller's, may serve
-                several interpreters, and must be closed after them.
+                several interpreters, and must be closed after them. None is the default delegate:
+                the best GPU there is (not a device that computes on the CPU), opened when tensors
+                are allocated, shared by the interpreters of a process, and closed with the last of
+                them. What it cannot do runs on the CPU. ``[]`` is no delegate; so is None where
+                the environment variable TFLGPU_DEFAULT_DELEGATE is 0.
             num_threads: Threads of LiteRT's kernels, for what runs on the CPU; None is the
                 delegate's option. Without effect where NumPy runs it, which has threads of its own.
             experimental_op_resolver_type: Which of LiteRT's kernels run what runs on the CPU:
                 BUILTIN_REF are its reference kernels, AUTO and BUILTIN use XNNPACK where that
                 takes a model. AUTO is the delegate's option. Without effect where NumPy runs it.
-            experimental_preserve_all_tensors: Keep intermediate tensors readable. Everything
-                then runs on the CPU.
-            experimental_disable_delegate_clustering: Without effect: operators keep the file's
-                order.
-            experimental_default_delegate_latest_features: Without effect: there is no default
-                delegate.
+                BUILTIN_REF and BUILTIN_WITHOUT_DEFAULT_DELEGATES bring no default delegate.
+            experimental_preserve_all_tensors: Keep intermediate tensors readable. The delegate
+                takes what it takes otherwise, but merges no operators, and every result goes to
+                host memory: slower, and more memory.
+            experimental_disable_delegate_clustering: Without effect: operators only change places
+                where neither sees the other's results or state.
+            experimental_default_delegate_latest_features: Without effect: the default delegate has
+                no features behind a flag.
+            experimental_compress_quantization_zero_points: Details give one zero point for a
+                tensor whose channels all have the same. No memory is saved.
+            experimental_disable_delegate_node_fusion: Each operator has kernels of its own on the
+                device, and no operators are merged; only what no input has a say in is computed
+                beforehand. For finding out which operator is wrong or slow.
+            experimental_force_delegate_node_profiling: Without effect: it is about TFLite's
+                profiler, which its Python interpreter does not give access to. The device's times
+                by kernel are in `tflgpu.contract.device.Recording.profile`.
             cpu_backend: What runs what the delegate does not, or everything without one: "litert"
                 (LiteRT's kernels, from ai-edge-litert) or "cpu_ref" (NumPy). None is the
                 delegate's option, then the environment variable TFLGPU_CPU_BACKEND, then LiteRT
@@ -90,25 +106,38 @@ class Interpreter:
             ArgumentError: a path that is not one, or content that is not bytes.
             PluginError: plugins that clash.
         """
-        threads = _threads(num_threads)
+        threads = threads_of(num_threads)
         for name, value in (
             ("experimental_disable_delegate_clustering", experimental_disable_delegate_clustering),
             (
                 "experimental_default_delegate_latest_features",
                 experimental_default_delegate_latest_features,
             ),
+            (
+                "experimental_force_delegate_node_profiling",
+                experimental_force_delegate_node_profiling,
+            ),
         ):
             truth(name, value)
-        resolver = _resolver(experimental_op_resolver_type)
+        resolver = resolver_of(experimental_op_resolver_type)
         self._busy = Busy()
         self._preserve_all = truth(
             "experimental_preserve_all_tensors", experimental_preserve_all_tensors
         )
-        self._model = _load(model_path, model_content)
-        self._delegate = _one_delegate(experimental_delegates)
-        self._cpu = CpuSide(
-            registry(), _cpu_options(self._delegate, cpu_backend, threads, resolver)
+        self._fuse = not truth(
+            "experimental_disable_delegate_node_fusion", experimental_disable_delegate_node_fusion
         )
+        self._compress = truth(
+            "experimental_compress_quantization_zero_points",
+            experimental_compress_quantization_zero_points,
+        )
+        self._model = load(model_path, model_content)
+        made: Any = experimental_delegates
+        self._delegation: Delegation = (
+            made if isinstance(made, Delegation) else Delegation(made, resolver)
+        )
+        options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
+        self._cpu = CpuSide(registry(), options)
         self._ops = registry().ops()
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
@@ -206,55 +235,7 @@ class Interpreter:
 
         return view
 
-    # Details
-
-    def get_input_details(self) -> list[dict[str, Any]]:
-        """A dictionary per input: name, index, shape, shape_signature, dtype, quantization,
-        quantization_parameters, sparsity_parameters."""
-        with self._busy:
-            return [self._main.details(i) for i in self._main.info.inputs]
-
-    def get_output_details(self) -> list[dict[str, Any]]:
-        """A dictionary per output, as `get_input_details`."""
-        with self._busy:
-            return [self._main.details(i) for i in self._main.info.outputs]
-
-    def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
-        """A dictionary per tensor of the file that NumPy has a type for.
-
-        Raises:
-            InputError: no such subgraph.
-        """
-        with self._busy:
-            subgraph = self._subgraph(subgraph_index)
-            found = []
-            for info in subgraph.info.tensors:
-                try:
-                    found.append(subgraph.details(info.index))
-                except InputError:
-                    continue
-            return found
-
-    def _get_ops_details(self) -> list[dict[str, Any]]:
-        """A dictionary per operator of the file: index, op_name, inputs, outputs, types."""
-        with self._busy:
-            info = self._main.info
-            return [operator_details(o, info.tensors) for o in info.operators]
-
-    def num_subgraphs(self) -> int:
-        """How many subgraphs the model has."""
-        with self._busy:
-            return len(self._model.subgraphs)
-
     # Signatures
-
-    def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
-        """Names of inputs and outputs of each signature, by its key."""
-        with self._busy:
-            return {
-                s.key: {"inputs": sorted(s.inputs), "outputs": sorted(s.outputs)}
-                for s in self._model.signatures
-            }
 
     def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:
         """A function that runs a signature; without a key, the only one.
@@ -263,31 +244,18 @@ class Interpreter:
             InputError: no signature of that key, or no key and not exactly one signature.
         """
         with self._busy:
-            known = {s.key: s for s in self._model.signatures}
-            listed = ", ".join(map(repr, known)) or "none"
             if signature_key is None:
-                if len(known) != 1:
+                keys = [s.key for s in self._model.signatures]
+                if len(keys) != 1:
+                    listed = ", ".join(map(repr, keys)) or "none"
                     raise InputError(
                         f"signature_key is only left out where a model has one signature; "
                         f"this one has {listed}"
                     )
-                (signature_key,) = known
-            if signature_key not in known:
-                raise InputError(f"no signature {shown(signature_key)}; the model has {listed}")
-            signature = known[signature_key]
-            return SignatureRunner(signature, self._subgraph(signature.subgraph), self._busy)
+                (signature_key,) = keys
+            return SignatureRunner(self, signature_key)
 
     # Beyond tf.lite
-
-    @property
-    def keeps_state(self) -> bool:
-        """Whether results depend on earlier runs: the file has variables.
-
-        Raises:
-            StateError: closed, or in use.
-        """
-        with self._busy:
-            return any(t.is_variable for s in self._model.subgraphs for t in s.tensors)
 
     def delegation_report(self) -> DelegationReport:
         """Which operators run on the device, and why the others do not.
@@ -298,8 +266,34 @@ class Interpreter:
         with self._busy:
             return self._main.report
 
+    def _safe_to_run(self) -> bool:
+        """Whether no view of a tensor is held."""
+        with self._busy:
+            return not self._main.has_views
+
+    def _ensure_safe(self) -> None:
+        """As `invoke` begins.
+
+        Raises:
+            StateError: a view made by `tensor` is still held.
+        """
+        with self._busy:
+            self._check_views()
+
+    def _native_handle(self) -> int:
+        """In TFLite, the address of a C++ interpreter.
+
+        Raises:
+            UnsupportedError: always, as there is none.
+        """
+        raise UnsupportedError(
+            "tflgpu's interpreter is no tflite::Interpreter; code that needs the address of one "
+            "runs with ai_edge_litert.interpreter.Interpreter, which takes a GpuDelegate too"
+        )
+
     def close(self) -> None:
-        """Release memory and what is on the device; twice is harmless. The delegate stays open.
+        """Release memory and what is on the device; twice is harmless. A delegate that was given
+        stays open.
 
         Raises:
             StateError: another thread is using the interpreter.
@@ -310,6 +304,7 @@ class Interpreter:
             # In this order, so that a call that was interrupted can be made again.
             for subgraph in self._subgraphs.values():
                 subgraph.release()
+            self._delegation.close()
             self._cpu.close()
             self._busy.close()
 
@@ -331,17 +326,24 @@ class Interpreter:
             raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
         made = Subgraph(
             self._model, index, self._ops, self._open_session, self._cpu.infer,
-            preserve_all=self._preserve_all,
+            preserve_all=self._preserve_all, compress=self._compress, delegation=self._delegation,
         )  # fmt: skip
         self._subgraphs[index] = made
         return made
 
+    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, Busy]:
+        """For a runner: a signature, its subgraph, and what keeps other threads out."""
+        with self._busy:
+            known = {s.key: s for s in self._model.signatures}
+            if key not in known:
+                listed = ", ".join(map(repr, known)) or "none"
+                raise InputError(f"no signature {shown(key)}; the model has {listed}")
+            return known[key], self._subgraph(known[key].subgraph), self._busy
+
     def _open_session(self, graph: Graph) -> Session:
-        if self._delegate is None:
-            return open_cpu_session(
-                graph, self._ops, preserve_all=self._preserve_all, side=self._cpu
-            )
-        return self._delegate.open_session(graph, preserve_all=self._preserve_all, cpu=self._cpu)
+        return self._delegation.open_session(
+            graph, self._ops, self._cpu, preserve_all=self._preserve_all, fuse=self._fuse
+        )
 
     def _check_views(self) -> None:
         if self._main.has_views:
@@ -349,82 +351,3 @@ class Interpreter:
                 "a NumPy view of a tensor is still held; keep the function that tensor() "
                 "returned instead, and call it each time"
             )
-
-
-def _load(path: Any, content: Any) -> ModelFile:
-    # An empty string or no bytes are what a variable holds that was not set. Other objects are not
-    # asked for their truth: an array has none.
-    has_path = path is not None and not (isinstance(path, (str, bytes)) and not path)
-    has_content = content is not None and not (isinstance(content, (str, bytes)) and not content)
-    if has_path == has_content:
-        given = "both" if has_path else "neither"
-        raise OptionError(f"give either model_path or model_content; {given} was given")
-    if has_content:
-        if not isinstance(content, (bytes, bytearray, memoryview)):
-            raise ArgumentError(f"model_content is bytes, not {type(content).__name__}")
-        return read_model(content)
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        raise ArgumentError(f"model_path is a path, not {type(path).__name__}")
-    return read_model(os.fsdecode(path))
-
-
-def _one_delegate(delegates: Any) -> GpuDelegate | None:
-    if delegates is None:
-        return None
-    # Whoever runs on the CPU only does not pay for importing all kernels.
-    from tflgpu.delegate import GpuDelegate
-
-    if isinstance(delegates, GpuDelegate):
-        raise OptionError("experimental_delegates is a list; write [delegate]")
-    try:
-        given = list(delegates)
-    except TypeError:
-        raise OptionError(
-            f"experimental_delegates is a list of GpuDelegate, not {type(delegates).__name__}"
-        ) from None
-    for delegate in given:
-        if not isinstance(delegate, GpuDelegate):
-            raise OptionError(
-                f"experimental_delegates takes tflgpu.GpuDelegate, not {type(delegate).__name__}: "
-                "delegates in shared libraries need the native runtime, ai_edge_litert"
-            )
-    if len(given) > 1:
-        raise OptionError(
-            f"{len(given)} delegates were given; one GpuDelegate serves the whole model"
-        )
-    return given[0] if given else None
-
-
-def _cpu_options(
-    delegate: GpuDelegate | None, backend: str | None, threads: int | None, resolver: OpResolverType
-) -> DelegateOptions:
-    """The options that the CPU side goes by: those given to the interpreter, then its delegate's."""
-    options = DelegateOptions() if delegate is None else delegate.options
-    if backend is not None:
-        options = options.changed(cpu_backend=backend)
-    if threads is not None:
-        options = options.changed(num_threads=threads)
-    if resolver is not OpResolverType.AUTO:
-        options = options.changed(op_resolver=resolver)
-    return options
-
-
-def _threads(count: Any) -> int | None:
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
-        raise OptionError(
-            f"num_threads is a whole number, not {type(count).__name__} {shown(count)}"
-        )
-    if count is not None and count < 1:
-        raise OptionError(f"num_threads is {shown(count)}; the least is 1")
-    return count
-
-
-def _resolver(kind: Any) -> OpResolverType:
-    # TFLite's own enum is another class with the same members.
-    if kind is None:
-        return OpResolverType.AUTO
-    name = str(getattr(kind, "name", None))
-    if name not in OpResolverType.__members__:
-        names = ", ".join(OpResolverType.__members__)
-        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {shown(kind)}")
-    return OpResolverType[name]

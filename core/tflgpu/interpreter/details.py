@@ -38,8 +38,11 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
         ) from None
 
 
-def tensor_details(info: TensorInfo, shape: Sequence[int]) -> dict[str, Any]:
-    """The details of a tensor that has ``shape`` now.
+def tensor_details(
+    info: TensorInfo, shape: Sequence[int], *, compress: bool = False
+) -> dict[str, Any]:
+    """The details of a tensor that has ``shape`` now; with ``compress``, a zero point that all
+    channels share is given once.
 
     Shapes, zero points and sparsity indices are int32 arrays, scales a float32 array.
     ``quantization`` is ``(scale, zero_point)`` for one scale, else ``(0.0, 0)``.
@@ -50,6 +53,8 @@ def tensor_details(info: TensorInfo, shape: Sequence[int]) -> dict[str, Any]:
     quant = info.quantization
     scales = quant.scale if quant is not None else ()
     points = quant.zero_point if quant is not None else ()
+    if compress and len(set(points)) == 1:
+        points = points[:1]
     return {
         "name": info.name,
         "index": info.index,

@@ -14,13 +14,19 @@ import numpy as np
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
+from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
+from tflgpu.options import DelegateOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tflgpu.delegate import GpuDelegate
+
+
+#: Options that ask for a device.
+_DEVICE = frozenset({"backend", "device"})
 
 
 class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots for names)
@@ -76,9 +82,10 @@ class Model:
         with tflgpu.Model("mobilenet.tflite") as model:
             (scores,) = model(image)
 
-    It opens a device of its own, the best there is, unless it is given a delegate; what a GPU does
-    not take runs on the CPU (`report`). Threads may share it: their calls wait for one another. It
-    is closed by `close`, at the end of a ``with`` statement, or with its last user.
+    Like `Interpreter` it uses the best GPU there is, unless it is given a delegate or told which
+    device; what a GPU does not take runs on the CPU (`report`). Threads may share it: their calls
+    wait for one another. It is closed by `close`, at the end of a ``with`` statement, or with its
+    last user.
     """
 
     def __init__(
@@ -93,7 +100,8 @@ class Model:
         Args:
             model: Path of a `.tflite` file, or what is in it.
             delegate: Runs it; it stays the caller's, and must be closed after the model.
-            options: Those of `DelegateOptions`, for a delegate of the model's own.
+            options: Those of `DelegateOptions`. With ``backend`` or ``device`` the model has a
+                delegate of its own, as `GpuDelegate` makes it; the others are for the default one.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
@@ -108,13 +116,16 @@ class Model:
             )
         self._lock = threading.Lock()
         self._own: GpuDelegate | None = None
-        if delegate is None:
+        where = _source(model)
+        if delegate is None and not _DEVICE.isdisjoint(options):
             from tflgpu.delegate import GpuDelegate
 
             self._own = delegate = GpuDelegate(**options)
-        where = _source(model)
+        given: Any = [delegate]
+        if delegate is None:
+            given = Delegation(None, options=DelegateOptions.gathered(options))
         try:
-            self._interpreter = Interpreter(**where, experimental_delegates=[delegate])
+            self._interpreter = Interpreter(**where, experimental_delegates=given)
         except BaseException:
             if self._own is not None:
                 self._own.close()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tflgpu.errors import InputError
-from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.errors import InputError, OptionError
 from tflgpu.ir.brief import quoted
-from tflgpu.tflite.model_file import SignatureInfo
+
+if TYPE_CHECKING:
+    from tflgpu.interpreter.api import Interpreter
 
 
 class SignatureRunner:
@@ -20,8 +20,18 @@ class SignatureRunner:
     """
 
     def __init__(
-        self, signature: SignatureInfo, subgraph: Subgraph, busy: AbstractContextManager[None]
+        self, interpreter: Interpreter | None = None, signature_key: str | None = None
     ) -> None:
+        """The signature of a key.
+
+        Raises:
+            OptionError: one of the two is missing.
+            InputError: the model has no such signature.
+            StateError: the interpreter is closed or in use.
+        """
+        if interpreter is None or signature_key is None:
+            raise OptionError("a SignatureRunner is for an interpreter and a signature_key")
+        signature, subgraph, busy = interpreter._signature(signature_key)  # noqa: SLF001
         self._key = signature.key
         self._inputs = dict(sorted(signature.inputs.items()))
         self._outputs = dict(sorted(signature.outputs.items()))

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import shown
+from tflgpu.blame import of_signal
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.copy import copy
 from tflgpu.errors import (
     AllocationError,
-    ArgumentError,
+    DeviceError,
     InputError,
     ModelError,
     NotAllocatedError,
     ResizeError,
     StateError,
 )
+from tflgpu.interpreter.arguments import as_index, shape_of
+from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import numpy_type, tensor_details
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.views import SessionMemory
@@ -38,6 +39,7 @@ _LOG = logging.getLogger("tflgpu")
 #: Bytes from which on results are taken over rather than copied.
 _LENT = 256 << 10
 _DEVICE = "this interpreter's device"
+_FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
 
 OpenSession = Callable[[Graph], Session]
 
@@ -61,6 +63,8 @@ class Subgraph:
         foreign: Foreign | None = None,
         *,
         preserve_all: bool = False,
+        compress: bool = False,
+        delegation: Delegation,
     ) -> None:
         self.index = index
         self.info = model.subgraphs[index]
@@ -71,11 +75,15 @@ class Subgraph:
         self._foreign = foreign
         self._pool = ResultPool()
         self._preserve_all = preserve_all
+        self._compress = compress
+        self._delegation = delegation
         self._resized: dict[int, Shape] = {}
         self._shapes: dict[int, Shape] = {}
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
+        self._is_default = False  # on a device that nobody asked for
+        self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
 
     # State
 
@@ -108,16 +116,60 @@ class Subgraph:
         """
         if self._memory is None:
             self._memory = self._opened()
+            self._lost = set()
             self.run = self._run
+        elif self._memory.session.inherited and self._is_default:
+            self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
             self._open_again(self._memory)
 
     def _run(self) -> None:
         memory = self._memory
         assert memory is not None
+        if memory.session.inherited:
+            memory = self._open_in_child(memory)
+        if self._lost:
+            lost = self._listed(sorted(self._lost))
+            raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
-        memory.session.run()
+        if self._is_default:
+            self._run_spared(memory)
+        else:
+            memory.session.run()
+
+    def _run_spared(self, memory: SessionMemory) -> None:
+        """A run on a device that nobody asked for; where that fails, on the CPU."""
+        session = memory.session
+        state = {index: array.copy() for index, array in session.variables.items()}
+        try:
+            session.run()
+        except DeviceError as error:
+            if not session.is_broken or of_signal(error):
+                raise
+            self._delegation.give_way(error)
+            for index, before in state.items():  # a part that had run may have changed it
+                np.copyto(session.variables[index], before)
+            self._delegation.release(session.close)
+            self._open_again(memory).session.run()
+
+    def _open_in_child(self, old: SessionMemory) -> SessionMemory:
+        """After a fork, a session in the place of one on a device that nobody asked for. State is
+        kept in host memory and comes along. Inputs and results may lie in memory of the device,
+        which a child does not have.
+
+        Raises:
+            StateError: somebody asked for the device.
+        """
+        if not self._is_default:
+            old.session.check_inherited(_DEVICE)
+        memory = self._opened()
+        for index, array in old.session.variables.items():
+            np.copyto(memory.session.variables[index], array)
+        memory.session.complete = False
+        self._lost = set(self.info.inputs)
+        self._memory = memory
+        return memory
 
     def _open_again(self, old: SessionMemory) -> SessionMemory:
         """A session in the place of one that a driver's error or a signal has left in the middle
@@ -143,6 +195,7 @@ class Subgraph:
             )
             session = self._open_session(graph)
             memory = SessionMemory(session)
+            self._is_default = self._delegation.is_default
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
@@ -169,7 +222,8 @@ class Subgraph:
         """Give the session up; it is closed when no view of its arrays is left."""
         self.run = self._cannot_run
         if self._memory is not None:
-            self._memory.release()  # once more, where a signal ended it before
+            # Once more, where a signal ended it before.
+            self._delegation.release(self._memory.release)
         self._memory = None
 
     def reset_variables(self) -> None:
@@ -187,7 +241,7 @@ class Subgraph:
             ArgumentError: ``index`` is not a number, or ``size`` is None.
         """
         index = as_index(index)
-        shape = _shape(size)
+        shape = shape_of(size)
         if index not in self.info.inputs:
             raise ResizeError(
                 f"tensor {index} is not an input, and only inputs can be resized; they are "
@@ -230,7 +284,8 @@ class Subgraph:
         Raises:
             InputError: no such tensor, or one of a type that NumPy lacks.
         """
-        return tensor_details(self.tensor(index), self.shape(index))
+        info = self.tensor(index)
+        return tensor_details(info, self.shape(info.index), compress=self._compress)
 
     def tensor(self, index: int) -> TensorInfo:
         """What the file says of a tensor.
@@ -254,6 +309,8 @@ class Subgraph:
             As `array`.
         """
         source = self.array(index)
+        if self._lost and int(index) in self._lost:
+            raise StateError(_FORKED)
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
@@ -284,6 +341,7 @@ class Subgraph:
                 "allocate_tensors first"
             )
         copy(target, source)
+        self._lost.discard(info.index)
 
     def checked(self, info: TensorInfo, value: Any) -> Array:
         """``value`` as an array of a tensor's type; nothing is converted but the byte order.
@@ -306,10 +364,11 @@ class Subgraph:
         Raises:
             As `array`.
         """
+        array = self.array(index)
         if self._memory is not None:
             self._memory.session.settle()
+            self._lost.discard(int(index))
             return self._memory.view(self.array(index))
-        array = self.array(index)
         view: Array = array.view()
         return view
 
@@ -326,7 +385,8 @@ class Subgraph:
             return info.data
         memory = self._memory
         session = self._session(_name(info)) if memory is None else memory.session
-        session.check_inherited(_DEVICE)
+        if memory is not None and session.inherited:
+            session = self._open_in_child(memory).session
         if not session.complete and info.index not in self.info.inputs:
             self._check_complete(info, session)
         if info.index not in self._visible:
@@ -370,32 +430,5 @@ class Subgraph:
         return ", ".join(_name(self.info.tensors[i]) for i in indices) or "none"
 
 
-def as_index(value: Any) -> int:
-    """A whole number.
-
-    Raises:
-        ArgumentError: it is something else; floats are not rounded.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentError(
-            f"a tensor index is a whole number, as get_input_details()[0]['index'] is, "
-            f"not {type(value).__name__} {shown(value)}"
-        ) from None
-
-
 def _name(info: TensorInfo) -> str:
     return f"tensor {info.index} ({quoted(info.name)})"
-
-
-def _shape(size: Any) -> Shape:
-    if size is None:
-        raise ArgumentError("tensor_size is a list of whole numbers, not None")
-    try:
-        sizes = np.asarray(size)
-    except (ValueError, OverflowError):  # lists of unequal lengths, for one
-        sizes = np.zeros((0, 0))
-    if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-        raise InputError(f"tensor_size is a list of whole numbers, not {shown(size)}")
-    return tuple(int(d) for d in sizes)

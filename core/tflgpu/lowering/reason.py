@@ -31,8 +31,6 @@ class ReasonCode(enum.Enum):
     DEVICE_FAILED = "device_failed"
     #: A plugin that was asked about it failed, or gave an answer that is none.
     PLUGIN_FAULT = "plugin_fault"
-    #: Every tensor is to be kept, and fused ones would not be there.
-    PRESERVE_ALL = "preserve_all"
     #: There is no device.
     NO_DEVICE = "no_device"
     #: Nobody gave a delegate.

@@ -26,6 +26,8 @@ def open_cpu_session(
     preserve_all: bool = False,
     side: CpuSide | None = None,
     numerics: Numerics = Numerics.FLOAT,
+    reason: str = "no delegate was given",
+    code: ReasonCode = ReasonCode.NO_DELEGATE,
 ) -> Session:
     """A session that runs everything on the CPU.
 
@@ -33,14 +35,15 @@ def open_cpu_session(
     Otherwise, as with the NumPy references alone, quantized models run in their float view, where
     ``numerics`` does not ask for integers; where it does, the references are what computes so.
 
-    With ``preserve_all`` every tensor keeps its contents after a run.
+    With ``preserve_all`` every tensor keeps its contents after a run. The report gives ``reason``,
+    of the kind ``code``, for every operator.
 
     Raises:
         UnsupportedError: an operator that nobody runs; lists all such, with reasons.
         DeviceError: the CPU side that was asked for cannot run here.
     """
     refuse_unknown(graph, "the CPU cannot run")
-    report = cpu_report(graph, "no delegate was given", ReasonCode.NO_DELEGATE)
+    report = cpu_report(graph, reason, code)
     variables = make_variables(graph)
     loader = CpuLoader(side, ops, variables)
     is_integer = numerics is Numerics.INTEGER

@@ -1,0 +1,117 @@
+"""What an interpreter's arguments may be, checked as TFLite's would be or in clearer words."""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any
+
+import numpy as np
+
+from tflgpu.blame import shown
+from tflgpu.errors import ArgumentError, InputError, OptionError
+from tflgpu.ir.graph import Shape
+from tflgpu.options import DelegateOptions, OpResolverType
+from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.read import read_model
+
+
+def load(path: Any, content: Any) -> ModelFile:
+    """The model that a path or bytes are of.
+
+    Raises:
+        OptionError: both or neither were given.
+        ArgumentError: no path, or no bytes.
+        ModelError: no such file, or not a well-formed model.
+    """
+    # An empty string or no bytes are what a variable holds that was not set. Other objects are not
+    # asked for their truth: an array has none.
+    has_path = path is not None and not (isinstance(path, (str, bytes)) and not path)
+    has_content = content is not None and not (isinstance(content, (str, bytes)) and not content)
+    if has_path == has_content:
+        given = "both" if has_path else "neither"
+        raise OptionError(f"give either model_path or model_content; {given} was given")
+    if has_content:
+        if not isinstance(content, (bytes, bytearray, memoryview)):
+            raise ArgumentError(f"model_content is bytes, not {type(content).__name__}")
+        return read_model(content)
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise ArgumentError(f"model_path is a path, not {type(path).__name__}")
+    return read_model(os.fsdecode(path))
+
+
+def cpu_options(
+    options: DelegateOptions, backend: str | None, threads: int | None, resolver: OpResolverType
+) -> DelegateOptions:
+    """The options that the CPU side goes by: those given to the interpreter, then its delegate's."""
+    if backend is not None:
+        options = options.changed(cpu_backend=backend)
+    if threads is not None:
+        options = options.changed(num_threads=threads)
+    if resolver is not OpResolverType.AUTO:
+        options = options.changed(op_resolver=resolver)
+    return options
+
+
+def threads_of(count: Any) -> int | None:
+    """A number of threads, None where it was left open.
+
+    Raises:
+        OptionError: no whole number from 1.
+    """
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int)):
+        raise OptionError(
+            f"num_threads is a whole number, not {type(count).__name__} {shown(count)}"
+        )
+    if count is not None and count < 1:
+        raise OptionError(f"num_threads is {shown(count)}; the least is 1")
+    return count
+
+
+def resolver_of(kind: Any) -> OpResolverType:
+    """A resolver type, TFLite's own among them.
+
+    Raises:
+        OptionError: anything else.
+    """
+    # TFLite's own enum is another class with the same members.
+    if kind is None:
+        return OpResolverType.AUTO
+    name = str(getattr(kind, "name", None))
+    if name not in OpResolverType.__members__:
+        names = ", ".join(OpResolverType.__members__)
+        raise OptionError(f"experimental_op_resolver_type is one of {names}, not {shown(kind)}")
+    return OpResolverType[name]
+
+
+def as_index(value: Any) -> int:
+    """A whole number.
+
+    Raises:
+        ArgumentError: it is something else; floats are not rounded.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(
+            f"a tensor index is a whole number, as get_input_details()[0]['index'] is, "
+            f"not {type(value).__name__} {shown(value)}"
+        ) from None
+
+
+def shape_of(size: Any) -> Shape:
+    """A shape, of any list of whole numbers.
+
+    Raises:
+        InputError: something else.
+        ArgumentError: nothing at all.
+    """
+    if size is None:
+        raise ArgumentError("tensor_size is a list of whole numbers, not None")
+    try:
+        sizes = np.asarray(size)
+    except (ValueError, OverflowError):  # lists of unequal lengths, for one
+        sizes = np.zeros((0, 0))
+    if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
+        raise InputError(f"tensor_size is a list of whole numbers, not {shown(size)}")
+    return tuple(int(d) for d in sizes)

@@ -1,0 +1,157 @@
+"""Who opens an interpreter's sessions: the delegate it was given, the default one, or nobody."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.errors import DeviceError, OptionError
+from tflgpu.ir.graph import Graph
+from tflgpu.ops.base import OpDef
+from tflgpu.options import DelegateOptions, OpResolverType, truth
+from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.session import Session
+
+if TYPE_CHECKING:
+    from tflgpu.default_delegate import DefaultDelegate
+    from tflgpu.delegate import GpuDelegate
+
+_LOG = logging.getLogger("tflgpu")
+
+#: Switches the default delegate off where it says so: "0", "no", "off", "false".
+VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
+
+#: TFLite's op resolvers that bring no default delegate.
+_WITHOUT_DEFAULT = (OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+
+
+class Delegation:
+    """Opens sessions for one interpreter, and says why where there is no delegate.
+
+    Args:
+        delegates: What the interpreter was given: at most one delegate; None lets the default one
+            have its turn, as TFLite's interpreter applies XNNPACK.
+        resolver: The interpreter's; those that bring no default delegate in TFLite bring none here.
+        environ: May switch the default delegate off.
+        options: Of the default delegate.
+
+    Raises:
+        OptionError: no list of at most one `GpuDelegate`, or an environment variable that says
+            neither yes nor no.
+    """
+
+    def __init__(
+        self,
+        delegates: Any,
+        resolver: OpResolverType = OpResolverType.AUTO,
+        environ: Mapping[str, str] = os.environ,
+        options: DelegateOptions | None = None,
+    ) -> None:
+        self._given = None if delegates is None else _one_delegate(delegates)
+        self._default: DefaultDelegate | None = None
+        self._why_none = ""
+        self.options = DelegateOptions.gathered({}, environ=environ) if options is None else options
+        if self._given is not None:
+            self.options = self._given.options
+        elif delegates is not None:
+            self._why_none = "no delegate was given"
+        elif resolver in _WITHOUT_DEFAULT:
+            self._why_none = f"op resolver {resolver.name} brings no default delegate"
+        elif not is_switched_on(environ):
+            self._why_none = f"no delegate was given, and {VARIABLE} switches the default one off"
+
+    def open_session(
+        self,
+        graph: Graph,
+        ops: Mapping[str, OpDef],
+        cpu: CpuSide,
+        *,
+        preserve_all: bool,
+        fuse: bool,
+    ) -> Session:
+        """A session for a graph; ``cpu`` runs what no device takes, by ``ops`` where it is NumPy.
+
+        Raises:
+            UnsupportedError, DeviceError, PluginError, GraphError: as `Engine.open_session`.
+        """
+        if self._given is not None:
+            return self._given.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
+        if self._why_none:
+            return open_cpu_session(
+                graph, ops, preserve_all=preserve_all, side=cpu, reason=self._why_none
+            )
+        if self._default is None:
+            # Only now: it brings all kernels along.
+            from tflgpu.default_delegate import DefaultDelegate
+
+            self._default = DefaultDelegate(self.options)
+        return self._default.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the device was nobody's wish, so that sessions on it may be replaced."""
+        return self._default is not None and self._default.gives_way
+
+    def give_way(self, error: DeviceError) -> None:
+        """Let sessions that are opened from now on run on the CPU, since a run failed."""
+        assert self._default is not None
+        self._default.give_way(error)
+
+    def release(self, action: Callable[[], None]) -> None:
+        """Close something by ``action``; what a device that nobody asked for has against it is only
+        logged.
+
+        Raises:
+            DeviceError: the device was asked for, and failed.
+        """
+        try:
+            action()
+        except DeviceError as error:
+            if self._default is None:
+                raise
+            _LOG.warning("tflgpu: default delegate: %s", error)
+
+    def close(self) -> None:
+        """Let go of a device that is not the caller's; twice is harmless."""
+        if self._default is not None:
+            self._default.close()
+
+
+def is_switched_on(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment lets models have a default delegate.
+
+    Raises:
+        OptionError: the variable says something else than yes or no.
+    """
+    text = environ.get(VARIABLE, "").strip()
+    return truth(VARIABLE, text) if text else True
+
+
+def _one_delegate(delegates: Any) -> GpuDelegate | None:
+    try:
+        given = list(delegates)
+    except TypeError:
+        kind = type(delegates).__name__
+        raise OptionError(
+            f"experimental_delegates is a list of GpuDelegate, not {kind}; write [delegate]"
+        ) from None
+    if not given:
+        return None
+    # Whoever runs on the CPU only does not pay for importing all kernels.
+    from tflgpu.delegate import GpuDelegate
+
+    for delegate in given:
+        if not isinstance(delegate, GpuDelegate):
+            raise OptionError(
+                f"experimental_delegates takes tflgpu.GpuDelegate, not {type(delegate).__name__}: "
+                "delegates in shared libraries need the native runtime, ai_edge_litert"
+            )
+    if len(given) > 1:
+        raise OptionError(
+            f"{len(given)} delegates were given; one GpuDelegate serves the whole model"
+        )
+    only: GpuDelegate = given[0]
+    return only

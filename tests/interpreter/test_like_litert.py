@@ -1,0 +1,279 @@
+"""tflgpu's interpreter has the arguments, names and half-private methods of the installed LiteRT's.
+
+Whatever a newer LiteRT adds is noticed here: by name, with what would have to be decided.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import interpreter_models as models
+import numpy as np
+import pytest
+import tflgpu
+import tflgpu.interpreter
+from test_interpreter_details import assert_same
+from tflgpu.errors import DelegateError, OptionError, StateError, UnsupportedError
+from tflgpu.interpreter import Delegate, Interpreter, InterpreterWithCustomOps, SignatureRunner
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+litert = pytest.importorskip("ai_edge_litert.interpreter")
+
+#: What LiteRT's interpreter has and ours has not, with the reason.
+WITHOUT: dict[str, str] = {
+    "__del__": "closing is done by finalizers, in any order",
+}
+
+
+def parameters(function: Any) -> list[tuple[str, Any]]:
+    return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+
+
+# Names
+
+
+def test_the_module_has_every_public_name() -> None:
+    public = {
+        name for name, value in vars(litert).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }  # fmt: skip
+    assert {"Interpreter", "load_delegate"} <= public
+    assert public == set(tflgpu.interpreter.__all__)
+    for name in public:
+        assert getattr(tflgpu.interpreter, name).__name__ == name
+        assert name in dir(tflgpu.interpreter)
+
+
+def test_an_unknown_name_of_the_module() -> None:
+    with pytest.raises(
+        AttributeError, match=r"'tflgpu\.interpreter' has no attribute 'Interpeter'"
+    ):
+        tflgpu.interpreter.Interpeter  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["Interpreter", "SignatureRunner", "Delegate"])
+def test_classes_have_every_method(name: str) -> None:
+    theirs, ours = getattr(litert, name), getattr(tflgpu.interpreter, name)
+    there = {
+        n for n in vars(theirs) if n not in ("__module__", "__doc__", "__dict__", "__weakref__")
+    }
+    assert there - set(dir(ours)) - set(WITHOUT) == set()
+    for method in there - set(WITHOUT) - {"__init__", "__call__"}:
+        found = getattr(theirs, method)
+        if not inspect.isfunction(found):
+            continue
+        wanted = parameters(found)
+        assert parameters(getattr(ours, method))[: len(wanted)] == wanted, method
+
+
+def test_op_resolver_types_are_theirs() -> None:
+    kind = tflgpu.interpreter.OpResolverType
+    assert {m.name: m.value for m in kind} == {m.name: m.value for m in litert.OpResolverType}
+    assert kind is tflgpu.OpResolverType
+
+
+# Arguments
+
+
+def test_the_constructor_takes_every_argument_in_its_place() -> None:
+    theirs = inspect.signature(litert.Interpreter.__init__).parameters
+    ours = inspect.signature(Interpreter.__init__).parameters
+    assert list(ours)[: len(theirs)] == list(theirs)
+    for name, parameter in theirs.items():
+        assert ours[name].kind is parameter.kind, name
+        mine, other = ours[name].default, parameter.default
+        assert getattr(mine, "value", mine) == getattr(other, "value", other), name
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(ours.values())[len(theirs) :])
+
+
+def test_every_argument_is_explained() -> None:
+    told = inspect.getdoc(Interpreter.__init__) or ""
+    for name in inspect.signature(Interpreter.__init__).parameters:
+        assert name == "self" or f"    {name}: " in told, name
+
+
+def test_arguments_by_position() -> None:
+    kind = litert.OpResolverType.BUILTIN
+    given = (None, models.chain(), [], 2, kind, True, True, True, True, True, True)
+    x = np.ones((1, 3), np.float32)
+    results = []
+    for module in (tflgpu, litert):
+        interpreter = module.Interpreter(*given)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, x)
+        interpreter.invoke()
+        assert interpreter.experimental_compress_quantization_zero_points is True
+        results.append(interpreter.get_tensor(2))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in inspect.signature(Interpreter).parameters if n.startswith("experimental_")][2:],
+)
+def test_a_switch_that_is_none(name: str) -> None:
+    switch: Any = {name: "maybe"}
+    with pytest.raises(OptionError, match=f"{name} is True or False"):
+        Interpreter(model_content=models.chain(), **switch)
+
+
+# Details
+
+
+def channels() -> bytes:
+    """Constants with a scale for each channel, and zero points that are alike or not."""
+    scales, data = (0.5, 0.25, 0.125), np.arange(6).reshape(3, 2)
+    points = {"alike": (3, 3, 3), "different": (1, 2, 3), "zeros": (0, 0, 0), "one": (7,)}
+    tensors = [TensorSpec("x", (2,)), TensorSpec("y", (2,))]
+    for name, zero in points.items():
+        quantization = Quantization(scales[: len(zero)], zero, 0)
+        tensors.append(TensorSpec(name, (3, 2), DType.U8, data.astype(np.uint8), quantization))
+    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_zero_points_are_compressed_as_in_litert(compress: bool) -> None:
+    option: Any = {"experimental_compress_quantization_zero_points": compress}
+    ours = Interpreter(model_content=channels(), **option)
+    theirs = litert.Interpreter(model_content=channels(), **option)
+    assert_same(ours.get_tensor_details(), theirs.get_tensor_details())
+    points = [d["quantization_parameters"]["zero_points"] for d in ours.get_tensor_details()]
+    assert [len(p) for p in points] == ([0, 0, 1, 3, 1, 1] if compress else [0, 0, 3, 3, 3, 1])
+
+
+def quantized() -> bytes:
+    """An int8 convolution: scales by channel, an optional operand that is not there."""
+    one = Quantization((0.05,), (3,))
+    filters = Quantization((0.5, 0.25), (0, 0), 0)
+    tensors = [
+        TensorSpec("x", (1, 2, 2, 3), DType.I8, None, one),
+        TensorSpec("w", (2, 1, 1, 3), DType.I8, np.ones((2, 1, 1, 3), np.int8), filters),
+        TensorSpec("y", (1, 2, 2, 2), DType.I8, None, one),
+        TensorSpec("z", (1, 2, 2, 2), quantization=None),
+    ]
+    fields = {"padding": 1, "stride_h": 1, "stride_w": 1}
+    operators = [
+        OperatorSpec("CONV_2D", fields, [0, 1, -1], [2], version=3),
+        OperatorSpec("DEQUANTIZE", {}, [2], [3], version=2),
+    ]
+    return write_model(ModelSpec(tensors, operators, [0], [3]))
+
+
+@pytest.mark.parametrize("make", [quantized, models.types, models.two_subgraphs, models.chain])
+def test_half_private_methods_give_what_litert_gives(make: Any) -> None:
+    content = make()
+    ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)
+    assert_same(ours._get_full_signature_list(), theirs._get_full_signature_list())
+    operators = theirs._get_ops_details()
+    assert_same(ours._get_ops_details(), operators)
+    for index in range(len(operators)):
+        assert_same(ours._get_op_details(index), theirs._get_op_details(index))
+    for subgraph in range(theirs.num_subgraphs()):
+        for detail in theirs.get_tensor_details(subgraph):
+            index = detail["index"]
+            assert_same(ours._get_tensor_details(index, subgraph), detail)
+    for key in theirs.get_signature_list():
+        assert_same(
+            SignatureRunner(ours, key).get_output_details(),
+            litert.SignatureRunner(theirs, key).get_output_details(),
+        )
+
+
+WRONG: dict[str, Any] = {
+    "operator": lambda i: i._get_op_details(2),
+    "negative operator": lambda i: i._get_op_details(-1),
+    "operator by name": lambda i: i._get_op_details("ADD"),
+    "tensor": lambda i: i._get_tensor_details(99, 0),
+    "negative tensor": lambda i: i._get_tensor_details(-1, 0),
+    "details of a subgraph": lambda i: i.get_tensor_details(5),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_indices_that_are_none(what: str) -> None:
+    for module in (tflgpu, litert):
+        with pytest.raises((ValueError, TypeError)) as error:
+            WRONG[what](module.Interpreter(model_content=models.chain()))
+        if module is tflgpu:
+            assert isinstance(error.value, tflgpu.TflgpuError)
+            wanted = error
+    assert isinstance(wanted.value, error.type)
+
+
+def test_a_held_view_is_noticed_as_in_litert() -> None:
+    for module in (tflgpu, litert):
+        interpreter = module.Interpreter(model_content=models.chain())
+        interpreter.allocate_tensors()
+        assert interpreter._safe_to_run()
+        view = interpreter.tensor(0)()
+        assert not interpreter._safe_to_run()
+        with pytest.raises(RuntimeError):
+            interpreter._ensure_safe()
+        del view
+        interpreter._ensure_safe()
+
+
+def test_there_is_no_native_interpreter() -> None:
+    with pytest.raises(UnsupportedError, match="no tflite::Interpreter"):
+        Interpreter(model_content=models.chain())._native_handle()
+
+
+@pytest.mark.parametrize("given", [(None, "serve"), ("interpreter", None), (None, None)])
+def test_a_runner_of_nothing(given: Any) -> None:
+    for module in (tflgpu.interpreter, litert):
+        interpreter = given[0] and module.Interpreter(model_content=models.chain())
+        with pytest.raises(ValueError, match=r"signature_key|provided"):
+            module.SignatureRunner(interpreter, given[1])
+
+
+# Delegates by name, custom operators
+
+
+def test_a_delegate_by_name() -> None:
+    options = {"backend": "cpu_ref", "device": "1"}
+    for make in (Delegate, tflgpu.interpreter.load_delegate, tflgpu.load_delegate):
+        with make("tflgpu", options) as delegate:
+            assert isinstance(delegate, Delegate)
+            assert isinstance(delegate, tflgpu.GpuDelegate)
+            with Interpreter(None, models.chain(), [delegate]) as interpreter:
+                interpreter.allocate_tensors()
+                assert interpreter.delegation_report().backend == "cpu_ref"
+
+
+@pytest.mark.parametrize(
+    ("library", "options", "says"),
+    [
+        ("libedgetpu.so.1", {}, "not 'libedgetpu.so.1'; shared libraries"),
+        ("tflgpu", {"backend": "cuda"}, "cannot be loaded: .*cuda"),
+        ("tflgpu", {"backend": "cpu_ref", "device": "7"}, "cannot be loaded: .*no device 7"),
+        ("tflgpu", {"bakend": "opencl"}, "did you mean backend"),
+    ],
+)
+def test_what_cannot_be_loaded_is_a_value_error(
+    library: str, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        tflgpu.interpreter.load_delegate(library, options)
+    assert isinstance(error.value, (DelegateError, OptionError))
+
+
+def test_custom_operators_without_any() -> None:
+    for registerers in (None, [], ()):
+        with InterpreterWithCustomOps(registerers, model_content=models.static()) as interpreter:
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(0, np.array([[-1, 0, 2]], np.float32))
+            interpreter.invoke()
+            np.testing.assert_array_equal(interpreter.get_tensor(1), [[0, 0, 2]])
+    with pytest.raises(StateError, match="closed"):
+        interpreter.invoke()
+
+
+@pytest.mark.parametrize("registerer", ["TF_RegisterMyOps", lambda address: None])
+def test_custom_operators_in_native_code(registerer: Any) -> None:
+    with pytest.raises(OptionError, match=r"as a plugin \(docs/tutorial-op.md\)"):
+        InterpreterWithCustomOps([registerer], model_content=models.custom())
