@@ -17,7 +17,8 @@ from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.partition import Declined, PartitionBy
-from tflgpu.compiler.report import DelegationReport, insist, report_of
+from tflgpu.compiler.report import DelegationReport, insist
+from tflgpu.compiler.report_of import for_reason, on_device, placed, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import Device, NodeDevice
@@ -30,6 +31,7 @@ from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions
@@ -115,7 +117,12 @@ class Engine(Holder):
         refuse_unknown(graph, "neither the device nor the CPU can run")
         bands, spare = self.options.guard_bands, self._may_fall_back
         loader = Loader(self._device, self._registry, cpu or self._cpu, bands, spare)
-        return loader.open(self.compile(graph), lambda compiled: self._report(graph, compiled))
+        compiled = self.compile(graph)
+        if not compiled.delegated:
+            return self._none_delegated(graph, compiled, cpu or self._cpu)
+        session = loader.open(compiled, lambda whole: self._report(graph, whole))
+        self._tell(session.report)
+        return session
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -142,7 +149,9 @@ class Engine(Holder):
         self._check_open()
         if self._device is None:
             why = "; ".join(self.choice.reasons)
-            return tuple(Declined(n.label, n.op, tuple(n.origins), why) for n in graph)
+            return tuple(
+                Declined(n.label, n.op, tuple(n.origins), why, ReasonCode.NO_DEVICE) for n in graph
+            )
         return declined(graph, self._target())
 
     def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
@@ -160,19 +169,18 @@ class Engine(Holder):
         bands = self.options.guard_bands
         loader = Loader(self._device, self._registry, self._cpu, bands, may_fall_back=False)
         session = loader.open(compiled, lambda whole: self.signed(report_of(graph, whole)))
-        return Opened(session, sum(part.gain for part in compiled.parts))
+        gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
+        return Opened(session, gain, seconds)
 
     def signed(self, report: DelegationReport) -> DelegationReport:
         """A report with this delegate's device, precision and reasons for them in it."""
         if self._device is None:
             return attrs.evolve(report, choice=self.choice.reasons)
-        return attrs.evolve(
-            report,
-            backend=self._device.info.backend,
-            device=self._device.info.name,
-            precision=self.precision.value,
-            choice=self.choice.reasons + self._precision_reason(),
-        )
+        by, why = self.partitioning
+        report = attrs.evolve(report, partitioning=by.value, partitioning_reason=why)
+        info = self._device.info
+        choice = self.choice.reasons + self._precision_reason()
+        return on_device(report, info.backend, info.name, self.precision.value, choice)
 
     def close(self) -> None:
         """Release the device; twice is harmless. Close the interpreters that use it first."""
@@ -224,13 +232,27 @@ class Engine(Holder):
         session = open_cpu_session(
             graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics
         )
-        reason = (
-            "experimental_preserve_all_tensors keeps every tensor on the CPU"
-            if preserve_all
-            else "; ".join(self.choice.reasons)
+        report = for_reason(session.report, "; ".join(self.choice.reasons), ReasonCode.NO_DEVICE)
+        if preserve_all:
+            why = "experimental_preserve_all_tensors keeps every tensor on the CPU"
+            report = for_reason(session.report, why, ReasonCode.PRESERVE_ALL)
+        session.report = attrs.evolve(report, choice=self.choice.reasons)
+        if preserve_all:  # where there is no device, that was said when this was made
+            self._tell(session.report)
+        return session
+
+    def _none_delegated(self, graph: Graph, compiled: Compiled, cpu: CpuSide) -> Session:
+        """The CPU runs all of it, as the file has it and not as the device would have had it."""
+        report = self._report(graph, compiled)
+        session = open_cpu_session(
+            graph, self._registry.ops(), side=cpu, numerics=self.options.quantized_numerics
         )
-        refusals = tuple(attrs.evolve(r, reason=reason) for r in session.report.refusals)
-        session.report = attrs.evolve(session.report, refusals=refusals, choice=self.choice.reasons)
+        ran = session.report
+        session.report = attrs.evolve(
+            placed(report, {r.node: r.runs_on for r in ran.refusals}),
+            integers=ran.integers, in_floats=ran.in_floats, seconds=report.cpu_seconds,
+        )  # fmt: skip
+        self._tell(session.report)
         return session
 
     def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
@@ -238,9 +260,13 @@ class Engine(Holder):
         report = report_of(graph, compiled)
         if not self.options.allow_fallback:
             insist(report, self._device.info.name)
-        for refusal in report.refusals:
-            _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
         return self.signed(report)
+
+    @staticmethod
+    def _tell(report: DelegationReport) -> None:
+        """Say it where less than all is delegated, as TFLite's delegate does."""
+        if report.refusals:
+            _LOG.warning("tflgpu: %s", report.sentence)
 
     def _precision_reason(self) -> tuple[str, ...]:
         wanted = self.options.wanted_precision

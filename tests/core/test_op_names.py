@@ -60,6 +60,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         # Whether tflgpu defines them or not.
         "is the file format: codes of no operator, and operators whose options have another name",
     ),
+    "devices/figures.py": (
+        frozenset({"RELU", "SOFTMAX", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
+        "makes the graphs of these that devices are timed by",
+    ),
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
     "conformance/integer_checks.py": (
         frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),

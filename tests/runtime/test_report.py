@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tflgpu.compiler.report import DelegationReport, Refusal
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_values import Refusal
 
 
 def refusals(*reasons: str) -> tuple[Refusal, ...]:

@@ -40,7 +40,7 @@ class Compiled:
         in_floats: With integer numerics, the quantized operators that are computed on real numbers
             nevertheless, with reasons.
         times: What estimates of time were made of.
-        by_gain: Whether parts were left on the CPU that are estimated to be faster there.
+        alone: Estimated seconds of the model wholly on the CPU, as the file has it.
     """
 
     graph: Graph
@@ -50,7 +50,7 @@ class Compiled:
     integers: frozenset[int] = frozenset()
     in_floats: Mapping[int, str] = attrs.Factory(dict)
     times: TimeModel = ROUND_FIGURES
-    by_gain: bool = False
+    alone: float | None = None
 
     @property
     def delegated(self) -> tuple[Part, ...]:
@@ -90,12 +90,14 @@ def compile(graph: Graph, target: Target) -> Compiled:
     wanted = target.in_integers if target.numerics is Numerics.INTEGER else None
     view = float_view(graph, target.ops, in_integers=wanted)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
+    # Where everything stays on the CPU, the model runs as the file has it.
+    whole = alone(graph, target.ops, target.times)
     over: dict[int, str] = {}
     broken: dict[tuple[str, str, str], str] = {}
     usable = target
     while True:
         try:
-            found = _divided(graph, view, usable, over)
+            found = _divided(view, usable, over, whole)
             parts = tuple(_part(part, usable) for part in found.parts)
         except OverLimit as error:
             over[id(error.node)] = str(error)
@@ -107,7 +109,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
         else:
             return Compiled(
                 view.graph, parts, found.refusals, broken, view.integers, view.in_floats,
-                target.times, target.by_gain,
+                target.times, whole,
             )  # fmt: skip
 
 
@@ -120,7 +122,8 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
     """
     view = float_view(graph, target.ops)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
-    return _divided(graph, view, target.without_limits(), {}).refusals
+    whole = alone(graph, target.ops, target.times)
+    return _divided(view, target.without_limits(), {}, whole).refusals
 
 
 def plan_of(
@@ -157,7 +160,7 @@ def plan_of(
 
 
 def _divided(
-    graph: Graph, view: FloatView, target: Target, over: Mapping[int, str]
+    view: FloatView, target: Target, over: Mapping[int, str], whole: float
 ) -> Partitioning:
     def supported(node: Node) -> Unsupported | None:
         if id(node) in over:
@@ -176,8 +179,7 @@ def _divided(
         min_nodes=target.min_nodes,
         times=target.times,
         by_gain=target.by_gain,
-        # Where everything stays on the CPU, the model runs as the file has it.
-        alone=alone(graph, target.ops, target.times) if target.by_gain else None,
+        alone=whole,
     )
 
 

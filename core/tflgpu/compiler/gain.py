@@ -80,10 +80,7 @@ def given_up(
         loss, at = worst
         part = line[at]
         cpu = clock.on_cpu(part.nodes)
-        sentence = (
-            f"part of {_nodes(len(part.nodes))}: {told(cpu + loss)} on the device, {told(cpu)} on the "
-            "CPU (estimates)"
-        )
+        sentence = slower(len(part.nodes), cpu + loss, cpu)
         reasons.update((id(node), sentence) for node in part.nodes)
         line[at] = clock.run(part.nodes, delegated=False)
         line = _merged(clock, line)
@@ -97,6 +94,13 @@ def given_up(
         )
         reasons.update((id(node), sentence) for run in rest for node in run.nodes)
     return reasons
+
+
+def slower(count: int, device: float, cpu: float) -> str:
+    """Why a part of ``count`` nodes stays on the CPU: its estimated seconds on both sides."""
+    return (
+        f"part of {_nodes(count)}: {told(device)} on the device, {told(cpu)} on the CPU (estimates)"
+    )
 
 
 def _loss(clock: _Clock, line: Sequence[_Run], at: int) -> float:

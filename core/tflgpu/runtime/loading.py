@@ -10,7 +10,8 @@ import attrs
 from tflgpu.blame import attempt
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.partition import Part
-from tflgpu.compiler.report import DelegationReport, placed
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun
 from tflgpu.devices.cpu_side import CpuSide
@@ -25,10 +26,11 @@ _LOG = logging.getLogger("tflgpu")
 
 @attrs.frozen(eq=False)
 class Opened:
-    """A session wholly on the device, and the estimated seconds that it saves a run."""
+    """A session wholly on the device, and estimated seconds: what it saves a run, and takes."""
 
     session: Session
     gain: float
+    seconds: float = 0.0
 
 
 @attrs.frozen
