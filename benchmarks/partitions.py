@@ -100,10 +100,12 @@ def race(model: Path, options: DelegateOptions, rounds: int, warm_up: int) -> li
             interpreter.allocate_tensors()
             runners[name], interpreters[name] = _runner(interpreter, rng), interpreter
         times: dict[str, list[float]] = {name: [] for name in runners}
+        turns = list(runners)
         for at in range(warm_up + rounds):
-            for name, run in runners.items():
+            rng.shuffle(turns)  # whoever comes after another pays for its caches
+            for name in turns:
                 start = time.perf_counter()
-                run()
+                runners[name]()
                 if at >= warm_up:
                     times[name].append(time.perf_counter() - start)
         ways = []
@@ -143,9 +145,11 @@ def main() -> None:
         table = console.table(model.stem, "", *numbers, "", right=numbers)
         best = min(way.median_ms for way in ways)
         for way in ways:
-            verdict = "" if way.name != _CHOSEN else (
-                "as good as the best" if way.median_ms <= best * _NOISE else "BEATEN"
-            )
+            same = [w.name for w in ways if w is not way and w.delegated == way.delegated]
+            verdict = ""
+            if way.name == _CHOSEN:
+                verdict = "as good as the best" if way.median_ms <= best * _NOISE else "BEATEN"
+                verdict += f"; the same as {same[0]}" if same else ""
             table.add_row(
                 way.name, f"{way.median_ms:.3f}", f"{way.delegated} of {way.total}",
                 str(way.partitions), way.estimate, verdict,

@@ -15,6 +15,9 @@ from tflgpu.cli.models import Backend, Device, Model, Numerics
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import report_of
+from tflgpu.compiler.report_rows import notes
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
@@ -37,6 +40,8 @@ class _Row:
             "nowhere", which keeps the model from running.
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
+        code: What kind of reason that is, as `ReasonCode`; "" where it is there.
+        seconds, gain: As `OperatorReport`; None where nobody estimated them.
         numerics: With integer numerics, "integers" or "floats" for an operator on quantized tensors;
             "" for any other.
         in_floats: Why it is floats.
@@ -52,6 +57,9 @@ class _Row:
     reason: str = ""
     numerics: str = ""
     in_floats: str = ""
+    code: str = ""
+    seconds: float | None = None
+    gain: float | None = None
 
 
 def inspect(
@@ -74,10 +82,11 @@ def inspect(
     with delegate:
         compiled = delegate.compile(graph)
         where = _where(graph, compiled)
+        report = delegate.signed(report_of(graph, compiled))
         judged = delegate.device
         assert judged is not None
         on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
-    rows = _rows(file, where, compiled)
+    rows = _estimated(_rows(file, where, compiled), report)
     totals = {k: n for k in (DEVICE, FOLDED, CPU, NOWHERE) if (n := _count(rows, k))}
     if as_json:
         console.show_json(
@@ -97,6 +106,8 @@ def inspect(
         return
     _show_tensors(file, model)
     _show_rows(rows)
+    for line in notes(report):
+        console.say(line)
     if note:
         console.warn(note)
     counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
@@ -151,6 +162,19 @@ def _rows(
             )
         )  # fmt: skip
     return rows
+
+
+def _estimated(rows: Sequence[_Row], report: DelegationReport) -> Sequence[_Row]:
+    """The same with kinds of reasons and times; of what was worked out of constants there are none."""
+    known = {o.node: o for o in report.operators}
+    return [
+        attrs.evolve(
+            row,
+            code=o.code.value if o.code is not None and row.reason else "",
+            seconds=o.seconds, gain=o.gain,
+        ) if (o := known.get(row.index)) is not None else row
+        for row in rows
+    ]  # fmt: skip
 
 
 def _count(rows: Sequence[_Row], where: str) -> int:
