@@ -27,7 +27,7 @@ from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.paying import partition_by
 from tflgpu.devices.targets import precision_on, target_on
-from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.errors import OptionError, StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
@@ -54,6 +54,7 @@ class Engine(Holder):
 
     Raises:
         DeviceError: the backend or device asked for is not there or cannot be opened.
+        OptionError: ``TFLGPU_PARTITIONING`` is neither of what there is.
     """
 
     def __init__(self, options: DelegateOptions) -> None:
@@ -64,7 +65,12 @@ class Engine(Holder):
         self._cpu = CpuSide(self._registry, self.options)
         self._times: TimeModel | None = None  # measured when it is first needed
         self.choice, self._device = open_best(self._registry, self.options)
-        self.partitioning = partition_by(self.options, self.choice)
+        try:
+            self.partitioning = partition_by(self.options, self.choice)
+        except OptionError:
+            if self._device is not None:
+                self._device.close()
+            raise
         self.belongs_to_process()
         if self._device is None:
             for reason in self.choice.reasons:
