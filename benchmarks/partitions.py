@@ -44,6 +44,7 @@ class Way:
     Attributes:
         name: Which.
         median_ms: Of the rounds.
+        division: Operators that are not on the device, by index.
         delegated, total: Operators on the device, and in all.
         partitions: Parts on the device.
         estimate: Of the report, in words; "" where there is none.
@@ -51,6 +52,7 @@ class Way:
 
     name: str
     median_ms: float
+    division: tuple[int, ...]
     delegated: int
     total: int
     partitions: int
@@ -113,8 +115,8 @@ def race(model: Path, options: DelegateOptions, rounds: int, warm_up: int) -> li
             report = interpreter.delegation_report()
             estimate = "" if report.seconds is None else told(report.seconds)
             ways.append(
-                Way(name, median(times[name]) * 1e3, report.delegated_nodes, report.total_nodes,
-                    report.partitions, estimate)
+                Way(name, median(times[name]) * 1e3, tuple(sorted(r.node for r in report.refusals)),
+                    report.delegated_nodes, report.total_nodes, report.partitions, estimate)
             )  # fmt: skip
         return ways
 
@@ -145,11 +147,12 @@ def main() -> None:
         table = console.table(model.stem, "", *numbers, "", right=numbers)
         best = min(way.median_ms for way in ways)
         for way in ways:
-            same = [w.name for w in ways if w is not way and w.delegated == way.delegated]
+            same = [w.name for w in ways if w is not way and w.division == way.division]
             verdict = ""
-            if way.name == _CHOSEN:
+            if way.name == _CHOSEN and same:
+                verdict = f"the same as {same[0]}, which differs by chance only"
+            elif way.name == _CHOSEN:
                 verdict = "as good as the best" if way.median_ms <= best * _NOISE else "BEATEN"
-                verdict += f"; the same as {same[0]}" if same else ""
             table.add_row(
                 way.name, f"{way.median_ms:.3f}", f"{way.delegated} of {way.total}",
                 str(way.partitions), way.estimate, verdict,

@@ -76,7 +76,6 @@ def test_figures_are_found_again(monkeypatch: pytest.MonkeyPatch, machine: Machi
     clock = Clock(machine)
     monkeypatch.setattr(figures, "time", clock)
     found = measure_machine(clock.opened, OPS)
-    # What a chain's own operations take counts as part of a step.
     assert attrs.astuple(found) == pytest.approx(attrs.astuple(machine), rel=0.2)
     assert clock.open == 0
 
@@ -170,6 +169,7 @@ class TestTimeModel:
     def test_the_real_thing(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(figures, "_RUNS", (1, 1))
         monkeypatch.setattr(figures, "_IMAGE", (1, 5, 5, 64))
+        monkeypatch.setattr(figures, "_SMALL", (1, 3, 3, 4))
         monkeypatch.setattr(figures, "_PIXELS", (1, 5, 5, 64))
         found = self.model(Remembered(tmp_path))
         assert found.measured, found.note

@@ -38,15 +38,19 @@ Numerics = Annotated[
 
 
 def delegate_of(
-    backend: str | None, device: str | None, precision: str | None, numerics: str | None = None
+    backend: str | None,
+    device: str | None,
+    precision: str | None,
+    numerics: str | None = None,
+    **others: Any,
 ) -> GpuDelegate:
-    """A delegate with the options that were given.
+    """A delegate with the options that were given, and ``others`` of its own.
 
     Raises:
         OptionError: a wrong option.
         DeviceError: no such backend or device, or it does not open.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(others)
     if backend is not None:
         options["backend"] = backend
     if device is not None:

@@ -23,24 +23,16 @@ from tflgpu.ops.base import Fields, OpDef
 _CHAIN = 33  # nodes of the chain that shows what a node costs
 _LAYERS = 3
 _IMAGE, _PIXELS, _CHANNELS = (1, 56, 56, 64), (1, 28, 28, 64), 64
+_SMALL = (1, 16, 16, 8)  # little to do, and yet more than one workgroup
 _LARGE = (1, 512, 512)
 _BUDGET = 0.03  # seconds of running a graph, after the first run
 _RUNS = 3, 40  # least and most
 #: No figure is less: what is below is lost in the noise.
 _LEAST = 1e-15
+_ROUNDS = 4
 
 #: A graph, made ready to run.
 Open = Callable[[Graph], Recording]
-
-
-@attrs.frozen
-class _Totals:
-    """What a graph does besides one launch."""
-
-    steps: int
-    flops: int
-    nbytes: int
-    edge: int
 
 
 def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
@@ -52,25 +44,30 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
     """
     make = _Maker(ops)
     one = _seconds(open_graph, make.elementwise((4,)))
-    chain = _seconds(open_graph, make.chain(_CHAIN))
-    step = max((chain - one) / (_CHAIN - 1), _LEAST)
-    launch = max(one - step, _LEAST)
+    chain = _seconds(open_graph, make.pools(_CHAIN, _SMALL))
+    image, small, large = (4 * int(np.prod(shape)) for shape in (_IMAGE, _SMALL, _LARGE))
+    copying = _seconds(open_graph, make.elementwise(_LARGE))
+    moving = _seconds(open_graph, make.pools(_LAYERS, _IMAGE))
+    step = pool = 0.0  # `pool`: seconds for a byte of a pool
+    for _ in range(_ROUNDS):  # each of the two is a little of what shows the other
+        slope = (chain - one) / (_CHAIN - 1)
+        step = max(slope - 2 * small * pool, slope / 10, _LEAST)
+        launch = max(one - step, _LEAST)
+        # Two graphs that move as many bytes over the edge each way, and others inside:
+        #     2 large (byte + edge) = copying,    2 image (layers pool + edge) = moving
+        both = max(copying - launch - step, _LEAST) / (2 * large)
+        inside = max(moving - launch - _LAYERS * step, _LEAST) / (2 * image)
+        # Where pools are bound by bytes their rate is that of all; chance must not make it nothing.
+        byte = min(max((inside - both) / (_LAYERS - 1), both / 100), both * 0.99)
+        edge = both - byte
+        pool = max((inside - edge) / _LAYERS, 0.0)
 
-    def rest(graph: Graph, steps: int) -> float:
-        return max(_seconds(open_graph, graph) - launch - steps * step, _LEAST)
+    def rest(graph: Graph, outside: int) -> float:
+        spent = launch + _LAYERS * step + 2 * outside * edge
+        return _seconds(open_graph, graph) - spent
 
-    image = 4 * int(np.prod(_IMAGE))
-    large = 4 * int(np.prod(_LARGE))
-    copying, moving = rest(make.elementwise(_LARGE), 1), rest(make.pools(), _LAYERS)
-    # Two graphs that move bytes inside and over the edge, as many each way, in other proportions:
-    #     2 large (byte + edge) = copying,    2 image (layers byte + edge) = moving
-    both = copying / (2 * large)
-    byte = (moving / (2 * image) - both) / (_LAYERS - 1)
-    byte = min(max(byte, both / 100), both)  # chance must not make one of them nothing
-    edge = max(both - byte, both / 100)
-
-    windows = rest(make.windows(), _LAYERS) - 2 * image * edge
-    products = rest(make.products(), _LAYERS) - 2 * 4 * int(np.prod(_PIXELS)) * edge
+    windows = rest(make.windows(), image)
+    products = rest(make.products(), 4 * int(np.prod(_PIXELS)))
     taps = 9
     few = windows / (_LAYERS * 2 * int(np.prod(_IMAGE)) * taps)
     flop = products / (_LAYERS * 2 * int(np.prod(_PIXELS)) * taps * _CHANNELS)
@@ -104,13 +101,10 @@ class _Maker:
     def elementwise(self, shape: tuple[int, ...]) -> Graph:
         return self._chain("RELU", 1, shape, {})
 
-    def chain(self, length: int) -> Graph:
+    def pools(self, length: int, shape: tuple[int, ...]) -> Graph:
         """Of nodes that compute next to nothing and that no kernel joins."""
-        return self._chain("SOFTMAX", length, (8, 8), {"beta": 1.0})
-
-    def pools(self) -> Graph:
         window = {"filter_height": 2, "filter_width": 2, "padding": 0}
-        return self._chain("MAX_POOL_2D", _LAYERS, _IMAGE, {**_STRIDES, **window})
+        return self._chain("MAX_POOL_2D", length, shape, {**_STRIDES, **window})
 
     def windows(self) -> Graph:
         fields = {**_STRIDES, **_DILATIONS, "padding": 0, "depth_multiplier": 1}
