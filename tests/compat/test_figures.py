@@ -80,13 +80,20 @@ def test_figures_are_found_again(monkeypatch: pytest.MonkeyPatch, machine: Machi
     assert clock.open == 0
 
 
-def test_a_machine_without_any_speed_has_figures_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Times that are all noise, or a clock that stands, must not give figures that are no times."""
+def test_times_that_contradict_each_other_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands, or a machine with so much else to do that all graphs take as long."""
     clock = Clock(Machine(1e-6, 0, 0, 0, 0, 0))
     monkeypatch.setattr(figures, "time", clock)
-    monkeypatch.setattr(figures, "_RUNS", (3, 3))
+    with pytest.raises(DeviceError, match="too much else to do"):
+        measure_machine(clock.opened, OPS)
+    assert clock.open == 0
+
+
+def test_what_is_lost_in_the_noise_is_a_figure_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(Machine(1e-6, 1e-9, 0, 0, 1e-18, 0))
+    monkeypatch.setattr(figures, "time", clock)
     assert all(0 < figure < 1 for figure in attrs.astuple(measure_machine(clock.opened, OPS)))
 
 
@@ -167,7 +174,7 @@ class TestTimeModel:
         assert list(tmp_path.glob("*.json")) == []
 
     def test_the_real_thing(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(figures, "_RUNS", (1, 1))
+        monkeypatch.setattr(figures, "_RUNS", (2, 2))
         monkeypatch.setattr(figures, "_IMAGE", (1, 5, 5, 64))
         monkeypatch.setattr(figures, "_SMALL", (1, 3, 3, 4))
         monkeypatch.setattr(figures, "_PIXELS", (1, 5, 5, 64))

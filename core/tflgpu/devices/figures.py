@@ -7,15 +7,17 @@ models are, so that what is measured are the kernels that models get.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
 import numpy as np
 
+from tflgpu.blame import attempt
 from tflgpu.compiler.times import Machine
 from tflgpu.contract.device import Recording
+from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ops.base import Fields, OpDef
@@ -25,8 +27,9 @@ _LAYERS = 3
 _IMAGE, _PIXELS, _CHANNELS = (1, 56, 56, 64), (1, 28, 28, 64), 64
 _SMALL = (1, 16, 16, 8)  # little to do, and yet more than one workgroup
 _LARGE = (1, 512, 512)
-_BUDGET = 0.03  # seconds of running a graph, after the first run
-_RUNS = 3, 40  # least and most
+_BUDGET = 0.25  # seconds of running all graphs, after the first run
+_RUNS = 4, 100  # of each graph: least and most
+_TRIES = 3
 #: No figure is less: what is below is lost in the noise.
 _LEAST = 1e-15
 _ROUNDS = 4
@@ -40,17 +43,59 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
     compiled.
 
     Raises:
+        DeviceError: the times contradict each other, since the machine has too much else to do.
         TflgpuError: a graph cannot be opened there, or a run failed.
     """
     make = _Maker(ops)
-    one = _seconds(open_graph, make.elementwise((4,)))
-    chain = _seconds(open_graph, make.pools(_CHAIN, _SMALL))
+    graphs = (
+        make.elementwise((4,)), make.pools(_CHAIN, _SMALL), make.elementwise(_LARGE),
+        make.pools(_LAYERS, _IMAGE), make.windows(), make.products(),
+    )  # fmt: skip
+    with ExitStack() as stack:
+
+        def opened(graph: Graph) -> Recording:
+            recording = open_graph(graph)
+            stack.callback(attempt, recording.close)
+            return recording
+
+        recordings = [opened(graph) for graph in graphs]
+        for _ in range(_TRIES):
+            one, *others = _seconds(recordings)
+            if one < min(others):
+                return _fitted(one, *others)
+    raise DeviceError(
+        "a graph of one small node took longer than larger ones: the machine has too much else to do"
+    )
+
+
+def _seconds(recordings: Sequence[Recording]) -> list[float]:
+    """Seconds of a run of each: the lower quartile, since figures are kept, and what else a machine
+    does while it is measured only ever adds to them. They take turns, so that it adds to all alike."""
+    for recording in recordings:
+        for array in recording.inputs:
+            array[...] = 0.5
+        recording.run()
+    least, most = _RUNS
+    times: list[list[float]] = [[] for _ in recordings]
+    spent = 0.0
+    while len(times[0]) < least or (spent < _BUDGET and len(times[0]) < most):
+        for recording, taken in zip(recordings, times, strict=True):
+            recording.run()  # what the one before left cold is no part of this one's time
+            start = time.perf_counter()
+            recording.run()
+            taken.append(time.perf_counter() - start)
+            spent += taken[-1]
+    return [sorted(taken)[len(taken) // 4] for taken in times]
+
+
+def _fitted(
+    one: float, chain: float, copying: float, moving: float, windows: float, products: float
+) -> Machine:
+    """The figures by which the graphs take these seconds."""
     image, small, large = (4 * int(np.prod(shape)) for shape in (_IMAGE, _SMALL, _LARGE))
-    copying = _seconds(open_graph, make.elementwise(_LARGE))
-    moving = _seconds(open_graph, make.pools(_LAYERS, _IMAGE))
+    slope = (chain - one) / (_CHAIN - 1)
     step = pool = 0.0  # `pool`: seconds for a byte of a pool
     for _ in range(_ROUNDS):  # each of the two is a little of what shows the other
-        slope = (chain - one) / (_CHAIN - 1)
         step = max(slope - 2 * small * pool, slope / 10, _LEAST)
         launch = max(one - step, _LEAST)
         # Two graphs that move as many bytes over the edge each way, and others inside:
@@ -62,34 +107,14 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
         edge = both - byte
         pool = max((inside - edge) / _LAYERS, 0.0)
 
-    def rest(graph: Graph, outside: int) -> float:
-        spent = launch + _LAYERS * step + 2 * outside * edge
-        return _seconds(open_graph, graph) - spent
+    def rate(seconds: float, edges: int, flops: int) -> float:
+        rest = seconds - launch - _LAYERS * step - 2 * edges * edge
+        return max(rest / (_LAYERS * flops), _LEAST)
 
-    windows = rest(make.windows(), image)
-    products = rest(make.products(), 4 * int(np.prod(_PIXELS)))
-    taps = 9
-    few = windows / (_LAYERS * 2 * int(np.prod(_IMAGE)) * taps)
-    flop = products / (_LAYERS * 2 * int(np.prod(_PIXELS)) * taps * _CHANNELS)
-    return Machine(launch, step, max(flop, _LEAST), max(few, _LEAST), byte, edge)
-
-
-def _seconds(open_graph: Open, graph: Graph) -> float:
-    """Median seconds of a run."""
-    recording = open_graph(graph)
-    try:
-        for array in recording.inputs:
-            array[...] = 0.5
-        recording.run()
-        least, most = _RUNS
-        times: list[float] = []
-        while len(times) < least or (sum(times) < _BUDGET and len(times) < most):
-            start = time.perf_counter()
-            recording.run()
-            times.append(time.perf_counter() - start)
-        return median(times)
-    finally:
-        recording.close()
+    pixels, taps = 4 * int(np.prod(_PIXELS)), 9
+    few = rate(windows, image, 2 * int(np.prod(_IMAGE)) * taps)
+    flop = rate(products, pixels, 2 * int(np.prod(_PIXELS)) * taps * _CHANNELS)
+    return Machine(launch, step, flop, few, byte, edge)
 
 
 @attrs.frozen
