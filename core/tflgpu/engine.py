@@ -9,7 +9,9 @@ and TensorFlow Lite's, which is asked what it has (`tflgpu.hosts`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 
@@ -17,7 +19,7 @@ from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.partition import Declined
-from tflgpu.compiler.report import DelegationReport, insist, report_of
+from tflgpu.compiler.report import AccuracyCheck, DelegationReport, insist, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
@@ -25,6 +27,8 @@ from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.targets import precision_on, target_on
 from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.guard.guard import guard_session
+from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
@@ -37,6 +41,7 @@ from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.session import Session
 
 _LOG = logging.getLogger("tflgpu")
+_MOST_CHECKS = 32
 
 
 class Engine(Holder):
@@ -52,6 +57,7 @@ class Engine(Holder):
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._cpu = CpuSide(self._registry, self.options)
+        self._accuracy: deque[AccuracyCheck] = deque(maxlen=_MOST_CHECKS)
         self.choice, self._device = open_best(self._registry, self.options)
         self.belongs_to_process()
         if self._device is None:
@@ -77,6 +83,12 @@ class Engine(Holder):
         if self._device is None:
             return Precision.F32
         return precision_on(self.caps, self.options.wanted_precision)
+
+    @property
+    def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
+        """What accuracy guards found, the latest last: one for each set of input shapes of each graph,
+        when its runs are over. The last ones are kept."""
+        return tuple(self._accuracy)
 
     def open_session(
         self, graph: Graph, *, preserve_all: bool = False, cpu: CpuSide | None = None
@@ -105,7 +117,11 @@ class Engine(Holder):
         refuse_unknown(graph, "neither the device nor the CPU can run")
         bands, spare = self.options.guard_bands, self._may_fall_back
         loader = Loader(self._device, self._registry, cpu or self._cpu, bands, spare)
-        return loader.open(self.compile(graph), lambda compiled: self._report(graph, compiled))
+        target = self._target()
+        report = partial(self._report, graph)
+        session = loader.open(self._compile(graph, target), report)
+        self._guard(session, graph, target, loader, report)
+        return session
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -144,12 +160,18 @@ class Engine(Holder):
         self._check_open()
         if self._device is None:
             return self.declined(graph)
-        compiled = self._compile(graph, self._target().without_limits())
+        target = self._target().without_limits()
+        compiled = self._compile(graph, target)
         if compiled.refusals:
             return compiled.refusals
         bands = self.options.guard_bands
         loader = Loader(self._device, self._registry, self._cpu, bands, may_fall_back=False)
-        session = loader.open(compiled, lambda whole: self.signed(report_of(graph, whole)))
+
+        def report(whole: Compiled) -> DelegationReport:
+            return self.signed(report_of(graph, whole))
+
+        session = loader.open(compiled, report)
+        self._guard(session, graph, target, loader, report)
         return Opened(session, sum(part.gain for part in compiled.parts))
 
     def signed(self, report: DelegationReport) -> DelegationReport:
@@ -197,6 +219,19 @@ class Engine(Holder):
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self._broken_rules[rule] = reason
         return compiled
+
+    def _guard(
+        self, session: Session, graph: Graph, target: Target, loader: Loader,
+        report: Callable[[Compiled], DelegationReport],
+    ) -> None:  # fmt: skip
+        """Let the accuracy guard watch a session, if it is wanted."""
+        options = self.options
+        if options.accuracy_guard is not None:
+            finished = self._accuracy.append
+            shop = Workshop(
+                graph, target, loader, self._compile, report, finished, options.allow_fallback
+            )
+            guard_session(session, shop, options.accuracy_guard)
 
     @property
     def _may_fall_back(self) -> bool:

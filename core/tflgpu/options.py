@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import numpy as np
 
+from tflgpu.accuracy_guard import AccuracyGuard, guard_of
 from tflgpu.blame import shown
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.errors import OptionError
@@ -257,6 +258,10 @@ def _to_op_resolver(value: object) -> OpResolverType:
     return OpResolverType.AUTO if value is None else _member("op_resolver", OpResolverType, value)
 
 
+def _to_accuracy_guard(value: object) -> AccuracyGuard | None:
+    return guard_of(value)
+
+
 def unknown_option(name: str, known: Iterable[str]) -> OptionError:
     """The error for an option that does not exist, with the one that was probably meant."""
     listed = sorted(known)
@@ -298,6 +303,9 @@ class DelegateOptions:
             is installed.
         num_threads: Threads of the CPU's kernels; None leaves it to them (LiteRT takes one).
         op_resolver: Which of LiteRT's kernels: `OpResolverType`, or a member's name or code.
+        accuracy_guard: Whether, and how many of, the first invocations are compared with the CPU:
+            None for none, a number of runs, or an `AccuracyGuard`, which may also be given as text
+            (``"runs=3,tolerance=0.02,on_failure=keep"``). See docs/accuracy.md.
 
     Truth values may be given as 0 and 1, and as the words "true", "false", "yes", "no", "on" and
     "off" in any case.
@@ -344,6 +352,7 @@ class DelegateOptions:
     op_resolver: OpResolverType = attrs.field(
         default=OpResolverType.AUTO, converter=_to_op_resolver
     )
+    accuracy_guard: AccuracyGuard | None = attrs.field(default=None, converter=_to_accuracy_guard)
 
     if not TYPE_CHECKING:
 

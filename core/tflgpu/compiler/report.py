@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -45,6 +46,65 @@ class InFloats:
 
 
 @attrs.frozen
+class Inaccurate:
+    """An operator whose result was off on the device, given the right operands.
+
+    Attributes:
+        node: Operator index in the model file.
+        op: Its name.
+        error: By how much: the largest difference as a share of the result's largest magnitude; None
+            where values were NaN or infinite that should not be.
+        reason: A sentence: by how much, and what made it so.
+    """
+
+    node: int
+    op: str
+    error: float | None
+    reason: str
+
+
+class AccuracyOutcome(enum.Enum):
+    """What became of a graph that an accuracy guard watched.
+
+    PENDING: nothing was compared yet. ACCURATE: nothing had to be done. REDONE: some operators, or
+    all, were moved to f32. ON_CPU, KEPT, FAILED: f32 does not mend it, and the whole runs on the CPU,
+    stays as it is, or is an error. UNCHECKED: there is nothing to compare with.
+    """
+
+    PENDING = "pending"
+    ACCURATE = "accurate"
+    REDONE = "redone"
+    ON_CPU = "on_cpu"
+    KEPT = "kept"
+    FAILED = "failed"
+    UNCHECKED = "unchecked"
+
+
+@attrs.frozen
+class AccuracyCheck:
+    """What an accuracy guard found, and did.
+
+    Attributes:
+        outcome: In a word.
+        runs: Invocations that were compared.
+        error: The largest error of an output in them, as it is now, a share of the output's largest
+            magnitude; None where values are NaN or infinite, or nothing was compared.
+        inaccurate: The operators that were off. Empty where the errors of many add up and none of
+            them is to blame.
+        redone: The operators that run in f32 now, by index: those, and what makes their operands
+            where these need more than 16 bits; or all.
+        story: What happened, in a sentence.
+    """
+
+    outcome: AccuracyOutcome
+    runs: int = 0
+    error: float | None = None
+    inaccurate: tuple[Inaccurate, ...] = ()
+    redone: tuple[int, ...] = ()
+    story: str = "no invocation was compared yet"
+
+
+@attrs.frozen
 class DelegationReport:
     """Where the operators of a model run.
 
@@ -61,6 +121,7 @@ class DelegationReport:
             integer numerics.
         in_floats: With integer numerics, the operators on quantized tensors that are computed on
             real numbers nevertheless, with reasons.
+        accuracy: What the accuracy guard found; None without one.
     """
 
     total_nodes: int
@@ -74,6 +135,7 @@ class DelegationReport:
     choice: tuple[str, ...] = ()
     integers: tuple[int, ...] = ()
     in_floats: tuple[InFloats, ...] = ()
+    accuracy: AccuracyCheck | None = None
 
     @property
     def fully_delegated(self) -> bool:
@@ -108,6 +170,9 @@ class DelegationReport:
             return f"{self.summary}: {self.common_reason}"
         lines = [self.summary, *(f"  #{r.node} {r.op}: {r.reason}{_by(r)}" for r in self.refusals)]
         lines += [f"  #{f.node} {f.op} in floats: {f.reason}" for f in self.in_floats]
+        if self.accuracy is not None:
+            lines.append(f"  accuracy guard: {self.accuracy.story}")
+            lines += [f"  #{i.node} {i.op}: {i.reason}" for i in self.accuracy.inaccurate]
         return "\n".join(lines)
 
 

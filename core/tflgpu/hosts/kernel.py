@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,7 @@ class Kernel:
         self._sessions: dict[Shapes, Session] = {shapes: subset.opened.session}
         self._deferred = False
         self._session = subset.opened.session
+        self._arrays: Mapping[int, Array] = {}
         self._before: list[_Edge] = []
         self._after: list[_Edge] = []
 
@@ -103,7 +104,10 @@ class Kernel:
             if tensor.data != edge.pointer:
                 edge.follow(tensor)
             np.copyto(edge.array, edge.view)
-        self._session.run()
+        session = self._session
+        session.run()
+        if session.arrays is not self._arrays:  # the accuracy guard put another in its place
+            self._connect(session)
         for edge in self._after:
             tensor = tensors[edge.index]
             if tensor.data != edge.pointer:
@@ -130,12 +134,16 @@ class Kernel:
         while len(self._sessions) >= most:
             self._sessions.pop(next(iter(self._sessions))).close()
         self._sessions[shapes] = session  # the last used is the last to go
-        if not self._before or session is not self._session:
-            self._before = self._edges(session, self._info.inputs)
-            self._after = self._edges(session, self._info.outputs)
-            self._session = session
+        if session is not self._session or session.arrays is not self._arrays:
+            self._connect(session)
         for index in self._info.outputs:
             self._resize(context, index, session.arrays[index].shape)
+
+    def _connect(self, session: Session) -> None:
+        self._before = self._edges(session, self._info.inputs)
+        self._after = self._edges(session, self._info.outputs)
+        self._session = session
+        self._arrays = session.arrays
 
     def _edges(self, session: Session, tensors: Sequence[int]) -> list[_Edge]:
         arrays = session.arrays

@@ -60,6 +60,23 @@ def open_cpu_session(
     return Session(graph, steps, placed(report, loader.placed), variables)
 
 
+def open_as_it_is(
+    graph: Graph, ops: Mapping[str, OpDef], *, preserve_all: bool = False, side: CpuSide | None
+) -> Session:
+    """A session that runs a graph on the CPU node by node, without a float view of it.
+
+    Raises:
+        UnsupportedError, DeviceError: as `open_cpu_session`.
+    """
+    variables = make_variables(graph)
+    loader = CpuLoader(side, ops, variables)
+    steps = loader.load(_part(graph, preserve_all)) if graph.nodes else []
+    total = len({o for n in graph for o in n.origins})
+    refusals = tuple(Refusal(o, n.op, "it runs on the CPU") for n in graph for o in n.origins)
+    report = placed(DelegationReport(total, 0, refusals), loader.placed)
+    return Session(graph, steps, report, variables)
+
+
 def _part(graph: Graph, preserve_all: bool) -> Part:
     """A graph as one part; with all its results at its edge where they are to be kept."""
     produced = {v.id: v for n in graph for v in n.outputs}
