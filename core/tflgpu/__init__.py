@@ -36,6 +36,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
+    from tflgpu.accuracy_guard import AccuracyGuard
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
     "CompatibilityList",
@@ -81,6 +83,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AccuracyGuard": "tflgpu.accuracy_guard",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",

@@ -33,13 +33,17 @@ class OnFailure(enum.Enum):
     ERROR = "error"
 
 
-def _to_runs(value: object) -> int:
+def _whole(value: object) -> int:
     try:
-        runs = operator.index(value)  # type: ignore[arg-type]
+        if not isinstance(value, (bool, np.bool_)):
+            return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        runs = None
-    if runs is None or isinstance(value, (bool, np.bool_)):
-        raise OptionError(f"{_OPTION}: runs is a whole number, not {shown(value)}")
+        pass
+    raise OptionError(f"{_OPTION}: runs is a whole number, not {shown(value)}")
+
+
+def _to_runs(value: object) -> int:
+    runs = _whole(value)
     if runs < 1:
         raise OptionError(f"{_OPTION}: runs is {shown(runs)}; the least is 1")
     return runs
@@ -100,7 +104,7 @@ def guard_of(value: object) -> AccuracyGuard | None:
         return _of_fields(value)
     if isinstance(value, str):
         return _of_text(value.strip())
-    runs = _to_runs(value) if value != 0 else 0
+    runs = _whole(value)
     return AccuracyGuard(runs=runs) if runs else None
 
 
