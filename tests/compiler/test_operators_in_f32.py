@@ -112,6 +112,12 @@ def test_what_a_device_keeps_in_16_bits_is_known() -> None:
         assert halved_in(part, target) == halved, (in_f32, fuse)
 
 
+def test_so_is_what_shares_memory_with_it() -> None:
+    target = Target.plain(attrs.evolve(CAPS, cache_bytes=0), Precision.F32_F16)
+    (part,) = compile_graph(graph("SQUARE", "RESHAPE", "SQRT"), target).parts
+    assert halved_in(part, target) == {1, 2}
+
+
 def test_the_same_graph_and_target_give_the_same_plan() -> None:
     made = graph("SQUARE", "SQRT", "TANH")
     assert scalars(plan(made, {1})) == scalars(plan(made, {1}))

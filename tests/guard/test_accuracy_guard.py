@@ -98,6 +98,26 @@ class TestRedone:
         assert "its operands are rounded" in check.inaccurate[0].reason
         assert check.redone == (0, 1)  # MUL makes its operand
 
+    def test_so_is_what_makes_operands_that_were_only_moved(self) -> None:
+        factor = np.full((1, 1, 7), 1 + 2.0**-10, np.float32)
+        turned = (5, 1, 7)
+        content = model(
+            [SHAPE, (1, 1, 7), (3,), SHAPE, turned, turned, turned, turned],
+            [
+                ("MUL", (0, 1), 3), ("TRANSPOSE", (3, 2), 4), ("TRANSPOSE", (0, 2), 5),
+                ("SUB", (4, 5), 6), ("NEG", (4,), 7),
+            ],
+            (6, 7, 3),
+            constants={1: factor, 2: np.array([1, 0, 2], np.int32)},
+        )  # fmt: skip
+        x = np.linspace(700, 701, 35, dtype=np.float32).reshape(SHAPE)
+        with delegate() as gpu, Ours(content, gpu) as run:
+            y, *_ = run(x)
+            check = run.report.accuracy
+        np.testing.assert_allclose(y, x.reshape(turned) * 2.0**-10, atol=1e-3)
+        assert [i.op for i in check.inaccurate] == ["SUB"]
+        assert check.redone == (0, 1, 2, 3)
+
     def test_errors_that_only_meet_are_redone_together(self) -> None:
         """Forty products, each off by a rounding of its constant: none is to blame."""
         count = 40
@@ -142,6 +162,15 @@ class TestRedone:
             assert gpu.accuracy_checks == ()
             run(small())
             assert gpu.accuracy_checks[0].runs == 3
+
+    def test_what_ran_before_is_released(self) -> None:
+        with delegate() as gpu, Ours(NORM, gpu) as run:
+            before = [step.recording for step in run.session.steps]
+            run(large())
+            assert run.session.steps[0].recording is not before[0]
+            for recording in before:
+                with pytest.raises(StateError, match="closed"):
+                    recording.run()
 
 
 class TestHealthy:

@@ -106,8 +106,10 @@ class Guard:
     def _compare(self, session: Session, reference: Session) -> Off:
         """The worst of the outputs, and of the state after the run."""
         graph = self._shop.graph
-        results = [*graph.outputs, *(v for v in graph.values.values() if v.is_variable)]
-        return worst([off_by(session.arrays[v.id], reference.arrays[v.id], v) for v in results])
+        got, expected = session.arrays, reference.arrays
+        results = {v.id: v for v in graph.outputs}
+        results |= {key: graph.values[key] for key in session.variables if key in expected}
+        return worst([off_by(got[key], expected[key], v) for key, v in results.items()])
 
     def _passed(self, session: Session, off: Off) -> None:
         runs = self._check.runs + 1
