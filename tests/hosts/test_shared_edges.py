@@ -103,6 +103,7 @@ def test_a_session_that_is_replaced_takes_inputs_along(delegate: Any) -> None:
     run(inside, X)
     kernel = only_kernel()
     before = kernel._session
+    arenas = [edge._arena for edge in (*kernel._edges.before, *kernel._edges.after)]
     inside.set_tensor(0, 2 * X)
     before._running = before.steps[0]  # as a driver's error leaves it
     assert before.is_broken
@@ -110,6 +111,8 @@ def test_a_session_that_is_replaced_takes_inputs_along(delegate: Any) -> None:
         inside.invoke()
         np.testing.assert_allclose(inside.get_tensor(2), np.exp(-2 * X), rtol=1e-6)
     assert kernel._session is not before
+    # What LiteRT gets back one day is its own, not what the other session had.
+    assert [edge._arena for edge in (*kernel._edges.before, *kernel._edges.after)] == arenas
 
 
 PROGRAM = """
