@@ -36,7 +36,6 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu.accuracy_guard import AccuracyGuard
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -44,7 +43,14 @@ if TYPE_CHECKING:
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
-    from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
+    from tflgpu.options import (
+        DelegateOptions,
+        ExperimentalFlags,
+        InferencePreference,
+        InferencePriority,
+        WaitType,
+    )
+    from tflgpu.options.accuracy import AccuracyGuard
 
     __version__: str
 
@@ -57,6 +63,7 @@ __all__ = [
     "DelegateOptions",
     "DeviceError",
     "DynamicError",
+    "ExperimentalFlags",
     "GpuDelegate",
     "GraphError",
     "InferencePreference",
@@ -76,6 +83,7 @@ __all__ = [
     "StateError",
     "TflgpuError",
     "UnsupportedError",
+    "WaitType",
     "__version__",
     "delegate_library",
     "errors",
@@ -83,9 +91,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AccuracyGuard": "tflgpu.accuracy_guard",
+    "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
@@ -94,6 +103,7 @@ _HOMES = {
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
     "Precision": "tflgpu.lowering.lowering",
+    "WaitType": "tflgpu.options",
     "delegate_library": "tflgpu.delegate_loading",
     "load_delegate": "tflgpu.delegate_loading",
 }

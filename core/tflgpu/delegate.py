@@ -6,7 +6,8 @@ steps after the choice are in `tflgpu.engine`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.engine import Engine
@@ -14,7 +15,10 @@ from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tflgpu.hosts.litert import LiteRtHost
+    from tflgpu.options.keywords import OptionKeywords
 
 
 class GpuDelegate(Engine):
@@ -23,7 +27,8 @@ class GpuDelegate(Engine):
         interpreter = tflgpu.Interpreter("model.tflite",
                                          experimental_delegates=[tflgpu.GpuDelegate()])
 
-    Without arguments the best device there is is used. One delegate opens one device and may
+    Without arguments the best device there is is used. Options are given as keywords, which come
+    before environment variables and a file (docs/options.md), or as a `DelegateOptions`. One delegate opens one device and may
     serve several interpreters. `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
 
     Raises:
@@ -33,7 +38,9 @@ class GpuDelegate(Engine):
 
     _host: LiteRtHost | None = None  # made when LiteRT first asks
 
-    def __init__(self, options: DelegateOptions | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, options: DelegateOptions | None = None, **kwargs: Unpack[OptionKeywords]
+    ) -> None:
         super().__init__(_options(options, kwargs))
 
     @property
@@ -66,11 +73,11 @@ class GpuDelegate(Engine):
         self.close()
 
 
-def _options(options: DelegateOptions | None, kwargs: dict[str, Any]) -> DelegateOptions:
+def _options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:
     if options is not None and kwargs:
         raise OptionError("give either a DelegateOptions or keyword options, not both")
     if options is not None:
         if not isinstance(options, DelegateOptions):
             raise OptionError(f"options is a DelegateOptions, not {type(options).__name__}")
         return options
-    return DelegateOptions(**kwargs)
+    return DelegateOptions.gathered(kwargs)

@@ -29,7 +29,6 @@ ROOMS = (
     "compiler",
     "cache",
     "contract",
-    "accuracy_guard",
     "options",
     "compat",
     "hookspecs",

@@ -60,10 +60,11 @@ def test_undefined_precision_loss_follows_the_priorities() -> None:
 def test_numerics_by_member_or_name(given: Any) -> None:
     options = DelegateOptions(quantized_numerics=given)
     assert options.quantized_numerics is tflgpu.Numerics.INTEGER
-    assert DelegateOptions().quantized_numerics is tflgpu.Numerics.FLOAT
+    assert DelegateOptions().quantized_numerics is None
+    assert DelegateOptions().wanted_numerics is tflgpu.Numerics.FLOAT
 
 
-@pytest.mark.parametrize("given", ["int8", 1, True, None, "", tflgpu.Precision.F32])
+@pytest.mark.parametrize("given", ["int8", 1, True, "", tflgpu.Precision.F32])
 def test_what_are_no_numerics(given: Any) -> None:
     with pytest.raises(OptionError, match=r"^quantized_numerics is one of FLOAT, INTEGER, not "):
         DelegateOptions(quantized_numerics=given)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tflgpu
 from guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small, spoilt
-from tflgpu.accuracy_guard import AccuracyGuard
 from tflgpu.compiler.report import AccuracyOutcome
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import DeviceError, StateError, UnsupportedError
@@ -18,6 +17,7 @@ from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.options.accuracy import AccuracyGuard
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

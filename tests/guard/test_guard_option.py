@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tflgpu import DelegateOptions, OptionError
-from tflgpu.accuracy_guard import AccuracyGuard, OnFailure
 from tflgpu.options import options_from_text
+from tflgpu.options.accuracy import AccuracyGuard, OnFailure
+from tflgpu.options.delegate_options import known_options
 
 DEFAULT = AccuracyGuard()
 KEEP = AccuracyGuard(runs=3, tolerance=0.02, on_failure=OnFailure.KEEP)
@@ -33,6 +34,19 @@ def test_what_it_is_given_as(given: Any, meant: AccuracyGuard | None) -> None:
 def test_it_is_off_unless_asked_for() -> None:
     assert DelegateOptions().accuracy_guard is None
     assert options_from_text({"accuracy_guard": "none"}).accuracy_guard is None
+
+
+def test_it_may_come_from_the_environment() -> None:
+    found = DelegateOptions.from_environment({"TFLGPU_ACCURACY_GUARD": "runs=3,tolerance=0.02"})
+    assert found.accuracy_guard == AccuracyGuard(runs=3, tolerance=0.02)
+    with pytest.raises(OptionError, match="TFLGPU_ACCURACY_GUARD.*runs is a number, not 'often'"):
+        DelegateOptions.from_environment({"TFLGPU_ACCURACY_GUARD": "often"})
+
+
+@pytest.mark.parametrize("guard", [None, DEFAULT, KEEP])
+def test_it_is_shown_as_it_is_taken(guard: AccuracyGuard | None) -> None:
+    kind = known_options()["accuracy_guard"].kind
+    assert kind.parse("accuracy_guard", kind.shown(guard)) == guard
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,15 @@ def test_a_radius_beyond_all_channels() -> None:
     assert [r.runs_on for r in report.refusals] == [""]
 
 
+def test_the_smallest_number_over_minus_one() -> None:
+    """The processor refuses to divide so, and LiteRT 2.3's process ends."""
+    tensors = [TensorSpec(n, (3,), DType.I32) for n in "aby"]
+    x, y = np.int32([-(2**31), 7, -7]), np.int32([-1, -1, 4])
+    (found,), report = run(one("FLOOR_MOD", {}, tensors, [0, 1]), [x, y])
+    assert found.tolist() == [0, 0, 1]
+    assert [r.runs_on for r in report.refusals] == [""]
+
+
 def test_shapes_that_do_not_broadcast() -> None:
     """LiteRT 2.3 aborts where BROADCAST_ARGS finds that at run time."""
     tensors = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import DeviceInfo
@@ -54,7 +52,7 @@ class CompatibilityList:
         if choice.device is None:
             return DelegateOptions()
         info, tuned = choice.device, choice.judgement.options
-        return attrs.evolve(DelegateOptions(**tuned), backend=info.backend, device=info.index)
+        return DelegateOptions(**tuned).changed(backend=info.backend, device=info.index)
 
     @property
     def choice(self) -> Choice:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from tflgpu.compiler.node_choice import NodeChoice
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import Site, Unsupported
+from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
@@ -24,6 +26,23 @@ def precision_on(caps: DeviceCaps, wanted: Precision) -> Precision:
     if wanted is Precision.F32_F16 and not caps.f16_storage:
         wanted = Precision.F32
     return wanted
+
+
+def node_choice(options: DelegateOptions) -> NodeChoice:
+    """The operators that options allow on a device."""
+    return NodeChoice(
+        options.first_delegate_node_index,
+        options.last_delegate_node_index,
+        options.include,
+        options.exclude,
+    )
+
+
+def smallest(site: Site) -> Site:
+    """The same with everything stored in as few bits as the precision allows, not only where that is
+    faster: as on a device without a cache, and 8-bit numbers in a byte."""
+    caps = attrs.evolve(site.caps, cache_bytes=0)
+    return attrs.evolve(site, caps=caps, integers=IntegerStorage.OWN_WIDTH)
 
 
 def target_on(
@@ -53,14 +72,18 @@ def target_on(
             precision,
             ops=ops,
             rules=known.rules(backend),
-            numerics=options.quantized_numerics,
+            numerics=options.wanted_numerics,
         ),
         passes=tuple(default_passes(known.passes())),
         quantized_allowed=options.quantized_models_allowed,
         max_partitions=options.max_delegated_partitions,
         min_nodes=options.min_nodes_per_partition,
+        choice=node_choice(options),
+        memory_limit=options.memory_limit,
         spares_broken_rules=spares_broken_rules,
     )
+    if options.saves_memory:
+        plain = attrs.evolve(plain, site=smallest(plain.site), saves_memory=True)
     if isinstance(device, NodeDevice):
         return attrs.evolve(
             plain, rules=None, alignment=1, objection=lambda node: device.supports(node, ops)

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.accuracy_guard import AccuracyGuard, OnFailure
 from tflgpu.compiler.report import AccuracyCheck, AccuracyOutcome, DelegationReport, Inaccurate
 from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, TflgpuError
@@ -26,6 +25,7 @@ from tflgpu.guard.locate import Guilty, locate
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.lowering import Precision
+from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.runtime.session import Session
 
 _LOG = logging.getLogger("tflgpu")
@@ -206,8 +206,9 @@ class Guard:
         self, session: Session, mended: tuple[Session, Off], target: Target,
         redone: frozenset[int], found: Mapping[int, Inaccurate], story: str,
     ) -> None:  # fmt: skip
-        other, off = mended
+        (other, off), choice = mended, session.report.choice
         session.take_over(other)
+        session.report = attrs.evolve(session.report, choice=choice)
         self._target = target
         runs = self._check.runs + 1
         story = f"{story} {_within(off.share, self._options)}"

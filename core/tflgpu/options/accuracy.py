@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +12,11 @@ import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.options.kinds import Kind, is_count, whole
 
 _OPTION = "accuracy_guard"
 _ON = frozenset({"true", "yes", "on"})
 _OFF = frozenset({"false", "no", "off", "none", ""})
-_MOST_DIGITS = 9
 
 
 class OnFailure(enum.Enum):
@@ -34,12 +33,10 @@ class OnFailure(enum.Enum):
 
 
 def _whole(value: object) -> int:
-    try:
-        if not isinstance(value, (bool, np.bool_)):
-            return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    raise OptionError(f"{_OPTION}: runs is a whole number, not {shown(value)}")
+    runs = whole(value)
+    if runs is None:
+        raise OptionError(f"{_OPTION}: runs is a whole number, not {shown(value)}")
+    return runs
 
 
 def _to_runs(value: object) -> int:
@@ -87,15 +84,30 @@ class AccuracyGuard:
     on_failure: OnFailure = attrs.field(default=OnFailure.CPU, converter=_to_on_failure)
 
 
-def guard_of(value: object) -> AccuracyGuard | None:
-    """The option from what was given for it, None where it is off.
+@attrs.frozen
+class Guard(Kind):
+    """An `AccuracyGuard`, a number of runs (0: none), True or False, a mapping of its fields, or as
+    text: ``3``, ``on``, ``off``, ``runs=3,tolerance=0.02,on_failure=keep``."""
 
-    It is given as an `AccuracyGuard`, a number of runs (0: off), True or False, a mapping of its
-    fields, or as text: ``"3"``, ``"on"``, ``"off"``, ``"runs=3,tolerance=0.02,on_failure=keep"``.
+    takes = "runs, true, false, or text such as runs=3,tolerance=0.02,on_failure=keep"
 
-    Raises:
-        OptionError: it is none of these.
-    """
+    def read(self, option: str, value: object) -> AccuracyGuard | None:
+        """As `Kind.read`; None where it is off."""
+        try:
+            return _read(value)
+        except OptionError as error:
+            raise OptionError(str(error).replace(_OPTION, option, 1)) from None
+
+    def shown(self, value: Any) -> str:
+        """As `Kind.shown`."""
+        if value is None:
+            return "off"
+        return (
+            f"runs={value.runs},tolerance={value.tolerance:g},on_failure={value.on_failure.value}"
+        )
+
+
+def _read(value: object) -> AccuracyGuard | None:
     if value is None or isinstance(value, AccuracyGuard):
         return value
     if isinstance(value, (bool, np.bool_)):
@@ -115,7 +127,7 @@ def _of_text(text: str) -> AccuracyGuard | None:
         return None
     if "=" not in text:
         runs = _number("runs", text)
-        return guard_of(runs)
+        return _read(runs)
     fields: dict[str, Any] = {}
     for pair in text.split(","):
         name, separator, given = (piece.strip() for piece in pair.partition("="))
@@ -130,9 +142,7 @@ def _of_text(text: str) -> AccuracyGuard | None:
 
 def _number(name: str, text: str) -> int | float:
     try:
-        if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
-            return int(text)
-        return float(text)
+        return int(text) if is_count(text) else float(text)
     except ValueError:
         raise OptionError(f"{_OPTION}: {name} is a number, not {shown(text)}") from None
 
