@@ -36,6 +36,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
+    from tflgpu import profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         WaitType,
     )
     from tflgpu.options.accuracy import AccuracyGuard
+    from tflgpu.profiles.check import check
 
     __version__: str
 
@@ -85,9 +87,11 @@ __all__ = [
     "UnsupportedError",
     "WaitType",
     "__version__",
+    "check",
     "delegate_library",
     "errors",
     "load_delegate",
+    "profiles",
 ]
 
 _HOMES = {
@@ -104,6 +108,7 @@ _HOMES = {
     "Numerics": "tflgpu.compiler.numerics",
     "Precision": "tflgpu.lowering.lowering",
     "WaitType": "tflgpu.options",
+    "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",
     "load_delegate": "tflgpu.delegate_loading",
 }
@@ -114,6 +119,8 @@ def __getattr__(name: str) -> Any:
         value: Any = import_module("importlib.metadata").version("tflgpu")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
+    elif name == "profiles":
+        value = import_module("tflgpu.profiles")
     else:
         raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
     globals()[name] = value

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu import DelegateOptions, InferencePreference, InferencePriority, OptionError, Precision
-from tflgpu.devices.choose import choose
+from tflgpu.devices.choose import find_candidates
 from tflgpu.plugins import registry
 
 TRUTHS = ("allow_fallback", "quantized_models_allowed", "guard_bands")
@@ -155,18 +155,18 @@ def test_options_are_values() -> None:
 @pytest.mark.parametrize("text", ["-1", "-0004"])
 def test_the_environments_device_is_named(text: str) -> None:
     with pytest.raises(OptionError, match=r"^TFLGPU_DEVICE is an index from 0"):
-        choose(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
+        find_candidates(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
 
 
 @pytest.mark.parametrize("text", ["²", "9" * 5000])  # digits, but no index
 def test_a_device_that_only_looks_like_a_number_is_a_name(text: str) -> None:
     with pytest.raises(tflgpu.DeviceError, match="no backend has a device"):
-        choose(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
+        find_candidates(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
 
 
 def test_blanks_in_the_environment_ask_for_nothing() -> None:
     environ = {"TFLGPU_BACKEND": " ", "TFLGPU_DEVICE": ""}
-    assert not choose(registry(), DelegateOptions(), environ).explicit
+    assert not find_candidates(registry(), DelegateOptions(), environ).explicit
 
 
 def test_a_compatibility_list_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

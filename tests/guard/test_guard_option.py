@@ -39,7 +39,7 @@ def test_it_is_off_unless_asked_for() -> None:
 def test_it_may_come_from_the_environment() -> None:
     found = DelegateOptions.from_environment({"TFLGPU_ACCURACY_GUARD": "runs=3,tolerance=0.02"})
     assert found.accuracy_guard == AccuracyGuard(runs=3, tolerance=0.02)
-    with pytest.raises(OptionError, match="TFLGPU_ACCURACY_GUARD.*runs is a number, not 'often'"):
+    with pytest.raises(OptionError, match=r"TFLGPU_ACCURACY_GUARD.*runs is a number, not 'often'"):
         DelegateOptions.from_environment({"TFLGPU_ACCURACY_GUARD": "often"})
 
 

@@ -65,34 +65,47 @@ def target_on(
         spares_broken_rules: As `Target.spares_broken_rules`.
     """
     ops, backend = known.ops(), device.info.backend
-    precision = precision_on(caps, options.wanted_precision)
-    plain = attrs.evolve(
-        Target.plain(
-            caps,
-            precision,
-            ops=ops,
-            rules=known.rules(backend),
-            numerics=options.wanted_numerics,
-        ),
-        passes=tuple(default_passes(known.passes())),
-        quantized_allowed=options.quantized_models_allowed,
-        max_partitions=options.max_delegated_partitions,
-        min_nodes=options.min_nodes_per_partition,
-        choice=node_choice(options),
-        memory_limit=options.memory_limit,
-        spares_broken_rules=spares_broken_rules,
+    if isinstance(device, NodeDevice):
+        return attrs.evolve(
+            target_of(backend, caps, 1, known, options),
+            rules=None,
+            objection=lambda node: device.supports(node, ops),
+            spares_broken_rules=spares_broken_rules,
+        )
+    whole = target_of(backend, caps, device.alignment, known, options)
+    return attrs.evolve(whole, spares_broken_rules=spares_broken_rules).without(broken_rules)
+
+
+def target_of(
+    backend: str, caps: DeviceCaps, alignment: int, known: Registry, options: DelegateOptions
+) -> Target:
+    """What to compile for a device that runs kernels, which need not be here.
+
+    The backend that reaches it need not be installed; ``alignment`` is `Target.alignment`, and the
+    others are as in `target_on`.
+    """
+    plain = Target.plain(
+        caps,
+        precision_on(caps, options.wanted_precision),
+        ops=known.ops(),
+        rules=known.rules(backend) if backend in known.backends else (),
+        alignment=alignment,
+        numerics=options.wanted_numerics,
     )
     if options.saves_memory:
         plain = attrs.evolve(plain, site=smallest(plain.site), saves_memory=True)
-    if isinstance(device, NodeDevice):
-        return attrs.evolve(
-            plain, rules=None, alignment=1, objection=lambda node: device.supports(node, ops)
-        )
     site = plain.site
 
     def objection(node: Node) -> Unsupported | None:
         return known.node_support(backend, node, site)
 
-    return attrs.evolve(plain, alignment=device.alignment, objection=objection).without(
-        broken_rules
+    return attrs.evolve(
+        plain,
+        passes=tuple(default_passes(known.passes())),
+        objection=objection,
+        quantized_allowed=options.quantized_models_allowed,
+        max_partitions=options.max_delegated_partitions,
+        min_nodes=options.min_nodes_per_partition,
+        choice=node_choice(options),
+        memory_limit=options.memory_limit,
     )
