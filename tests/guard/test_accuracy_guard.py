@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tflgpu
 from guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small, spoilt
-from tflgpu.compiler.report import AccuracyOutcome
+from tflgpu.compiler.accuracy import AccuracyOutcome
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import DeviceError, StateError, UnsupportedError
 from tflgpu.guard.workshop import Workshop
@@ -264,6 +265,12 @@ class TestFailure:
         assert report.delegated_nodes == 0
         assert {r.node for r in report.refusals} == {0, 1}
         assert all("accuracy guard" in r.reason for r in report.refusals)
+        assert [o.op for o in report.operators] == ["NEG", "EXP"]
+        told = json.loads(report.to_json())
+        assert {o["code"] for o in told["operators"]} == {"inaccurate"}
+        assert told["accuracy"]["outcome"] == "on_cpu"
+        assert [i["op"] for i in told["accuracy"]["inaccurate"]] == ["EXP"]
+        assert "accuracy guard: results on the device were wrong" in report._repr_html_()
         assert "everything runs on the CPU" in caplog.text
 
     def test_it_is_kept_if_that_is_wanted(self, caplog: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tflgpu
 from host_models import chain, host, run
-from tflgpu.compiler.report import AccuracyOutcome
+from tflgpu.compiler.accuracy import AccuracyOutcome
 
 SHAPE = (2, 5)
 X = np.linspace(300, 3000, 10, dtype=np.float32).reshape(SHAPE)

@@ -17,14 +17,18 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.compiler.report import AccuracyCheck, AccuracyOutcome, DelegationReport, Inaccurate
+from tflgpu.compiler.accuracy import AccuracyCheck, AccuracyOutcome, Inaccurate
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import cpu_report, placed
 from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.guard.criterion import Off, off_by, worst
 from tflgpu.guard.locate import Guilty, locate
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph
 from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.runtime.session import Session
 
@@ -233,7 +237,7 @@ class Guard:
             self._reference = None
             old = session.report
             session.take_over(reference)
-            session.report = _on_cpu(session.report, old, story)
+            session.report = _on_cpu(session, self._shop.graph, old, story)
             story = f"{story}; everything runs on the CPU from now on"
             check = attrs.evolve(check, outcome=_Outcome.ON_CPU, error=0.0, story=story)
         elif choice is OnFailure.KEEP:
@@ -286,6 +290,8 @@ def _told(check: AccuracyCheck) -> str:
     return "; ".join([f"accuracy guard: {check.story}", *named])
 
 
-def _on_cpu(report: DelegationReport, old: DelegationReport, why: str) -> DelegationReport:
-    refusals = tuple(attrs.evolve(r, reason=f"accuracy guard: {why}") for r in report.refusals)
-    return attrs.evolve(report, refusals=refusals, choice=old.choice)
+def _on_cpu(session: Session, graph: Graph, old: DelegationReport, why: str) -> DelegationReport:
+    """The report of a graph that goes to the CPU; ``session`` runs it there."""
+    report = cpu_report(graph, f"accuracy guard: {why}", ReasonCode.INACCURATE)
+    report = placed(report, {r.node: r.runs_on for r in session.report.refusals})
+    return attrs.evolve(report, choice=old.choice)

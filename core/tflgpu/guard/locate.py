@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from tflgpu.compiler.accuracy import Inaccurate
 from tflgpu.compiler.compile import Compiled
-from tflgpu.compiler.report import Inaccurate
 from tflgpu.compiler.target import Target
 from tflgpu.guard.apart import Apart, Single, in_16_bits, take_apart
 from tflgpu.guard.criterion import NOTHING, Off, off_by, worst

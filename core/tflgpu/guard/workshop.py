@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import attrs
 
+from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compile import Compiled
-from tflgpu.compiler.report import AccuracyCheck, DelegationReport
+from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.target import Target
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.ir.graph import Graph
