@@ -52,11 +52,13 @@ if TYPE_CHECKING:
         OpResolverType,
         WaitType,
     )
+    from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
 
     __version__: str
 
 __all__ = [
+    "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
     "CompatibilityList",
@@ -96,6 +98,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
     "ExperimentalFlags": "tflgpu.options",

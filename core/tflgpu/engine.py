@@ -9,12 +9,14 @@ and TensorFlow Lite's, which is asked what it has (`tflgpu.hosts`).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
 
 from tflgpu.compat.judge import effective_caps
+from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
@@ -31,6 +33,8 @@ from tflgpu.devices.honoured import objections
 from tflgpu.devices.paying import partition_by
 from tflgpu.devices.targets import node_choice, precision_on, target_on
 from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.guard.guard import guard_session
+from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
@@ -47,6 +51,7 @@ from tflgpu.runtime.timing import time_model
 from tflgpu.runtime.trials import faster
 
 _LOG = logging.getLogger("tflgpu")
+_MOST_CHECKS = 32
 
 
 class Engine(Holder):
@@ -74,6 +79,7 @@ class Engine(Holder):
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._cpu = CpuSide(self._registry, self.options)
+        self._accuracy: deque[AccuracyCheck] = deque(maxlen=_MOST_CHECKS)
         self._times: TimeModel | None = None  # measured when it is first needed
         self.choice, self._device = open_best(self._registry, self.options, only_gpus=is_default)
         self.partitioning = partition_by(self.options, self.choice)
@@ -102,6 +108,12 @@ class Engine(Holder):
         if self._device is None:
             return Precision.F32
         return precision_on(self.caps, self.options.wanted_precision)
+
+    @property
+    def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
+        """What accuracy guards found, the latest last: one for each set of input shapes of each graph,
+        when its runs are over. The last ones are kept."""
+        return tuple(self._accuracy)
 
     def open_session(
         self,
@@ -260,7 +272,25 @@ class Engine(Holder):
         loader: Loader,
         report: Callable[[Compiled], DelegationReport],
     ) -> Session:
-        """A session; with SUSTAINED_SPEED the faster of two."""
+        """A session; with SUSTAINED_SPEED the faster of two, and watched where that is wanted."""
+        session = self._opened(graph, compiled, target, loader, report)
+        options = self.options
+        if options.accuracy_guard is not None:
+            shop = Workshop(
+                graph, target, loader, self._compile, report, self._accuracy.append,
+                options.allow_fallback,
+            )  # fmt: skip
+            guard_session(session, shop, options.accuracy_guard)
+        return session
+
+    def _opened(
+        self,
+        graph: Graph,
+        compiled: Compiled,
+        target: Target,
+        loader: Loader,
+        report: Callable[[Compiled], DelegationReport],
+    ) -> Session:
         session = loader.open(compiled, report)
         if self.options.inference_preference is not InferencePreference.SUSTAINED_SPEED:
             return session

@@ -38,6 +38,7 @@ ROOMS = (
     "devices",
     "profiles",
     "runtime",
+    "guard",
     "hosts",
     "engine",
     "default_delegate",

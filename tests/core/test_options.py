@@ -134,7 +134,9 @@ def test_numpys_integers_are_integers() -> None:
 def test_an_unknown_option_with_the_one_that_was_meant(make: Any) -> None:
     with pytest.raises(OptionError, match=r"unknown option precison \(did you mean precision\?\)"):
         make(precison="f16")
-    with pytest.raises(OptionError, match=r"unknown option xyzzy; there are allow_fallback, "):
+    with pytest.raises(
+        OptionError, match=r"unknown option xyzzy; there are accuracy_guard, allow_fallback, "
+    ):
         make(xyzzy=1)
 
 

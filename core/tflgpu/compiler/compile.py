@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from tflgpu.compiler.build import RuleError
-from tflgpu.compiler.lower import LoweringInput, OverLimit, lower
+from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
-from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
@@ -88,7 +87,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
         PluginError: a plugin's graph pass, op or kernel rule broke its contract.
         GraphError: a pass left a broken graph.
     """
-    wanted = target.in_integers if target.numerics is Numerics.INTEGER else None
+    wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     kept_off = target.choice.refusals(graph)
@@ -144,6 +143,23 @@ def plan_of(
         OverLimit: a node's kernel is over a limit of the device.
         KernelError: a generator broke a rule of the language.
     """
+    return lower(_request(nodes, inputs, outputs, target), target.alignment)
+
+
+def halved_in(part: Part, target: Target) -> frozenset[int]:
+    """The ids of a part's f32 tensors that lie between two of its kernels in 16 bits.
+
+    Raises:
+        OverLimit, KernelError: as `plan_of`.
+    """
+    if target.rules is None:
+        return frozenset()
+    return halved_values(_request(part.nodes, part.inputs, part.outputs, target))
+
+
+def _request(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: Target
+) -> LoweringInput:
     rules: dict[int, KernelRule] = {}
     for node in nodes:
         rule = target.rule(node)
@@ -151,7 +167,7 @@ def plan_of(
             raise OverLimit(node, rule.reason)
         rules[id(node)] = rule
     views = frozenset(id(n) for n in nodes if target.ops[n.op].is_view)
-    request = LoweringInput(
+    return LoweringInput(
         nodes,
         inputs,
         outputs,
@@ -162,8 +178,8 @@ def plan_of(
         target.fuse,
         target.kernels.groups,
         target.saves_memory,
+        target.site_of,
     )
-    return lower(request, target.alignment)
 
 
 def _divided(

@@ -86,13 +86,13 @@ def group_nodes(
     outputs: Sequence[Value],
     rules: Mapping[int, KernelRule],
     elementwise: Callable[[Node], ElementwiseRule | None],
-    site: Site,
+    site_of: Callable[[Node], Site],
     *,
     fuse: bool = True,
     matched: Mapping[int, Matched] | None = None,
 ) -> list[Group]:
     """Group ``nodes`` (in topological order); ``rules`` by ``id(node)``, and ``matched`` by that of
-    a group's last node.
+    a group's last node. Only nodes of one precision run as one kernel.
 
     The groups come in an order in which they can run.
     """
@@ -115,7 +115,7 @@ def group_nodes(
         several = matched.get(id(node))
         rule = elementwise(node) if fuse and several is None else None
         more = costs.of(node, rule) if rule is not None else 0
-        joined = _joinable(node, more, by_result, readers, site) if rule is not None else None
+        joined = _joinable(node, more, by_result, readers, site_of) if rule is not None else None
         if rule is not None and joined is not None:
             group, operand = joined
             del groups[id(group)]
@@ -137,10 +137,10 @@ def _joinable(
     more: int,
     by_result: Mapping[int, Group],
     readers: Mapping[int, int],
-    site: Site,
+    site_of: Callable[[Node], Site],
 ) -> tuple[Group, int] | None:
     """The group that ``node`` can join at ``more`` cost, and which of its operands that is."""
-    out = node.outputs[0]
+    out, site = node.outputs[0], site_of(node)
     best: tuple[Group, int] | None = None
     for i, value in enumerate(node.inputs):
         if value is None or value.is_const:
@@ -153,6 +153,8 @@ def _joinable(
         if group.cost + more > MAX_CHAIN:
             continue
         if _buffers(group, node) > site.caps.max_bindings:
+            continue
+        if site_of(group.head).precision is not site.precision:
             continue
         # The operand made last: its kernel runs now anyway.
         best = (group, i)

@@ -50,6 +50,11 @@ class LoweringInput:
     fuse: bool = True
     groups: Callable[[Node], Sequence[GroupRule]] = lambda node: ()
     saves_memory: bool = False
+    site_of: Callable[[Node], Site] | None = None
+
+    def at(self, node: Node) -> Site:
+        """Where a node runs: ``site``, in the node's own precision if it has one."""
+        return self.site if self.site_of is None else self.site_of(node)
 
 
 class OverLimit(KernelError):
@@ -78,20 +83,14 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         KernelError: a generator broke a rule of the language.
     """
     storage = _Storage(part)
-    kernels = [n for n in part.nodes if id(n) not in storage.aliased]
-    kept = [storage.root(v) for v in part.outputs] + storage.pinned
-    candidates = part.groups if part.fuse else lambda node: ()
-    matched = match_groups(kernels, kept, part.rules, candidates, part.site)
-    groups = group_nodes(
-        kernels, kept, part.rules, part.elementwise, part.site, fuse=part.fuse, matched=matched
-    )
+    groups = _groups(part, storage)
     placed: list[_Placed] = []
     index = 0
     waiting = groups[::-1]
     while waiting:
         group = waiting.pop()
         try:
-            made = _dispatches(group, part.site, storage.layout)
+            made = _dispatches(group, part.at(group.head), storage.layout)
         except OverLimit:
             if not group.before:
                 raise
@@ -104,6 +103,35 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
         placed += [_Placed(d, index, merged_origins(*group.nodes)) for d in made]
         index += 1
     return _assemble(part, storage, placed, alignment)
+
+
+def halved_values(part: LoweringInput) -> frozenset[int]:
+    """The ids of the tensors that lie between two kernels in 16 bits, although they are f32.
+
+    A group that turns out to be too much for one kernel is cut; what lies between its pieces is not
+    among them.
+    """
+    storage = _Storage(part)
+    stored = [
+        v for group in _groups(part, storage) for v in (group.result, *group.head.outputs[1:])
+    ]
+    return frozenset(
+        member.id
+        for value in stored
+        if value.dtype is DType.F32 and storage.layout(value).storage is Scalar.F16
+        for member in storage.members(value)
+    )
+
+
+def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
+    """What runs as one kernel each."""
+    kernels = [n for n in part.nodes if id(n) not in storage.aliased]
+    kept = [storage.root(v) for v in part.outputs] + storage.pinned
+    candidates = part.groups if part.fuse else lambda node: ()
+    matched = match_groups(kernels, kept, part.rules, candidates, part.at)
+    return group_nodes(
+        kernels, kept, part.rules, part.elementwise, part.at, fuse=part.fuse, matched=matched
+    )
 
 
 def _dispatches(
@@ -165,6 +193,7 @@ class _Storage:
         self._site = part.site
         self._edge = {v.id for v in (*part.inputs, *part.outputs)}
         self._output_ids = {v.id for v in part.outputs}
+        self._precisions = {v.id: part.at(n).precision for n in part.nodes for v in n.outputs}
         self._root: dict[int, Value] = {}
         self._members: dict[int, list[Value]] = {}
         self._values: dict[int, Value] = {}
@@ -205,7 +234,8 @@ class _Storage:
     def _layout(self, value: Value, edge: bool) -> Layout:
         if edge:
             return Layout(value.shape, LayoutKind.LINEAR, _at_edge(value, self._site))
-        storage = storage_of(value, self._site.precision, self._site.caps, self._site.integers)
+        precision = self._precisions[value.id]
+        storage = storage_of(value, precision, self._site.caps, self._site.integers)
         return Layout(value.shape, LayoutKind.C4, storage)
 
     def _try_alias(self, node: Node) -> bool:

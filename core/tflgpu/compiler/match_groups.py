@@ -20,7 +20,7 @@ def match_groups(
     kept: Collection[Value],
     rules: Mapping[int, KernelRule],
     candidates: Callable[[Node], Sequence[GroupRule]],
-    site: Site,
+    site_of: Callable[[Node], Site],
 ) -> dict[int, Matched]:
     """Groups by the ``id`` of their last node; no node is in two of them.
 
@@ -30,12 +30,12 @@ def match_groups(
         rules: By ``id(node)``: the rule that makes a node alone. A group is taken where none of
             its nodes has one of higher rank.
         candidates: The rules for groups that end in a node, best first.
-        site: Where they run.
+        site_of: Where each runs; nodes of several precisions are no group.
 
     Raises:
         RuleError: a plugin's rule failed, or matched nodes that cannot be joined.
     """
-    finder = _Finder(nodes, kept, site)
+    finder = _Finder(nodes, kept, site_of)
     found: dict[int, Matched] = {}
     for node in reversed(nodes):
         if id(node) in finder.taken:
@@ -52,8 +52,10 @@ def match_groups(
 class _Finder:
     """Asks rules, and looks at what they answer."""
 
-    def __init__(self, nodes: Sequence[Node], kept: Collection[Value], site: Site) -> None:
-        self._site = site
+    def __init__(
+        self, nodes: Sequence[Node], kept: Collection[Value], site_of: Callable[[Node], Site]
+    ) -> None:
+        self._site_of = site_of
         self._makers = {v.id: node for node in nodes for v in node.outputs}
         self._readers = Counter(v.id for node in nodes for v in node.inputs if v is not None)
         self._kept = {v.id for v in kept}
@@ -69,9 +71,10 @@ class _Finder:
 
     def group(self, rule: GroupRule, node: Node) -> tuple[Node, ...] | None:
         """The nodes that a rule would make together."""
+        site = self._site_of(node)
         if not rule.owner:
-            return self._checked(rule.match(node, self.maker, self._site), node)
-        answer = attempt(lambda: self._checked(rule.match(node, self.maker, self._site), node))
+            return self._checked(rule.match(node, self.maker, site), node)
+        answer = attempt(lambda: self._checked(rule.match(node, self.maker, site), node))
         if isinstance(answer, Failed):
             message = f"plugin {rule.owner}: {rule} failed on {node.label}: {answer}"
             raise RuleError(message, {(rule.owner, rule.op, rule.name)}) from answer.error
@@ -91,4 +94,6 @@ class _Finder:
                 raise Refused(f"it matched {node.label}, whose result others need")
             if not any(value in later.inputs for later in answer[i + 1 :]):
                 raise Refused(f"it matched {node.label}, whose result none of the others reads")
+        if len({self._site_of(n).precision for n in answer}) > 1:
+            return None
         return tuple(answer)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report_values import InFloats, OperatorReport, PartitionReport, Refusal
 from tflgpu.errors import UnsupportedError
 
@@ -50,6 +51,7 @@ class DelegationReport:
         measured: Whether they were measured, on this machine.
         seconds: Estimated, of a run as it is; None where nobody estimated it.
         cpu_seconds: Estimated, of a run wholly on the CPU.
+        accuracy: What the accuracy guard found; None without one.
     """
 
     total_nodes: int
@@ -71,6 +73,7 @@ class DelegationReport:
     measured: bool = False
     seconds: float | None = None
     cpu_seconds: float | None = None
+    accuracy: AccuracyCheck | None = None
 
     @property
     def fully_delegated(self) -> bool:
@@ -155,6 +158,9 @@ class DelegationReport:
             return f"{self.summary}: {self.common_reason}"
         lines = [self.summary, *(f"  #{r.node} {r.op}: {r.reason}{_by(r)}" for r in self.refusals)]
         lines += [f"  #{f.node} {f.op} in floats: {f.reason}" for f in self.in_floats]
+        if self.accuracy is not None:
+            lines.append(f"  accuracy guard: {self.accuracy.story}")
+            lines += [f"  #{i.node} {i.op}: {i.reason}" for i in self.accuracy.inaccurate]
         return "\n".join(lines)
 
 

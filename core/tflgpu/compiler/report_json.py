@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tflgpu.compiler.accuracy import AccuracyCheck
     from tflgpu.compiler.report import DelegationReport
     from tflgpu.compiler.report_values import OperatorReport
 
@@ -49,6 +50,7 @@ def to_dict(report: DelegationReport) -> dict[str, Any]:
             {"operator": left.node, "op": left.op, "reason": left.reason}
             for left in report.in_floats
         ],
+        "accuracy": None if report.accuracy is None else _accuracy(report.accuracy),
     }
 
 
@@ -72,6 +74,20 @@ def _operator(operator: OperatorReport) -> dict[str, Any]:
         "reason": operator.reason,
         "seconds": _number(operator.seconds),
         "gain": _number(operator.gain),
+    }
+
+
+def _accuracy(check: AccuracyCheck) -> dict[str, Any]:
+    return {
+        "outcome": check.outcome.value,
+        "runs": check.runs,
+        "error": _number(check.error),
+        "story": check.story,
+        "redone": list(check.redone),
+        "inaccurate": [
+            {"operator": i.node, "op": i.op, "error": _number(i.error), "reason": i.reason}
+            for i in check.inaccurate
+        ],
     }
 
 

@@ -64,6 +64,8 @@ def notes(report: DelegationReport) -> Iterator[str]:
             else (f"; wholly on the CPU {told(report.cpu_seconds)}")
         )
         yield f"estimated: {told(report.seconds)} a run{whole} ({report.estimates})"
+    if report.accuracy is not None:
+        yield f"accuracy guard: {report.accuracy.story}"
 
 
 def _from_refusals(refusals: Sequence[Refusal]) -> list[OperatorReport]:

@@ -47,6 +47,8 @@ class Target:
         quantized_allowed: Whether operators on quantized tensors may go to the device.
         max_partitions, min_nodes, by_gain: As `tflgpu.compiler.partition.partition`.
         times: What estimates of time are made of.
+        in_f32: The file's operators, by index, that are computed in f32 whatever the precision of
+            ``site``; what they make lies as f32 between two kernels.
         choice: Which operators may go to the device at all.
         memory_limit: Most bytes of all parts' buffers; None = any number.
         saves_memory: Whether the arena is searched longer for a smaller one.
@@ -68,6 +70,7 @@ class Target:
     min_nodes: int = 1
     by_gain: bool = False
     times: TimeModel = ROUND_FIGURES
+    in_f32: frozenset[int] = frozenset()
     choice: NodeChoice = attrs.Factory(NodeChoice)
     memory_limit: int | None = None
     saves_memory: bool = False
@@ -116,11 +119,31 @@ class Target:
         """The same without some rules: by (owner, op, name), with the reason."""
         return attrs.evolve(self, rules=without_rules(self.rules or (), broken)) if broken else self
 
+    @property
+    def wants_integers(self) -> bool:
+        """Whether quantized operators are computed on the numbers as they are stored."""
+        return self.numerics is Numerics.INTEGER
+
+    def in_precision(self, precision: Precision) -> Target:
+        """The same with all operators in another precision."""
+        return attrs.evolve(self, site=attrs.evolve(self.site, precision=precision))
+
+    @cached_property
+    def _f32_site(self) -> Site:
+        return attrs.evolve(self.site, precision=Precision.F32)
+
+    def site_of(self, node: Node) -> Site:
+        """Where a node would run: ``site``, or the same in f32."""
+        if self.in_f32 and not self.in_f32.isdisjoint(node.origins):
+            return self._f32_site
+        return self.site
+
     def refusal(self, node: Node) -> Unsupported | None:
         """Why a node cannot run on the device, None where it can."""
         if self.rules is None:
             return self.objection(node)
-        refused = tensor_limits(node, self.ops.get(node.op), self.site) or reference_support(
+        site = self.site_of(node)
+        refused = tensor_limits(node, self.ops.get(node.op), site) or reference_support(
             node, self.ops
         )
         if refused is not None:
@@ -128,7 +151,7 @@ class Target:
         reason = self.ops[node.op].limits(node)
         if reason is not None:
             return Unsupported(reason)  # of an op that the device has, in this form
-        found = self.kernels.select(node, self.site)
+        found = self.kernels.select(node, site)
         return found if isinstance(found, Unsupported) else self.objection(node)
 
     def in_integers(self, node: Node) -> Node | Unsupported:
@@ -138,8 +161,8 @@ class Target:
 
     def rule(self, node: Node) -> KernelRule | Unsupported:
         """The rule that makes a node's kernels, or why there is none."""
-        return self.kernels.select(node, self.site)
+        return self.kernels.select(node, self.site_of(node))
 
     def elementwise(self, node: Node) -> ElementwiseRule | None:
         """The expression by which a node may join another's kernel."""
-        return self.kernels.elementwise(node, self.site)
+        return self.kernels.elementwise(node, self.site_of(node))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from tflgpu.contract.forks import Holder
 from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
+from tflgpu.hosts.edges import Edge, Edges
 from tflgpu.hosts.reading import HostGraph, shape_of
 from tflgpu.hosts.subsets import Engine, Subset, open_subset
 from tflgpu.ir.brief import few
@@ -25,39 +25,7 @@ _MOST_SESSIONS = 4
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class _Edge:
-    """A tensor at the edge: LiteRT's memory, and the session's array of the same shape and type.
-
-    LiteRT may move a tensor whenever it places tensors anew, so each run looks at the pointer.
-    """
-
-    __slots__ = ("_name", "array", "index", "pointer", "view")
-
-    def __init__(self, index: int, name: str, array: Array) -> None:
-        self.index = index
-        self.array = array
-        self.pointer: Any = None
-        self.view = array
-        self._name = name
-
-    def follow(self, tensor: Any) -> None:
-        """Look at LiteRT's memory where it is now.
-
-        Raises:
-            StateError: there is none, or it has another size.
-        """
-        if not tensor.data or tensor.bytes != self.array.nbytes:
-            has = f"{tensor.bytes:,} bytes" if tensor.data else "no memory"
-            raise StateError(
-                f"LiteRT has {has} for tensor {self.index} ({self._name}), which takes "
-                f"{self.array.nbytes:,}"
-            )
-        memory = np.frombuffer(ffi().buffer(tensor.data, tensor.bytes), self.array.dtype)
-        self.view = memory.reshape(self.array.shape)
-        self.pointer = tensor.data
-
-
-class Kernel:
+class Kernel(Holder):
     """Runs one subset. LiteRT calls it from one thread at a time."""
 
     def __init__(self, host: HostGraph, engine: Engine, subset: Subset) -> None:
@@ -67,8 +35,11 @@ class Kernel:
         self._sessions: dict[Shapes, Session] = {shapes: subset.opened.session}
         self._deferred = False
         self._session = subset.opened.session
-        self._before: list[_Edge] = []
-        self._after: list[_Edge] = []
+        self._is_whole = set(subset.nodes) == set(host.operators)
+        self._context: Any = None  # as long as LiteRT has the kernel
+        self._arrays: Mapping[int, Array] = {}
+        self._edges = Edges()
+        self.belongs_to_process()
 
     def prepare(self, context: Any) -> None:
         """Open a session for the shapes that the inputs have now, and give the outputs theirs.
@@ -79,6 +50,8 @@ class Kernel:
             TflgpuError: the operators do not work out at these shapes, or a device failed.
         """
         tensors = context.tensors
+        self._context = context
+        self._edges.give_back(tensors, contents=True)
         self._deferred = any(tensors[t].allocation_type == DYNAMIC for t in self._info.inputs)
         if not self._deferred:
             self._fit(context, most=1)
@@ -97,24 +70,25 @@ class Kernel:
         """
         if self._deferred or self._session.is_broken:
             self._fit(context, most=_MOST_SESSIONS if self._deferred else 1)
-        tensors = context.tensors
-        for edge in self._before:
-            tensor = tensors[edge.index]
-            if tensor.data != edge.pointer:
-                edge.follow(tensor)
-            np.copyto(edge.array, edge.view)
-        self._session.run()
-        for edge in self._after:
-            tensor = tensors[edge.index]
-            if tensor.data != edge.pointer:
-                edge.follow(tensor)
-            np.copyto(edge.view, edge.array)
+        tensors, session = context.tensors, self._session
+        self._edges.copy_in(tensors)
+        session.run()
+        if session.arrays is not self._arrays:  # the accuracy guard put another in its place
+            self._connect(context, session)
+        self._edges.copy_out(tensors)
 
     def close(self) -> None:
         """Release the sessions; twice is harmless."""
-        self._before, self._after = [], []
+        if self._context is not None:
+            self._edges.give_back(self._context.tensors, contents=False)
+        self._context, self._edges = None, Edges()
         while self._sessions:
             self._sessions.popitem()[1].close()
+
+    def after_fork(self) -> None:
+        """A child may not touch a driver's memory, so that LiteRT gets its own back."""
+        if self._context is not None:
+            self._edges.give_back(self._context.tensors, contents=False)
 
     # Inside
 
@@ -130,17 +104,26 @@ class Kernel:
         while len(self._sessions) >= most:
             self._sessions.pop(next(iter(self._sessions))).close()
         self._sessions[shapes] = session  # the last used is the last to go
-        if not self._before or session is not self._session:
-            self._before = self._edges(session, self._info.inputs)
-            self._after = self._edges(session, self._info.outputs)
-            self._session = session
+        if session is not self._session or session.arrays is not self._arrays:
+            self._connect(context, session)
         for index in self._info.outputs:
             self._resize(context, index, session.arrays[index].shape)
 
-    def _edges(self, session: Session, tensors: Sequence[int]) -> list[_Edge]:
-        arrays = session.arrays
-        named = self._info.tensors
-        return [_Edge(t, named[t].name, arrays[t]) for t in tensors if arrays[t].size]
+    def _connect(self, context: Any, session: Session) -> None:
+        self._edges.give_back(context.tensors, contents=True)
+        arrays, named = session.arrays, self._info.tensors
+        shareable = self._is_whole and not self._deferred
+
+        def edges(tensors: Sequence[int]) -> list[Edge]:
+            return [
+                Edge(t, named[t].name, arrays[t], shareable=shareable)
+                for t in tensors
+                if arrays[t].size
+            ]
+
+        self._edges = Edges(edges(self._info.inputs), edges(self._info.outputs))
+        self._session = session
+        self._arrays = arrays
 
     def _resize(self, context: Any, index: int, shape: tuple[int, ...]) -> None:
         tensor = context.tensors[index]

@@ -29,6 +29,8 @@ class ReasonCode(enum.Enum):
     MAX_PARTITIONS = "max_partitions"
     #: The device refused or failed to load its part.
     DEVICE_FAILED = "device_failed"
+    #: Results of the device were wrong, and the accuracy guard moved the whole to the CPU.
+    INACCURATE = "inaccurate"
     #: A plugin that was asked about it failed, or gave an answer that is none.
     PLUGIN_FAULT = "plugin_fault"
     #: There is no device.

@@ -15,6 +15,7 @@ from tflgpu.compiler.partition import PartitionBy
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import priorities, sources
+from tflgpu.options.accuracy import AccuracyGuard, Guard
 from tflgpu.options.checks import (
     check_nodes,
     check_partitioning,
@@ -112,6 +113,12 @@ class DelegateOptions:
         "kernels, where there is a kernel that does so; the report says of which operators that "
         "is true, and of the others why not. None takes INTEGER where memory matters more than "
         "latency, else FLOAT.",
+    )  # fmt: skip
+
+    accuracy_guard: AccuracyGuard | None = option(
+        OrNone(Guard()), None,
+        "How many of the first invocations are compared with the CPU; what f16 spoils is redone in "
+        "f32 (docs/accuracy.md).",
     )  # fmt: skip
 
     # What matters

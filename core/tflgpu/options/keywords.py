@@ -7,12 +7,13 @@ each other.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypedDict, Union
 
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import PartitionBy
 from tflgpu.lowering.lowering import Precision
+from tflgpu.options.accuracy import AccuracyGuard
 from tflgpu.options.enums import (
     ExperimentalFlags,
     ForceBackend,
@@ -27,6 +28,7 @@ Loss = Union[bool, int, str, None]
 Priority = Union[InferencePriority, int, str]
 NodeNames = Union[int, str, Iterable[Union[int, str]]]
 Path = Union[str, "os.PathLike[str]"]
+Guard = Union[AccuracyGuard, Mapping[str, object], bool, int, str, None]
 
 
 class OptionKeywords(TypedDict, total=False):
@@ -39,6 +41,7 @@ class OptionKeywords(TypedDict, total=False):
     num_threads: int | None
     op_resolver: OpResolverType | int | str
     precision: Precision | str | None
+    accuracy_guard: Guard
     is_precision_loss_allowed: Loss
     quantized_models_allowed: Truth
     quantized_numerics: Numerics | str | None

@@ -62,6 +62,21 @@ def open_cpu_session(
     return Session(graph, steps, placed(report, loader.placed), variables)
 
 
+def open_as_it_is(
+    graph: Graph, ops: Mapping[str, OpDef], *, preserve_all: bool = False, side: CpuSide | None
+) -> Session:
+    """A session that runs a graph on the CPU node by node, without a float view of it.
+
+    Raises:
+        UnsupportedError, DeviceError: as `open_cpu_session`.
+    """
+    variables = make_variables(graph)
+    loader = CpuLoader(side, ops, variables)
+    steps = loader.load(_part(graph, preserve_all)) if graph.nodes else []
+    report = cpu_report(graph, "no delegate was given", ReasonCode.NO_DELEGATE)
+    return Session(graph, steps, placed(report, loader.placed), variables)
+
+
 def _part(graph: Graph, preserve_all: bool) -> Part:
     """A graph as one part; with all its results at its edge where they are to be kept."""
     produced = {v.id: v for n in graph for v in n.outputs}

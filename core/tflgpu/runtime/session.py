@@ -9,6 +9,7 @@ recording to another is copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -21,6 +22,18 @@ from tflgpu.contract.lending import Lender, NoRoomError
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
+
+
+class Watcher(Protocol):
+    """Runs a session in the place of `Session.run`, as long as it is asked to."""
+
+    def run(self) -> None:
+        """What `Session.run` is to do."""
+        ...
+
+    def close(self) -> None:
+        """The session is closed, or needs it no more; twice is harmless."""
+        ...
 
 
 @attrs.frozen
@@ -57,6 +70,7 @@ class Session(Holder):
     ) -> None:
         self.report = report
         self.complete = True
+        self._watcher: Watcher | None = None
         self._running: Step | None = None  # begun, and perhaps not finished
         self._steps = tuple(steps)
         self._variables = variables
@@ -120,8 +134,8 @@ class Session(Holder):
 
     @property
     def arrays(self) -> Mapping[int, Array]:
-        """Host arrays by value id, at the same address until `close`; where something was lent,
-        the outputs' until the next run."""
+        """Host arrays by value id, at the same address until `close` or `take_over`, which makes
+        another mapping; where something was lent, the outputs' until the next run."""
         return self._arrays
 
     @property
@@ -205,9 +219,35 @@ class Session(Holder):
         for array in self._variables.values():
             array[...] = 0
 
+    def watch(self, watcher: Watcher) -> None:
+        """Let ``watcher`` run the session from now on; `Session.run` is there for it. It must not
+        hold the session alive."""
+        self._watcher = watcher
+        # Shadows the method, so that a session without a watcher asks no questions.
+        vars(self)["run"] = watcher.run
+
+    def unwatch(self) -> None:
+        """Run by itself again."""
+        vars(self).pop("run", None)
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.close()
+
+    def take_over(self, other: Session) -> None:
+        """Run what another session of the same graph runs, with its arrays, state, results and
+        report. What this one had is released, and ``other`` is spent."""
+        old = self._open
+        mine = vars(self)
+        for name in _TAKEN_OVER:
+            mine[name] = vars(other)[name]
+        other._open, other._closed = [], True
+        close_all(old)
+
     def close(self) -> None:
         """Release every recording; twice is harmless. One that was interrupted goes on."""
         self._closed = True
+        if self._watcher is not None:
+            self._watcher.close()
         if self.inherited:
             return
         close_all(self._open)
@@ -220,6 +260,13 @@ class Session(Holder):
         if on_device:
             super().after_fork()
             self._closed = True
+
+
+#: What makes a session another one.
+_TAKEN_OVER = (
+    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves", "_lenders",
+    "_moving", "_after", "_open",
+)  # fmt: skip
 
 
 def _on_device(step: Step) -> bool:

@@ -1,0 +1,155 @@
+"""The option ``accuracy_guard``: how many invocations are compared with the CPU, and what is done."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.blame import shown
+from tflgpu.errors import OptionError
+from tflgpu.options.kinds import Kind, is_count, whole
+
+_OPTION = "accuracy_guard"
+_ON = frozenset({"true", "yes", "on"})
+_OFF = frozenset({"false", "no", "off", "none", ""})
+
+
+class OnFailure(enum.Enum):
+    """What is done where a device's results are off and f32 does not mend them.
+
+    CPU: the whole graph runs on the CPU from then on; an error where ``allow_fallback`` is off.
+    KEEP: it stays on the device as it is, after a warning.
+    ERROR: `invoke` raises a `DeviceError`.
+    """
+
+    CPU = "cpu"
+    KEEP = "keep"
+    ERROR = "error"
+
+
+def _whole(value: object) -> int:
+    runs = whole(value)
+    if runs is None:
+        raise OptionError(f"{_OPTION}: runs is a whole number, not {shown(value)}")
+    return runs
+
+
+def _to_runs(value: object) -> int:
+    runs = _whole(value)
+    if runs < 1:
+        raise OptionError(f"{_OPTION}: runs is {shown(runs)}; the least is 1")
+    return runs
+
+
+def _to_tolerance(value: object) -> float:
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(value, bool) or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
+        raise OptionError(f"{_OPTION}: tolerance is a number above 0, not {shown(value)}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _to_on_failure(value: object) -> OnFailure:
+    if isinstance(value, OnFailure):
+        return value
+    name = value.strip().upper() if isinstance(value, str) else ""
+    if name not in OnFailure.__members__:
+        names = ", ".join(m.value for m in OnFailure)
+        raise OptionError(f"{_OPTION}: on_failure is one of {names}, not {shown(value)}")
+    return OnFailure[name]
+
+
+@attrs.frozen(kw_only=True)
+class AccuracyGuard:
+    """Compares the first invocations on a device with the CPU.
+
+    Attributes:
+        runs: How many invocations are compared, for each set of input shapes.
+        tolerance: How far an output may be from the CPU's: the largest difference, as a share of the
+            largest magnitude in the CPU's tensor. Of whole numbers and booleans it is the share of
+            elements that may differ. One rounding to f16 is 0.0005 of the largest value; through the
+            layers of a network, 0.01 to 0.02 are usual.
+        on_failure: What is done where f32 does not mend it.
+
+    Raises:
+        OptionError: a value out of its range.
+    """
+
+    runs: int = attrs.field(default=1, converter=_to_runs)
+    tolerance: float = attrs.field(default=0.05, converter=_to_tolerance)
+    on_failure: OnFailure = attrs.field(default=OnFailure.CPU, converter=_to_on_failure)
+
+
+@attrs.frozen
+class Guard(Kind):
+    """An `AccuracyGuard`, a number of runs (0: none), True or False, a mapping of its fields, or as
+    text: ``3``, ``on``, ``off``, ``runs=3,tolerance=0.02,on_failure=keep``."""
+
+    takes = "runs, true, false, or text such as runs=3,tolerance=0.02,on_failure=keep"
+
+    def read(self, option: str, value: object) -> AccuracyGuard | None:
+        """As `Kind.read`; None where it is off."""
+        try:
+            return _read(value)
+        except OptionError as error:
+            raise OptionError(str(error).replace(_OPTION, option, 1)) from None
+
+    def shown(self, value: Any) -> str:
+        """As `Kind.shown`."""
+        if value is None:
+            return "off"
+        return (
+            f"runs={value.runs},tolerance={value.tolerance:g},on_failure={value.on_failure.value}"
+        )
+
+
+def _read(value: object) -> AccuracyGuard | None:
+    if value is None or isinstance(value, AccuracyGuard):
+        return value
+    if isinstance(value, (bool, np.bool_)):
+        return AccuracyGuard() if value else None
+    if isinstance(value, Mapping):
+        return _of_fields(value)
+    if isinstance(value, str):
+        return _of_text(value.strip())
+    runs = _whole(value)
+    return AccuracyGuard(runs=runs) if runs else None
+
+
+def _of_text(text: str) -> AccuracyGuard | None:
+    if text.lower() in _ON:
+        return AccuracyGuard()
+    if text.lower() in _OFF:
+        return None
+    if "=" not in text:
+        runs = _number("runs", text)
+        return _read(runs)
+    fields: dict[str, Any] = {}
+    for pair in text.split(","):
+        name, separator, given = (piece.strip() for piece in pair.partition("="))
+        if not separator:
+            raise OptionError(
+                f"{_OPTION} is a number of runs, or pairs as in runs=3,tolerance=0.02; "
+                f"not {shown(text)}"
+            )
+        fields[name] = given if name == "on_failure" else _number(name, given)
+    return _of_fields(fields)
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        return int(text) if is_count(text) else float(text)
+    except ValueError:
+        raise OptionError(f"{_OPTION}: {name} is a number, not {shown(text)}") from None
+
+
+def _of_fields(fields: Mapping[Any, Any]) -> AccuracyGuard:
+    known = attrs.fields_dict(AccuracyGuard)
+    for name in fields:
+        if name not in known:
+            raise OptionError(f"{_OPTION} has no {shown(name)}; it has {', '.join(known)}")
+    return AccuracyGuard(**fields)
