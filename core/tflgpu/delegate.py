@@ -6,6 +6,8 @@ steps after the choice are in `tflgpu.engine`.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.compiler.report import DelegationReport
@@ -26,6 +28,10 @@ class GpuDelegate(Engine):
     Without arguments the best device there is is used. One delegate opens one device and may
     serve several interpreters. `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
 
+    ``saved`` is a file that `tflgpu compile` made of the model for this device and these options:
+    it is read, and nothing is compiled. It is refused for anything else (`SavedModelError`, when
+    tensors are allocated).
+
     Raises:
         OptionError: an unknown option, a bad value, or a clash.
         DeviceError: the backend or device asked for is not there or cannot be opened.
@@ -33,8 +39,15 @@ class GpuDelegate(Engine):
 
     _host: LiteRtHost | None = None  # made when LiteRT first asks
 
-    def __init__(self, options: DelegateOptions | None = None, **kwargs: Any) -> None:
-        super().__init__(_options(options, kwargs))
+    def __init__(
+        self,
+        options: DelegateOptions | None = None,
+        *,
+        saved: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        path = None if saved is None else Path(saved)
+        super().__init__(_options(options, kwargs), saved=path)
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:

@@ -9,7 +9,9 @@ and TensorFlow Lite's, which is asked what it has (`tflgpu.hosts`).
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
@@ -24,7 +26,7 @@ from tflgpu.contract.forks import Holder, immortal
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.targets import precision_on, target_on
-from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.errors import SavedModelError, StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
@@ -35,6 +37,12 @@ from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.session import Session
+from tflgpu.saved.facts import facts_of
+from tflgpu.saved.key import Facts, key_of
+from tflgpu.saved.model import read_saved, write_saved
+from tflgpu.saved.store import open_or_compile
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -46,8 +54,24 @@ class Engine(Holder):
         DeviceError: the backend or device asked for is not there or cannot be opened.
     """
 
-    def __init__(self, options: DelegateOptions) -> None:
+    def __init__(
+        self,
+        options: DelegateOptions,
+        *,
+        saved: Path | None = None,
+        folder: Path | None = None,
+        token: str = "",
+    ) -> None:
+        """Open it.
+
+        Args:
+            options: Which device, and how it is used.
+            saved: A saved model, in the place of compiling; another graph than its own is refused.
+            folder: Where compiled models are kept, and looked for (`tflgpu.saved.store`).
+            token: The user's name for the model, in that folder.
+        """
         self.options = options
+        self._saved, self._folder, self._token = saved, folder, token
         self._registry: Registry = registry()
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
@@ -89,6 +113,8 @@ class Engine(Holder):
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run, or any
                 refusal where ``allow_fallback`` is off.
+            SavedModelError: a saved model was given, and it is not this one for this device; or
+                there is no device.
             DeviceError: the device could not load a part, and was asked for or ``allow_fallback``
                 is off. Otherwise that part runs on the CPU, which the report and a warning say.
             PluginError: a plugin's graph pass or op broke its contract; or its kernel rule did,
@@ -100,6 +126,9 @@ class Engine(Holder):
             raise UnsupportedError(
                 "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
             )
+        if self._device is None and self._saved is not None:
+            reasons = "; ".join(self.choice.reasons)
+            raise SavedModelError(f"{self._saved} is for a device, and there is none: {reasons}")
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
@@ -114,6 +143,34 @@ class Engine(Holder):
             PluginError, GraphError: as `open_session`.
         """
         return self._compile(graph, self._target())
+
+    def save(
+        self, model: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]
+    ) -> DelegationReport:
+        """Compile a model, by its file or bytes, and write what it becomes to a file, for ``saved``:
+        its main subgraph, at the shapes that the model says. Gives where its operators will run.
+
+        Raises:
+            SavedModelError: there is no device that runs kernels, something in it cannot be saved,
+                or the file cannot be written.
+            ModelError: no such file, or no well-formed model.
+            UnsupportedError, PluginError, GraphError: as `open_session`.
+        """
+        self._check_open()
+        if self._device is None or isinstance(self._device, NodeDevice):
+            raise SavedModelError(
+                "only what is compiled for a device that runs kernels can be saved; `tflgpu devices` "
+                "lists what there is"
+            )
+        file = read_model(model if isinstance(model, bytes) else os.fspath(model))
+        graph = build_graph(file, 0, self.ops, foreign=self._cpu.infer)
+        refuse_unknown(graph, "neither the device nor the CPU can run")
+        target = self._target()
+        key = key_of(graph, target, self._facts())
+        compiled = self._compile(graph, target)
+        report = self._report(graph, compiled)
+        write_saved(Path(path), compiled, graph, key)
+        return report
 
     # What hosts ask: see `tflgpu.hosts.subsets.Engine`
 
@@ -192,11 +249,25 @@ class Engine(Holder):
         )  # fmt: skip
 
     def _compile(self, graph: Graph, target: Target) -> Compiled:
-        compiled = compile_graph(graph, target)
+        compiled = self._compiled(graph, target)
         for rule, reason in compiled.broken_rules.items():
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self._broken_rules[rule] = reason
         return compiled
+
+    def _compiled(self, graph: Graph, target: Target) -> Compiled:
+        """From a saved model, from the folder of those, or made now."""
+        if self._saved is not None:
+            if isinstance(self._device, NodeDevice):
+                raise SavedModelError(f"{self._saved} has kernels, and this device runs none")
+            return read_saved(self._saved, graph, key_of(graph, target, self._facts()))
+        if self._folder is None or isinstance(self._device, NodeDevice):
+            return compile_graph(graph, target)
+        return open_or_compile(graph, target, self._facts, self._folder, self._token)
+
+    def _facts(self) -> Facts:
+        assert self._device is not None
+        return facts_of(self._device.info, self._registry.plugins)
 
     @property
     def _may_fall_back(self) -> bool:

@@ -37,6 +37,7 @@ ROOMS = (
     "plugins",
     "devices",
     "runtime",
+    "saved",
     "hosts",
     "engine",
     "delegate",
