@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
@@ -50,10 +51,8 @@ def graph_of(model: bytes, resized: Mapping[int, tuple[int, ...]] | None = None)
 
 
 def target_of(**changes: Any) -> Target:
-    import attrs
-
     target = Target.plain(DeviceCaps(), Precision.F32)
-    return attrs.evolve(target, passes=tuple(default_passes(())), **changes)
+    return attrs.evolve(target, **{"passes": tuple(default_passes(())), **changes})
 
 
 def compiled_small(model: bytes) -> tuple[Graph, Compiled, Key]:
@@ -61,6 +60,10 @@ def compiled_small(model: bytes) -> tuple[Graph, Compiled, Key]:
     return graph, compile_graph(graph, target), key_of(graph, target, FACTS)
 
 
+def bytes_of(compiled: Compiled, graph: Graph, key: Key) -> bytes:
+    return b"".join(bytes(piece) for piece in saved_bytes(compiled, graph, key))
+
+
 def through_bytes(compiled: Compiled, graph: Graph, key: Key) -> Compiled:
-    data = b"".join(bytes(piece) for piece in saved_bytes(compiled, graph, key))
+    data = bytes_of(compiled, graph, key)
     return compiled_in(memoryview(data), graph, key, "the file")
