@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -204,5 +204,3 @@ def test_weights_lie_in_the_file_at_multiples_of_64_bytes(saved: Saved) -> None:
     places = [a.ctypes.data - start for plan in found.plans for a in plan.constants]
     assert places
     assert all(0 < place < len(saved[2]) and place % 64 == 0 for place in places)
-
-

@@ -131,9 +131,9 @@ def fault(path: Path) -> str:
 def prune(folder: Path, limit: int = LIMIT) -> Sequence[Entry]:
     """Remove what was not used for longest until the others have at most ``limit`` bytes together, and
     what processes that died have left. Gives what was removed."""
-    removed, total = [], 0
-    for entry in entries(folder):
-        total += entry.nbytes
+    found, removed = entries(folder), []
+    total = sum(entry.nbytes for entry in found)
+    for entry in reversed(found):
         if total > limit and drop(entry.path):
             total -= entry.nbytes
             removed.append(entry)
