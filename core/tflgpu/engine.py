@@ -37,6 +37,7 @@ from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.session import Session
+from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Facts, key_of
 from tflgpu.saved.model import read_saved, write_saved
@@ -169,7 +170,7 @@ class Engine(Holder):
         key = key_of(graph, target, self._facts())
         compiled = self._compile(graph, target)
         report = self._report(graph, compiled)
-        write_saved(Path(path), compiled, graph, key)
+        write_saved(Path(path), compiled, graph, key, code_by(self._device))
         return report
 
     # What hosts ask: see `tflgpu.hosts.subsets.Engine`
@@ -260,14 +261,18 @@ class Engine(Holder):
         if self._saved is not None:
             if isinstance(self._device, NodeDevice):
                 raise SavedModelError(f"{self._saved} has kernels, and this device runs none")
-            return read_saved(self._saved, graph, key_of(graph, target, self._facts()))
+            key = key_of(graph, target, self._facts())
+            return hand_over(read_saved(self._saved, graph, key), self._device)
         if self._folder is None or isinstance(self._device, NodeDevice):
             return compile_graph(graph, target)
-        return open_or_compile(graph, target, self._facts, self._folder, self._token)
+        found = open_or_compile(
+            graph, target, self._facts, self._folder, self._token, code_of=code_by(self._device)
+        )
+        return hand_over(found, self._device)
 
     def _facts(self) -> Facts:
         assert self._device is not None
-        return facts_of(self._device.info, self._registry.plugins)
+        return facts_of(self._device.info, self._device.caps, self._registry.plugins)
 
     @property
     def _may_fall_back(self) -> bool:

@@ -94,6 +94,10 @@ def outcome(saved: Saved, data: bytes) -> str:
     except SavedModelError as error:
         return str(error)
     assert isinstance(found, Compiled)
+    try:
+        assert all(d.kernel.body is not None for plan in found.plans for d in plan.dispatches)
+    except SavedModelError as error:
+        return str(error)
     return ""
 
 
@@ -110,7 +114,7 @@ def flips(good: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
 def swaps(index: Index, count: int, rng: random.Random) -> Iterator[Index]:
     """Words, numbers, places and classes in each other's place."""
     for _ in range(count):
-        name = rng.choice(("words", "words", "words", "integers", "floats", "blobs", "classes"))
+        name = rng.choice(("words", "words", "bodies", "integers", "floats", "blobs", "classes"))
         numbers = list(getattr(index, name))
         a, b = (rng.randrange(len(numbers)) for _ in range(2))
         how = rng.randrange(4)
@@ -185,6 +189,38 @@ def test_what_many_share_costs_no_more_than_the_file(saved: Saved) -> None:
     for i in range(2000):
         bomb += [records.TUPLE, 20, *[i] * 20]
     assert "holds a tuple" in outcome(saved, forged(saved, words=bomb))
+    # In a field that may be no tuple: neither the check nor the message goes through it.
+    kinds = list(class_names(saved))
+    at = kinds.index("tflgpu.compiler.partition.Part")
+    part = [records.OBJECT + at, *[2000] * 6]
+    assert "Part.nodes is a tuple" in outcome(saved, forged(saved, words=[*bomb, *part]))
+
+
+def class_names(saved: Saved) -> Iterator[str]:
+    index = unpacked(memoryview(saved[2])).index
+    at = 0
+    while at < len(index.classes):
+        yield index.texts[index.classes[at]]
+        at += 2 + index.classes[at + 1]
+
+
+def test_a_body_is_read_when_it_is_asked_for(saved: Saved) -> None:
+    """What is wrong with it is said then, as an error of ours."""
+    index = unpacked(memoryview(saved[2])).index
+    found = read(saved, forged(saved, bodies=[31] * len(index.bodies)))
+    (kernel, *_) = (d.kernel for plan in found.plans for d in plan.dispatches)
+    assert kernel.name
+    with pytest.raises(SavedModelError, match="no record of kind 31"):
+        _ = kernel.body
+
+
+def test_bodies_lie_one_after_another(saved: Saved) -> None:
+    index = unpacked(memoryview(saved[2])).index
+    words = list(index.words)
+    first = words.index(records.KERNEL)
+    assert "the body of a kernel" in outcome(saved, forged(saved, bodies=index.bodies[:5]))
+    words[first + 5] += 1
+    assert "damaged" in outcome(saved, forged(saved, words=words))
 
 
 def test_arrays_are_as_large_as_their_bytes(saved: Saved) -> None:

@@ -17,6 +17,7 @@ from tflgpu.engine import Engine
 from tflgpu.errors import SavedModelError
 from tflgpu.options import DelegateOptions
 from tflgpu.saved import store
+from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
 
 DEVICES = [("cpu_ref", 1), ("opencl", 0)]
@@ -41,6 +42,32 @@ def run(model: bytes | Path, delegate: Engine) -> tuple[list[np.ndarray], Delega
 def assert_same(mine: Any, theirs: Any) -> None:
     assert [array.tobytes() for array in mine[0]] == [array.tobytes() for array in theirs[0]]
     assert mine[1] == theirs[1]
+
+
+@pytest.mark.parametrize("backend", ["opencl", "vulkan"])
+def test_nothing_is_printed_again(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    require_backend: Callable[[str], Any],
+) -> None:  # fmt: skip
+    """The file has the code of kernels, and their statements are not even read."""
+    require_backend(backend)
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(backend=backend) as delegate:
+        delegate.save(model, path)
+        compiled = run(model, delegate)
+    with tflgpu.GpuDelegate(backend=backend, saved=path) as delegate:
+        monkeypatch.setattr(SavedKernel, "body", property(never))
+        assert_same(run(model, delegate), compiled)
+
+
+def test_guard_bands_have_code_of_their_own(tmp_path: Path, require_backend: Any) -> None:
+    require_backend("vulkan")
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(backend="vulkan") as delegate:
+        delegate.save(model, path)
+        compiled = run(model, delegate)
+    with tflgpu.GpuDelegate(backend="vulkan", guard_bands=True, saved=path) as delegate:
+        assert_same(run(model, delegate), compiled)
 
 
 def never(*_: Any) -> Any:

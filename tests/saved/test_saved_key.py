@@ -21,6 +21,7 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.registry import builtin_ops
@@ -126,12 +127,18 @@ def test_every_field_of_the_target_is_asked() -> None:
     [{"name": "another"}, {"driver": "driver 1.1"}, {"backend": "vulkan"}, {"vendor": "amd"}],
 )
 def test_the_device_and_its_driver_count(changes: dict[str, str]) -> None:
-    assert facts_of(attrs.evolve(INFO, **changes), ()) != facts_of(INFO, ())
+    assert facts_of(attrs.evolve(INFO, **changes), DeviceCaps(), ()) != facts_of(
+        INFO, DeviceCaps(), ()
+    )
+
+
+def test_capabilities_that_no_target_has_count_too() -> None:
+    assert facts_of(INFO, DeviceCaps(subgroup=8), ()) != facts_of(INFO, DeviceCaps(), ())
 
 
 @pytest.mark.parametrize("name", ["tflgpu", "language", "python", "numpy"])
 def test_versions_are_named(name: str) -> None:
-    assert dict(facts_of(INFO, ()))[name]
+    assert dict(facts_of(INFO, DeviceCaps(), ()))[name]
 
 
 def test_a_plugin_counts_with_every_line_of_its_code(
@@ -147,7 +154,7 @@ def test_a_plugin_counts_with_every_line_of_its_code(
 
     def said() -> str:
         facts._stamp.cache_clear()
-        return dict(facts_of(INFO, [plugin]))[f"plugin {plugin}"]
+        return dict(facts_of(INFO, DeviceCaps(), [plugin]))[f"plugin {plugin}"]
 
     before = said()
     assert said() == before
@@ -157,7 +164,9 @@ def test_a_plugin_counts_with_every_line_of_its_code(
 
 def test_code_that_is_not_to_be_found_is_not_guessed_about() -> None:
     with pytest.raises(SavedModelError, match="no folder of its own"):
-        facts_of(INFO, [Plugin("odd", "a-distribution", ModuleType("nowhere_at_all"))])
+        facts_of(
+            INFO, DeviceCaps(), [Plugin("odd", "a-distribution", ModuleType("nowhere_at_all"))]
+        )
 
 
 def test_a_file_for_something_else_says_what_differs() -> None:

@@ -201,3 +201,12 @@ def test_a_model_whose_rule_failed_is_not_saved() -> None:
     broken = attrs.evolve(compiled, broken_rules={("p", "ADD", "r"): "it raised"})
     with pytest.raises(SavedModelError, match="it raised"):
         through_bytes(broken, graph, key)
+
+
+def test_what_was_read_can_be_saved_again() -> None:
+    graph, compiled, key = compiled_small(small_model())
+    once = through_bytes(compiled, graph, key)
+    twice = through_bytes(once, graph, key)
+    kernels = [[d.kernel for plan in c.plans for d in plan.dispatches] for c in (compiled, twice)]
+    before, after = ([fingerprint(kernel) for kernel in each] for each in kernels)
+    assert before == after

@@ -18,10 +18,20 @@ from typing import Any, Union
 import attrs
 import numpy as np
 
+from tflgpu.blame import shown
+
 #: Whether a value may be there.
 Check = Callable[[Any], bool]
 
 _SEQUENCES = (tuple, list)
+
+
+def told(value: Any) -> str:
+    """A value in a message. What is made of other values may stand for far more than there are, so that
+    only its type is said."""
+    if type(value) in (int, float, bool, str, type(None)):
+        return shown(value)
+    return f"a {type(value).__name__}"
 
 
 @attrs.define
@@ -33,7 +43,7 @@ class Checks:
     _made: dict[Any, Check | None] = attrs.Factory(dict)
     #: Sequences that have passed a check, so that one that many share is not looked at again.
     _passed: set[tuple[int, int]] = attrs.Factory(set)
-    _lock: threading.Lock = attrs.Factory(threading.Lock)
+    _lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def of_fields(self, kind: type[Any]) -> list[Check | None]:
         """One for each field that an attrs class is made of; None where anything may be there."""

@@ -21,6 +21,7 @@ import tflgpu
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.language.fingerprint import LANGUAGE_VERSION
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugin_sources import Plugin
 from tflgpu.saved.key import Facts
 
@@ -30,7 +31,7 @@ _CODE = frozenset({".py", ".so", ".pyd", ".json"})
 _DIGITS = 16
 
 
-def facts_of(device: DeviceInfo, plugins: Iterable[Plugin]) -> Facts:
+def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) -> Facts:
     """What a compiled graph depends on besides graph and target.
 
     Raises:
@@ -42,6 +43,8 @@ def facts_of(device: DeviceInfo, plugins: Iterable[Plugin]) -> Facts:
         ("device", device.name),
         ("vendor", device.vendor),
         ("driver", device.driver),
+        # All of them: the target has those that are used, and a printer may ask for others.
+        ("capabilities", repr(caps)),
         *_own(),
     ]
     named += [(f"plugin {plugin}", _plugin_text(plugin)) for plugin in plugins]

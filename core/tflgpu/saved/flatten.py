@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Union
 
 import attrs
 import numpy as np
 
-from tflgpu.blame import shown
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
+from tflgpu.language.tree import Kernel
 from tflgpu.saved import records
+from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known, name_of
 from tflgpu.saved.index import Index
+
+#: The code that a device printed of a kernel; None where it keeps none.
+CodeOf = Callable[[Kernel], Union[bytes, None]]
 
 _I64 = 1 << 63
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
@@ -34,20 +38,61 @@ class Flat:
     blobs: list[memoryview]
 
 
-class Flattener:
-    """Writes records of values. ``given`` is a graph whose constants, and what the file says of its
-    nodes, are named and not written; None where all is to be written."""
+@attrs.define(eq=False)
+class _Tables:
+    """What all records of a file share: its other vectors."""
 
-    def __init__(self, classes: Classes, given: Graph | None = None) -> None:
+    texts: dict[str, int] = attrs.Factory(dict)
+    integers: list[int] = attrs.Factory(list)
+    floats: list[float] = attrs.Factory(list)
+    #: Places of numbers that stand alone: integers by value, floats by their bits.
+    single: dict[int | bytes, int] = attrs.Factory(dict)
+    blobs: list[memoryview] = attrs.Factory(list)
+    kinds: dict[type, int] = attrs.Factory(dict)
+    classes: list[int] = attrs.Factory(list)
+    bodies: list[int] = attrs.Factory(list)
+
+    def text(self, text: str) -> int:
+        """The place of a text."""
+        return self.texts.setdefault(text, len(self.texts))
+
+    def number(self, key: int | bytes, number: Any, numbers: list[Any]) -> int:
+        """The place of a number."""
+        place = self.single.get(key)
+        if place is None:
+            place = self.single[key] = len(numbers)
+            numbers.append(number)
+        return place
+
+    def integer(self, number: int) -> int:
+        """The place of a whole number of at most 64 bits."""
+        return self.number(number, number, self.integers)
+
+    def blob(self, data: memoryview) -> int:
+        """The place of an array's bytes."""
+        self.blobs.append(data)
+        return len(self.blobs) - 1
+
+
+class Flattener:
+    """Writes records of values."""
+
+    def __init__(
+        self, classes: Classes, given: Graph | None = None, code_of: CodeOf | None = None
+    ) -> None:
+        """Nothing yet.
+
+        Args:
+            classes: What there may be values of.
+            given: A graph whose constants, and what the file says of its nodes, are named and not
+                written; None where all is to be written.
+            code_of: Gives a device's code of a kernel, for the file to have too.
+        """
         self._classes = classes
-        self._texts: dict[str, int] = {}
-        self._integers: list[int] = []
-        self._floats: list[float] = []
-        self._single: dict[int | bytes, int] = {}
+        self._code_of = code_of
+        self._tables = _Tables()
+        self._is_body = False
         self._runs: dict[tuple[int, bytes], int] = {}
-        self._blobs: list[memoryview] = []
-        self._kinds: dict[type, int] = {}
-        self._table: list[int] = []
         self._words: list[int] = []
         self._count = 0
         self._by_content: dict[tuple[int, ...], int] = {}
@@ -64,25 +109,27 @@ class Flattener:
             SavedModelError: there is something in it that files cannot have; says where.
         """
         self._add(root)
+        found = self._tables
         index = Index(
-            tuple(self._texts),
-            self._integers,
-            self._floats,
+            self.texts,
+            found.integers,
+            found.floats,
             (),
             (),
-            tuple(self._table),
-            tuple(self._words),
+            found.classes,
+            self._words,
+            found.bodies,
         )
-        return Flat(index, self._blobs)
+        return Flat(index, found.blobs)
 
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts so far."""
-        return tuple(self._texts)
+        return tuple(self._tables.texts)
 
     def text(self, text: str) -> int:
         """The place of a text."""
-        return self._texts.setdefault(text, len(self._texts))
+        return self._tables.text(text)
 
     # Inside
 
@@ -96,7 +143,7 @@ class Flattener:
 
     def _name(self, item: Any, kind: int, number: int) -> None:
         if id(item) not in self._by_identity:
-            self._keep(item, self._emit((kind, self._integer(number))))
+            self._keep(item, self._emit((kind, self._tables.integer(number))))
 
     def _add(self, root: Any) -> None:
         stack, open_ = [root], set[int]()
@@ -106,7 +153,7 @@ class Flattener:
             if self._place(item) is not None:
                 stack.pop()
                 continue
-            if type(item) is tuple and (run := self._run(item)) is not None:
+            if type(item) is tuple and not self._is_body and (run := self._run(item)) is not None:
                 self._keep(item, run)
                 stack.pop()
                 continue
@@ -118,7 +165,7 @@ class Flattener:
             waiting = [part for part in parts if self._place(part) is None]
             if waiting:
                 if id(item) in open_:
-                    raise SavedModelError(f"{shown(item)} is part of itself, and cannot be saved")
+                    raise SavedModelError(f"{told(item)} is part of itself, and cannot be saved")
                 open_.add(id(item))
                 stack += waiting[::-1]
                 continue
@@ -147,6 +194,8 @@ class Flattener:
             return sorted(item, key=lambda each: (type(each).__name__, repr(each)))
         if isinstance(item, Mapping):
             return [each for pair in item.items() for each in pair]
+        if isinstance(item, Kernel):
+            return [item.name, item.workgroup, item.buffers, item.shared]
         known = self._classes.of(kind)
         return [] if known is None else known.parts(item)
 
@@ -154,7 +203,7 @@ class Flattener:
         for key in keys:
             if not isinstance(key, records.KEYS):
                 raise SavedModelError(
-                    f"a saved model has texts and whole numbers as keys, and {shown(key)} is neither"
+                    f"a saved model has texts and whole numbers as keys, and {told(key)} is neither"
                 )
 
     def _record(self, item: Any, refs: list[int]) -> int:
@@ -167,6 +216,8 @@ class Flattener:
             return self._unique((records.SET, len(refs), *refs))
         if isinstance(item, Mapping):
             return self._emit((records.MAPPING, len(refs), *refs))
+        if isinstance(item, Kernel):
+            return self._kernel(item, refs)
         known = self._classes.of(kind)
         if known is not None:
             return self._object(item, known, refs)
@@ -177,27 +228,39 @@ class Flattener:
         if isinstance(item, np.dtype) and item.kind in _PLAIN_KINDS:
             return self._unique((records.DTYPE, self.text(item.newbyteorder("<").str)))
         if isinstance(item, memoryview) and self._whole:
-            return self._emit((records.BYTES, self._blob(item)))
+            return self._emit((records.BYTES, self._tables.blob(item)))
         raise SavedModelError(
-            f"a saved model cannot have a {name_of(kind)}, and this one would: {shown(item)}"
+            f"a saved model cannot have a {name_of(kind)}, and this one would: {told(item)}"
         )
 
     def _object(self, item: Any, known: Known, refs: list[int]) -> int:
         if not self._whole:  # it will be read again
             self._check(known, item)
-        if known.kind not in self._kinds:
-            self._kinds[known.kind] = len(self._kinds)
+        kinds = self._tables.kinds
+        if known.kind not in kinds:
+            kinds[known.kind] = len(kinds)
             names = [self.text(name) for name in known.fields]
-            self._table += [self.text(known.name), len(names), *names]
-        words = (records.OBJECT + self._kinds[known.kind], *refs)
+            self._tables.classes += [self.text(known.name), len(names), *names]
+        words = (records.OBJECT + kinds[known.kind], *refs)
         return self._unique(words) if known.by_value else self._emit(words)
+
+    def _kernel(self, item: Kernel, refs: list[int]) -> int:
+        body = Flattener(self._classes)
+        body._tables, body._is_body, body._whole = self._tables, True, self._whole
+        body._add(item.body)
+        bodies = self._tables.bodies
+        code = None if self._code_of is None else self._code_of(item)
+        place = 0 if code is None else 1 + self._tables.blob(memoryview(code))
+        words = (records.KERNEL, *refs, len(bodies), len(body._words), place)
+        bodies += body._words
+        return self._emit(words)
 
     @staticmethod
     def _check(known: Known, item: Any) -> None:
         for name, check, part in zip(known.fields, known.checks, known.parts(item), strict=True):
             if check is not None and not check(part):
                 raise SavedModelError(
-                    f"{known.name}.{name} is {shown(part)}, which its type does not allow, so that "
+                    f"{known.name}.{name} is {told(part)}, which its type does not allow, so that "
                     "it cannot be saved"
                 )
 
@@ -209,37 +272,29 @@ class Flattener:
             return self._unique((records.TRUE if item else records.FALSE,))
         if kind is int:
             if -_I64 <= item < _I64:
-                return self._unique((records.INTEGER, self._integer(item)))
+                return self._unique((records.INTEGER, self._tables.integer(item)))
             return self._unique((records.LARGE, self.text(f"{item:x}")))
         if kind is float:
             bits = struct.pack("<d", item)  # every NaN, and both zeros
-            return self._unique((records.FLOAT, self._number(bits, item, self._floats)))
+            return self._unique(
+                (records.FLOAT, self._tables.number(bits, item, self._tables.floats))
+            )
         if kind is str:
             return self._unique((records.TEXT, self.text(item)))
         found = self._by_identity.get(id(item))
         if found is None:
-            found = self._emit((records.BYTES, self._blob(memoryview(item))))
+            found = self._emit((records.BYTES, self._tables.blob(memoryview(item))))
             self._keep(item, found)
         return found
 
     def _array(self, item: Any) -> int:
         dtype = self.text(item.dtype.newbyteorder("<").str)
         data = np.ascontiguousarray(item, item.dtype.newbyteorder("<"))
-        blob = self._blob(data.reshape(-1).view(np.uint8).data)
+        blob = self._tables.blob(data.reshape(-1).view(np.uint8).data)
         if isinstance(item, np.generic):
             return self._emit((records.NUMBER, dtype, blob))
-        sizes = [self._integer(int(size)) for size in item.shape]
+        sizes = [self._tables.integer(int(size)) for size in item.shape]
         return self._emit((records.ARRAY, dtype, blob, len(sizes), *sizes))
-
-    def _integer(self, number: int) -> int:
-        return self._number(number, number, self._integers)
-
-    def _number(self, key: int | bytes, number: Any, numbers: list[Any]) -> int:
-        place = self._single.get(key)
-        if place is None:
-            place = self._single[key] = len(numbers)
-            numbers.append(number)
-        return place
 
     def _run(self, item: tuple[Any, ...]) -> int | None:
         """The record of numbers of one kind; None where it is something else."""
@@ -253,14 +308,12 @@ class Flattener:
         key = (kind, struct.pack(f"<{len(item)}{code}", *item))
         found = self._runs.get(key)
         if found is None:
-            numbers: list[Any] = self._floats if kind == records.FLOATS else self._integers
+            numbers: list[Any] = (
+                self._tables.floats if kind == records.FLOATS else self._tables.integers
+            )
             found = self._runs[key] = self._emit((kind, len(item), len(numbers)))
             numbers += item
         return found
-
-    def _blob(self, data: memoryview) -> int:
-        self._blobs.append(data)
-        return len(self._blobs) - 1
 
     def _unique(self, words: tuple[int, ...]) -> int:
         found = self._by_content.get(words)

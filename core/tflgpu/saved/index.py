@@ -28,6 +28,7 @@ _NUMBERS = (
     ("key", "<u4"),
     ("classes", "<u4"),
     ("words", "<u4"),
+    ("bodies", "<u4"),
 )
 LAYOUT = Layout(
     "Index",
@@ -50,6 +51,7 @@ class Index:
     key: Sequence[int]
     classes: Sequence[int]
     words: Sequence[int]
+    bodies: Sequence[int]
 
 
 def index_bytes(index: Index) -> bytes:
@@ -59,7 +61,7 @@ def index_bytes(index: Index) -> bytes:
         "texts": np.frombuffer(b"".join(texts), np.uint8),
         "text_ends": np.cumsum([len(text) for text in texts], dtype=np.uint64),
     }
-    for name in ("integers", "floats", "blobs", "key", "classes", "words"):
+    for name in ("integers", "floats", "blobs", "key", "classes", "words", "bodies"):
         vectors[name] = np.array(getattr(index, name), dict(_NUMBERS)[name])
     builder = flatbuffers.Builder(1024 + sum(v.nbytes for v in vectors.values()))
     places = {
@@ -100,5 +102,5 @@ def read_index(data: memoryview) -> Index:
         except UnicodeDecodeError:
             raise SavedModelError(f"{_WHERE}: text {len(texts)} is no UTF-8") from None
         start = end
-    rest = ("integers", "floats", "blobs", "key", "classes", "words")
+    rest = ("integers", "floats", "blobs", "key", "classes", "words", "bodies")
     return Index(tuple(texts), *(found[name].tolist() for name in rest))

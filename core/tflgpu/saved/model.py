@@ -13,7 +13,7 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import classes_for
 from tflgpu.saved.container import Content, packed, unpacked
-from tflgpu.saved.flatten import Flattener
+from tflgpu.saved.flatten import CodeOf, Flattener
 from tflgpu.saved.index import Index
 from tflgpu.saved.key import Key
 from tflgpu.saved.rebuild import Rebuilder
@@ -21,9 +21,12 @@ from tflgpu.saved.rebuild import Rebuilder
 SUFFIX = ".tflgpu"
 
 
-def saved_bytes(compiled: Compiled, graph: Graph, key: Key) -> Iterator[bytes | memoryview]:
+def saved_bytes(
+    compiled: Compiled, graph: Graph, key: Key, code_of: CodeOf | None = None
+) -> Iterator[bytes | memoryview]:
     """A compiled graph as the bytes of a file, piece by piece. Constants that are still those of the
     ``graph`` it was compiled from are not among them, since whoever reads the file has it too.
+    ``code_of`` gives what a device printed of a kernel.
 
     Raises:
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
@@ -32,7 +35,7 @@ def saved_bytes(compiled: Compiled, graph: Graph, key: Key) -> Iterator[bytes | 
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))
         raise SavedModelError(f"this model is not saved, since a kernel rule was left out: {why}")
-    flattener = Flattener(classes_for(graph), graph)
+    flattener = Flattener(classes_for(graph), graph, code_of)
     flat = flattener.flat(compiled)
     # The key's texts come last, so that they stand together; those that are there are used.
     places = [flattener.text(text) for fact in key.facts for text in fact]
@@ -64,13 +67,15 @@ def key_in(index: Index) -> Key:
     return Key(tuple(zip(texts[::2], texts[1::2], strict=True)))
 
 
-def write_saved(path: Path, compiled: Compiled, graph: Graph, key: Key) -> None:
+def write_saved(
+    path: Path, compiled: Compiled, graph: Graph, key: Key, code_of: CodeOf | None = None
+) -> None:
     """Write a compiled graph to a file, which is there as a whole or not at all.
 
     Raises:
         SavedModelError: as `saved_bytes`, or the file cannot be written.
     """
-    pieces = saved_bytes(compiled, graph, key)
+    pieces = saved_bytes(compiled, graph, key, code_of)
     try:
         whole_file.write(path, pieces)
     except OSError as error:

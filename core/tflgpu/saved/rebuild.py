@@ -7,7 +7,7 @@ constructors: no code comes from the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
 
@@ -16,9 +16,12 @@ import numpy as np
 from tflgpu.blame import shown
 from tflgpu.errors import SavedModelError, TflgpuError
 from tflgpu.ir.graph import Graph
+from tflgpu.language.tree import Kernel, Stmt
 from tflgpu.saved import records
+from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known
 from tflgpu.saved.container import Content
+from tflgpu.saved.kernel import SavedKernel
 
 _DTYPES = {
     np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
@@ -33,6 +36,7 @@ _LENGTHS = {
     records.TEXT: 1, records.BYTES: 1, records.MEMBER: 2, records.NUMBER: 2, records.DTYPE: 1,
     records.LARGE: 1, records.GIVEN_DATA: 1, records.GIVEN_SOURCE: 1,
     records.INTEGERS: 2, records.FLOATS: 2,
+    records.KERNEL: 7,
 }  # fmt: skip
 _COUNTED = frozenset({records.TUPLE, records.LIST, records.MAPPING, records.SET})
 
@@ -51,6 +55,7 @@ class Rebuilder:
         self._given = given
         self._classes = self._read_classes()
         self._made: list[Any] = []
+        self._bodies = 0  # where the last body ended
         self._taken = [0, 0]  # where runs of integers and of floats have ended
         self._makers: dict[int, Callable[[list[int]], Any]] = {
             records.NONE: lambda w: None,
@@ -72,6 +77,7 @@ class Rebuilder:
             records.INTEGERS: lambda w: self._run(w, self._index.integers, 0),
             records.FLOATS: lambda w: self._run(w, self._index.floats, 1),
             records.MAPPING: self._mapping,
+            records.KERNEL: self._kernel,
             records.SET: self._set,
         }
 
@@ -81,9 +87,12 @@ class Rebuilder:
         Raises:
             SavedModelError: the records are not such as tflgpu writes.
         """
+        return self._guarded(self._index.words)
+
+    def _guarded(self, words: Sequence[int]) -> Any:
         try:
             with self._table.checks.reading():
-                return self._read()
+                return self._read(words)
         except SavedModelError:
             raise
         # What a constructor or NumPy says of values that nobody would have written.
@@ -95,8 +104,8 @@ class Rebuilder:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def _read(self) -> Any:
-        words, made, classes = self._index.words, self._made, self._classes
+    def _read(self, words: Sequence[int]) -> Any:
+        made, classes = self._made, self._classes
         at, end = 0, len(words)
         while at < end:
             kind = words[at]
@@ -108,7 +117,7 @@ class Rebuilder:
             else:
                 length = _LENGTHS.get(kind)
                 if length is None:
-                    at, stop = self._extent(kind, at)
+                    at, stop = _extent(kind, words, at)
                 else:
                     stop = at + length
                 made.append(self._makers[kind](list(words[at:stop])))
@@ -117,17 +126,35 @@ class Rebuilder:
             _damaged("its records end in the middle of one")
         return made[-1]
 
-    def _extent(self, kind: int, at: int) -> tuple[int, int]:
-        """Where a record of variable length begins and ends."""
-        words = self._index.words
-        if kind in _COUNTED:
-            return at + 1, at + 1 + words[at]
-        if kind == records.ARRAY:
-            return at, at + 3 + words[at + 2]
-        return _damaged(f"there is no record of kind {kind}")
-
     def _refs(self, words: list[int]) -> list[Any]:
         return [self._made[ref] for ref in words]
+
+    def _kernel(self, words: list[int]) -> SavedKernel:
+        start, count, code = words[4:]
+        bodies = self._index.bodies
+        if start != self._bodies or start + count > len(bodies):
+            _damaged("the body of a kernel does not lie in it")
+        self._bodies = start + count
+        known = self._table.of(Kernel)
+        assert known is not None
+        given = dict(zip(known.fields, self._refs(words[:4]), strict=False))
+        check_fields(known, given)
+        blob = None if code == 0 else bytes(self._content.blobs[code - 1])
+        return SavedKernel(given, self._body(bodies[start : start + count]), blob)
+
+    def _body(self, words: Sequence[int]) -> Callable[[], tuple[Stmt, ...]]:
+        content, table, given = self._content, self._table, self._given
+
+        def read() -> tuple[Stmt, ...]:
+            reader = Rebuilder(content, table, given)
+            body = reader._guarded(words)
+            known = table.of(Kernel)
+            assert known is not None
+            check_fields(known, {"body": body})
+            found: tuple[Stmt, ...] = body
+            return found
+
+        return read
 
     def _run(self, words: list[int], numbers: Sequence[Any], which: int) -> tuple[Any, ...]:
         count, start = words
@@ -209,10 +236,31 @@ class Rebuilder:
         return found
 
 
+def _extent(kind: int, words: Sequence[int], at: int) -> tuple[int, int]:
+    """Where a record of variable length begins and ends."""
+    if kind in _COUNTED:
+        return at + 1, at + 1 + words[at]
+    if kind == records.ARRAY:
+        return at, at + 3 + words[at + 2]
+    return _damaged(f"there is no record of kind {kind}")
+
+
 def _object(known: Known, parts: list[Any]) -> Any:
     if len(parts) != len(known.fields):
         _damaged(f"a {known.name} ends in the middle")
     for place, check in enumerate(known.checks):
         if check is not None and not check(parts[place]):
-            _damaged(f"{known.name}.{known.fields[place]} is {shown(parts[place])}")
+            _damaged(f"{known.name}.{known.fields[place]} is {told(parts[place])}")
     return known.make(*parts)
+
+
+def check_fields(known: Known, values: Mapping[str, Any]) -> None:
+    """Some fields of a class, as `_object` looks at all.
+
+    Raises:
+        SavedModelError: one is not what its annotation says.
+    """
+    for name, value in values.items():
+        check = known.checks[known.fields.index(name)]
+        if check is not None and not check(value):
+            _damaged(f"{known.name}.{name} is {told(value)}")

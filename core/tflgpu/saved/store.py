@@ -25,6 +25,7 @@ from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.target import Target
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
+from tflgpu.saved.flatten import CodeOf
 from tflgpu.saved.key import Facts, Key, key_of
 from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
 
@@ -48,6 +49,7 @@ def open_or_compile(
     folder: Path,
     token: str = "",
     *,
+    code_of: CodeOf | None = None,
     limit: int = LIMIT,
 ) -> Compiled:
     """What a graph becomes: read from a folder if it is there, else compiled, and kept there.
@@ -59,6 +61,7 @@ def open_or_compile(
         folder: Made if it is missing, open to this user only. One that others can write to is not
             used, which is logged.
         token: A name that the user gives the model; part of the key.
+        code_of: Gives a device's code of a kernel, which is kept too.
         limit: Bytes from which on the folder loses what was not used for longest.
 
     Raises:
@@ -82,7 +85,7 @@ def open_or_compile(
             return found
         compiled = compile_graph(graph, target)
         try:
-            write_saved(path, compiled, graph, key)
+            write_saved(path, compiled, graph, key, code_of)
         except SavedModelError as error:
             private_folder.warn_once(folder, "a compiled model is not kept", f": {error}")
     prune(folder, limit)
