@@ -46,6 +46,8 @@ class GpuDelegate(Engine):
         saved: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        if saved is not None and not isinstance(saved, (str, os.PathLike)):
+            raise OptionError(f"saved is the path of a file, not {type(saved).__name__}")
         path = None if saved is None else Path(saved)
         super().__init__(_options(options, kwargs), saved=path)
 

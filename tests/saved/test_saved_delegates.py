@@ -200,6 +200,9 @@ def test_a_file_that_is_not_there_or_is_none(tmp_path: Path) -> None:
     assert "No such file" in refusal(tmp_path / "absent.tflgpu")
     (tmp_path / "text").write_bytes(b"hello")
     assert "no saved model" in refusal(tmp_path / "text")
+    assert "it is no file" in refusal(tmp_path)
+    with pytest.raises(tflgpu.OptionError, match="path of a file"):
+        tflgpu.GpuDelegate(saved=b"bytes", **REF)  # type: ignore[arg-type]
 
 
 def test_what_runs_no_kernels_cannot_be_saved(tmp_path: Path) -> None:

@@ -122,6 +122,22 @@ def test_numbers_keep_their_bits_and_kinds() -> None:
     assert repr(values) == repr((*odd, (1, 2), (1.0, 2.0), [1], None, b"ab"))
 
 
+def test_arrays_keep_shape_type_and_contents() -> None:
+    arrays = (
+        np.zeros((0, 3), np.float32), np.array(2.5, np.float16), np.array([[True, False]]),
+        np.arange(6, dtype=">i4").reshape(2, 3)[:, ::2], np.array([1 + 2j], np.complex64),
+        np.array([-0.0, np.nan], np.float64), np.float32(0.1), np.dtype(np.uint8),
+    )  # fmt: skip
+    graph, compiled = with_attributes(arrays)
+    _, _, key = compiled_small(small_model())
+    found = through_bytes(compiled, graph, key).parts[0].nodes[0].attrs
+    for mine, theirs in zip(found[:6], arrays[:6], strict=True):
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype.newbyteorder("="))
+        np.testing.assert_array_equal(mine, theirs)
+    assert found[6:] == arrays[6:]
+    assert type(found[6]) is np.float32
+
+
 def test_every_shipped_op_can_be_saved() -> None:
     """Attributes of all kinds, quantized tensors, parts on the CPU."""
     import tflgpu.conformance.samples as samples

@@ -40,7 +40,7 @@ LAYOUT = Layout(
 _WHERE = "the index of a saved model"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Index:
     """What a file holds but for its arrays; ``saved.fbs`` says what each field is."""
 
@@ -51,7 +51,8 @@ class Index:
     key: Sequence[int]
     classes: Sequence[int]
     words: Sequence[int]
-    bodies: Sequence[int]
+    #: Of a file that is read, an array that views it: most of it may never be looked at.
+    bodies: Sequence[int] | npt.NDArray[np.uint32]
 
 
 def index_bytes(index: Index) -> bytes:
@@ -102,5 +103,6 @@ def read_index(data: memoryview) -> Index:
         except UnicodeDecodeError:
             raise SavedModelError(f"{_WHERE}: text {len(texts)} is no UTF-8") from None
         start = end
-    rest = ("integers", "floats", "blobs", "key", "classes", "words", "bodies")
-    return Index(tuple(texts), *(found[name].tolist() for name in rest))
+    names = ("integers", "floats", "blobs", "key", "classes", "words")
+    rest: dict[str, Any] = {name: found[name].tolist() for name in names}
+    return Index(texts=tuple(texts), bodies=found["bodies"], **rest)

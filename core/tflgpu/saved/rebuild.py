@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.errors import SavedModelError, TflgpuError
@@ -140,14 +141,14 @@ class Rebuilder:
         given = dict(zip(known.fields, self._refs(words[:4]), strict=False))
         check_fields(known, given)
         blob = None if code == 0 else bytes(self._content.blobs[code - 1])
-        return SavedKernel(given, self._body(bodies[start : start + count]), blob)
+        return SavedKernel(given, self._body(np.asarray(bodies[start : start + count])), blob)
 
-    def _body(self, words: Sequence[int]) -> Callable[[], tuple[Stmt, ...]]:
+    def _body(self, words: npt.NDArray[Any]) -> Callable[[], tuple[Stmt, ...]]:
         content, table, given = self._content, self._table, self._given
 
         def read() -> tuple[Stmt, ...]:
             reader = Rebuilder(content, table, given)
-            body = reader._guarded(words)
+            body = reader._guarded(words.tolist())
             known = table.of(Kernel)
             assert known is not None
             check_fields(known, {"body": body})
