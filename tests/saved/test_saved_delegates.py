@@ -44,7 +44,7 @@ def assert_same(mine: Any, theirs: Any) -> None:
     assert mine[1] == theirs[1]
 
 
-@pytest.mark.parametrize("backend", ["opencl", "vulkan"])
+@pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
 def test_nothing_is_printed_again(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     require_backend: Callable[[str], Any],
@@ -60,14 +60,41 @@ def test_nothing_is_printed_again(
         assert_same(run(model, delegate), compiled)
 
 
-def test_guard_bands_have_code_of_their_own(tmp_path: Path, require_backend: Any) -> None:
-    require_backend("vulkan")
+@pytest.mark.parametrize("backend", ["vulkan", "wgpu"])
+def test_guard_bands_have_code_of_their_own(
+    backend: str, tmp_path: Path, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
     model, path = small_model(), tmp_path / "m.tflgpu"
-    with tflgpu.GpuDelegate(backend="vulkan") as delegate:
+    with tflgpu.GpuDelegate(backend=backend) as delegate:
         delegate.save(model, path)
         compiled = run(model, delegate)
-    with tflgpu.GpuDelegate(backend="vulkan", guard_bands=True, saved=path) as delegate:
+    with tflgpu.GpuDelegate(backend=backend, guard_bands=True, saved=path) as delegate:
         assert_same(run(model, delegate), compiled)
+
+
+def test_litert_s_interpreter_uses_a_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+
+    def started() -> bytes:
+        delegate = tflgpu.GpuDelegate(**REF)
+        monkeypatch.setattr(delegate, "_folder", tmp_path / "models")
+        interpreter = litert.Interpreter(
+            model_content=small_model(), experimental_delegates=[delegate]
+        )
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.full((1, 7, 5, 3), 0.5, np.float32))
+        interpreter.invoke()
+        assert delegate.reports[-1].fully_delegated
+        found: bytes = interpreter.get_tensor(6).tobytes()
+        return found
+
+    compiled = started()
+    assert len(entries(tmp_path / "models")) == 1
+    monkeypatch.setattr(store, "compile_graph", never)
+    assert started() == compiled
 
 
 def never(*_: Any) -> Any:
