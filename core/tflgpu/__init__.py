@@ -37,6 +37,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
+    from tflgpu import profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -44,7 +45,14 @@ if TYPE_CHECKING:
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
-    from tflgpu.options import DelegateOptions, InferencePreference, InferencePriority
+    from tflgpu.options import (
+        DelegateOptions,
+        ExperimentalFlags,
+        InferencePreference,
+        InferencePriority,
+        WaitType,
+    )
+    from tflgpu.profiles.check import check
 
     __version__: str
 
@@ -56,6 +64,7 @@ __all__ = [
     "DelegateOptions",
     "DeviceError",
     "DynamicError",
+    "ExperimentalFlags",
     "GpuDelegate",
     "GraphError",
     "InferencePreference",
@@ -76,15 +85,19 @@ __all__ = [
     "StateError",
     "TflgpuError",
     "UnsupportedError",
+    "WaitType",
     "__version__",
+    "check",
     "delegate_library",
     "errors",
     "load_delegate",
+    "profiles",
 ]
 
 _HOMES = {
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
@@ -93,6 +106,8 @@ _HOMES = {
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
     "Precision": "tflgpu.lowering.lowering",
+    "WaitType": "tflgpu.options",
+    "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",
     "load_delegate": "tflgpu.delegate_loading",
 }
@@ -103,6 +118,8 @@ def __getattr__(name: str) -> Any:
         value: Any = import_module("importlib.metadata").version("tflgpu")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
+    elif name == "profiles":
+        value = import_module("tflgpu.profiles")
     else:
         raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
     globals()[name] = value

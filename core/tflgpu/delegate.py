@@ -7,8 +7,9 @@ steps after the choice are in `tflgpu.engine`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.engine import Engine
@@ -16,7 +17,10 @@ from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tflgpu.hosts.litert import LiteRtHost
+    from tflgpu.options.keywords import OptionKeywords
 
 
 class GpuDelegate(Engine):
@@ -25,7 +29,8 @@ class GpuDelegate(Engine):
         interpreter = tflgpu.Interpreter("model.tflite",
                                          experimental_delegates=[tflgpu.GpuDelegate()])
 
-    Without arguments the best device there is is used. One delegate opens one device and may
+    Without arguments the best device there is is used. Options are given as keywords, which come
+    before environment variables and a file (docs/options.md), or as a `DelegateOptions`. One delegate opens one device and may
     serve several interpreters. `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
 
     ``saved`` is a file that `tflgpu compile` made of the model for this device and these options:
@@ -44,7 +49,7 @@ class GpuDelegate(Engine):
         options: DelegateOptions | None = None,
         *,
         saved: str | os.PathLike[str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[OptionKeywords],
     ) -> None:
         if saved is not None and not isinstance(saved, (str, os.PathLike)):
             raise OptionError(f"saved is the path of a file, not {type(saved).__name__}")
@@ -81,11 +86,11 @@ class GpuDelegate(Engine):
         self.close()
 
 
-def _options(options: DelegateOptions | None, kwargs: dict[str, Any]) -> DelegateOptions:
+def _options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:
     if options is not None and kwargs:
         raise OptionError("give either a DelegateOptions or keyword options, not both")
     if options is not None:
         if not isinstance(options, DelegateOptions):
             raise OptionError(f"options is a DelegateOptions, not {type(options).__name__}")
         return options
-    return DelegateOptions(**kwargs)
+    return DelegateOptions.gathered(kwargs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError
-from tflgpu.options import options_from_text
+from tflgpu.options import DelegateOptions
 
 
 def load_delegate(
@@ -30,7 +30,7 @@ def load_delegate(
             f"this load_delegate gives the delegate 'tflgpu', not {library!r}; shared libraries are "
             "loaded by ai_edge_litert.interpreter.load_delegate, and run in LiteRT's interpreter"
         )
-    return GpuDelegate(options_from_text(options or {}))
+    return GpuDelegate(DelegateOptions.gathered(options or {}, text=True))
 
 
 def delegate_library() -> str:

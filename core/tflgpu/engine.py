@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -18,6 +19,7 @@ import attrs
 from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined
 from tflgpu.compiler.report import DelegationReport, insist, report_of
 from tflgpu.compiler.target import Target
@@ -25,18 +27,21 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.targets import precision_on, target_on
-from tflgpu.errors import SavedModelError, StateError, UnsupportedError
+from tflgpu.devices.honoured import objections
+from tflgpu.devices.targets import node_choice, precision_on, target_on
+from tflgpu.errors import OptionError, SavedModelError, StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
-from tflgpu.options import DelegateOptions
+from tflgpu.options import DelegateOptions, InferencePreference
 from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
+from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
+from tflgpu.runtime.trials import faster
 from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Facts, key_of
@@ -79,6 +84,7 @@ class Engine(Holder):
         self._cpu = CpuSide(self._registry, self.options)
         self.choice, self._device = open_best(self._registry, self.options)
         self.belongs_to_process()
+        self._ask_device()
         if self._device is None:
             for reason in self.choice.reasons:
                 _LOG.warning("tflgpu: %s", reason)
@@ -133,9 +139,10 @@ class Engine(Holder):
         if preserve_all or self._device is None:
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
-        bands, spare = self.options.guard_bands, self._may_fall_back
-        loader = Loader(self._device, self._registry, cpu or self._cpu, bands, spare)
-        return loader.open(self.compile(graph), lambda compiled: self._report(graph, compiled))
+        self._warn_of_names(graph)
+        loader = self._loader(cpu or self._cpu, self._may_fall_back)
+        compiled = self.compile(graph)
+        return self._load(graph, compiled, self._target(), loader, partial(self._report, graph))
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -191,6 +198,7 @@ class Engine(Holder):
         if self._device is None:
             why = "; ".join(self.choice.reasons)
             return tuple(Declined(n.label, n.op, tuple(n.origins), why) for n in graph)
+        self._warn_of_names(graph)
         return declined(graph, self._target())
 
     def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
@@ -202,13 +210,16 @@ class Engine(Holder):
         self._check_open()
         if self._device is None:
             return self.declined(graph)
-        compiled = self._compile(graph, self._target().without_limits())
+        target = self._target().without_limits()
+        compiled = self._compile(graph, target)
         if compiled.refusals:
             return compiled.refusals
-        bands = self.options.guard_bands
-        loader = Loader(self._device, self._registry, self._cpu, bands, may_fall_back=False)
-        session = loader.open(compiled, lambda whole: self.signed(report_of(graph, whole)))
-        return Opened(session, sum(part.gain for part in compiled.parts))
+        loader = self._loader(self._cpu, may_fall_back=False)
+        session = self._load(
+            graph, compiled, target, loader, lambda whole: self.signed(report_of(graph, whole))
+        )
+        nbytes = sum(plan.device_bytes for plan in compiled.plans)
+        return Opened(session, sum(part.gain for part in compiled.parts), nbytes)
 
     def signed(self, report: DelegationReport) -> DelegationReport:
         """A report with this delegate's device, precision and reasons for them in it."""
@@ -241,6 +252,53 @@ class Engine(Holder):
         self.check_inherited("this delegate's device")
         if self._closed:
             raise StateError("this delegate is closed")
+
+    def _ask_device(self) -> None:
+        """See whether it can do what the options ask for; close it if not."""
+        if self._device is None:
+            return
+        try:
+            notes = objections(self.options, self._device, explicit=self.choice.explicit)
+        except OptionError:
+            self.close()
+            raise
+        for note in notes:
+            _LOG.warning("tflgpu: %s", note)
+        self.choice = attrs.evolve(self.choice, reasons=(*self.choice.reasons, *notes))
+
+    def _warn_of_names(self, graph: Graph) -> None:
+        for sentence in node_choice(self.options).unmatched(graph):
+            _LOG.warning("tflgpu: %s", sentence)
+
+    def _loader(self, cpu: CpuSide, may_fall_back: bool) -> Loader:
+        assert self._device is not None
+        bands, running = self.options.guard_bands, Running.of(self.options)
+        return Loader(self._device, self._registry, cpu, bands, may_fall_back, running)
+
+    def _load(
+        self,
+        graph: Graph,
+        compiled: Compiled,
+        target: Target,
+        loader: Loader,
+        report: Callable[[Compiled], DelegationReport],
+    ) -> Session:
+        """A session; with SUSTAINED_SPEED the faster of two."""
+        session = loader.open(compiled, report)
+        if self.options.inference_preference is not InferencePreference.SUSTAINED_SPEED:
+            return session
+        if self._saved is not None:
+            note = "inference_preference: a saved model is used as it is"
+            choice = (*session.report.choice, note)
+            session.report = attrs.evolve(session.report, choice=choice)
+            return session
+        try:
+            other = self._compile(graph, target.joining())
+            load = partial(loader.open, report=report)
+            return faster(session, compiled, other, load, self.options.memory_limit)
+        except BaseException:
+            session.close()
+            raise
 
     def _target(self) -> Target:
         assert self._device is not None
@@ -281,7 +339,8 @@ class Engine(Holder):
 
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
         ops = self._registry.ops()
-        numerics = self.options.quantized_numerics
+        # Only on a device are integers chosen to save memory: here they would be NumPy's.
+        numerics = self.options.quantized_numerics or Numerics.FLOAT
         session = open_cpu_session(
             graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics
         )

@@ -35,6 +35,13 @@ def _allocate(model: Path, saved: Path) -> None:
         interpreter.allocate_tensors()
 
 
+def test_flags_reach_the_delegate(tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tflgpu"
+    ran = tflgpu("compile", scale, "-o", out, *REF, "--min-nodes-per-partition", 2)
+    assert ran.exit_code == 0, ran.stderr
+    assert "fewer than 2" in ran.stdout
+
+
 def test_without_a_name_it_has_the_model_s(
     tflgpu: Tflgpu, scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

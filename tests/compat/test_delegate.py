@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 import tflgpu
+from rich.console import Console
 from tflgpu import plugins
 from tflgpu.compat import CompatEntry, Verdict
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.devices import choose
 from tflgpu.errors import CompileError, DeviceError, UnsupportedError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.lowering.lowering import Precision
@@ -55,6 +59,7 @@ class Toy:
         self.devices, self.entries, self.fails = devices, entries, fails
         self.refuses, self.reference = refuses, reference
         self.opened = 0
+        self.broken: int | None = None
 
     @hookimpl
     def tflgpu_register_backends(self) -> list[BackendInfo]:
@@ -69,6 +74,8 @@ class Toy:
         if backend != "toy":
             return None
         self.opened += 1
+        if index == self.broken:
+            raise DeviceError(f"toy {index} is on fire")
         device = self.reference.tflgpu_open_device("cpu_ref", 1, options)
         return Interpreting(self.devices[index], device, self.fails)
 
@@ -256,7 +263,7 @@ class TestCompatibilityList:
         )
         assert known.verdict(GPU).reasons == ("16 bits are fast and right [tune]",)
         assert known.devices == (GPU,)
-        assert toy.opened == 0
+        assert toy.opened == 1  # a list asks once
 
     def test_the_best_options_are_taken_by_the_delegate(self, install: Any) -> None:
         install(GPU, entries=(self.TUNE,))
@@ -292,6 +299,120 @@ class TestCompatibilityList:
         install(GPU)
         with pytest.raises(DeviceError, match="no backend 'abacus'"):
             tflgpu.CompatibilityList().verdict(DeviceInfo("abacus", 0, "beads"))
+
+
+class TestTheSameAnswer:
+    """The list and `GpuDelegate()` agree, whatever was measured, remembered, denied or broken."""
+
+    TWO = DeviceInfo("toy", 0, "Toy GPU", is_gpu=True), DeviceInfo("toy", 1, "Toy 2", is_gpu=True)
+
+    @pytest.fixture(autouse=True)
+    def own_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path))
+
+    @staticmethod
+    def times(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
+        measured: list[int] = []
+
+        def measure(device: Any) -> float:
+            measured.append(device.info.index)
+            return seconds[device.info.index]
+
+        monkeypatch.setattr(choose, "measure", measure)
+        return measured
+
+    def agree(self) -> tflgpu.CompatibilityList:
+        known = tflgpu.CompatibilityList()
+        best = known.best_options_for_this_device
+        with tflgpu.GpuDelegate() as plain, tflgpu.GpuDelegate(best) as told:
+            assert plain.choice.device == told.choice.device == known.choice.device
+            assert (best.backend, best.device) == (
+                (None, None) if plain.choice.device is None
+                else (plain.choice.device.backend, plain.choice.device.index)
+            )  # fmt: skip
+        return known
+
+    def test_the_faster_one(self, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        install(*self.TWO)
+        measured = self.times(monkeypatch, 25e-3, 1.5e-3)
+        known = self.agree()
+        assert known.best_options_for_this_device.device == 1
+        assert known.devices == self.TWO[::-1]
+        assert measured == [0, 1]  # by the list; the delegate remembers
+
+    def test_what_was_measured_before(self, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        install(*self.TWO)
+        self.times(monkeypatch, 1e-3, 3e-3)
+        tflgpu.GpuDelegate().close()
+        measured = self.times(monkeypatch, 3e-3, 1e-3)
+        assert self.agree().best_options_for_this_device.device == 0
+        assert measured == []
+
+    def test_a_new_list_sees_what_is_new(
+        self, install: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        toy = install(self.TWO[0])
+        self.times(monkeypatch, 3e-3, 1e-3)
+        old = self.agree()
+        toy.devices = self.TWO  # plugged in
+        assert self.agree().best_options_for_this_device.device == 1
+        assert old.best_options_for_this_device.device == 0
+        for file in (tmp_path / "devices").iterdir():
+            file.unlink()
+        self.times(monkeypatch, 1e-3, 3e-3)
+        assert self.agree().best_options_for_this_device.device == 0
+        toy.devices = ()
+        assert not self.agree().is_delegate_supported_on_this_device
+
+    def test_the_environment(self, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        install(*self.TWO)
+        self.times(monkeypatch, 1e-3, 3e-3)
+        monkeypatch.setenv("TFLGPU_DEVICE", "Toy 2")
+        assert self.agree().best_options_for_this_device.device == 1
+
+    def test_a_device_that_does_not_open(
+        self, install: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        toy = install(*self.TWO)
+        self.times(monkeypatch, 1e-3, 3e-3)
+        toy.broken = 0
+        known = self.agree()
+        assert known.best_options_for_this_device.device == 1
+        assert "toy 0 is on fire" in str(known.explain())
+
+    def test_explained(self, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        note = CompatEntry(name="slow", reason="toys are slow", source="a toy shop", device="Toy 2")
+        install(*self.TWO, entries=(note,))
+        self.times(monkeypatch, 1e-3, 3e-3)
+        found = tflgpu.CompatibilityList().explain()
+        assert found.chosen is not None
+        assert found.chosen.device == self.TWO[0]
+        text = str(found)
+        assert "* toy device 0: Toy GPU" in text
+        assert "test plan: 1 ms\n    database: no entry\n    chosen: a GPU" in text
+        assert "test plan: 3 ms\n    database: toys are slow [slow]; a toy shop\n" in text
+        assert "not faster than toy device 0 (Toy GPU)" in text
+        assert "cpu_ref: only used when asked for" in text
+        console = Console(width=200, file=io.StringIO())
+        console.print(found)
+        table = console.file.getvalue()  # type: ignore[attr-defined]
+        for word in (
+            "toy 0",
+            "1 ms",
+            "chosen: a GPU",
+            "toys are slow [slow]",
+            "cpu_ref: only used",
+        ):
+            assert word in table
+        console.print(tflgpu.CompatibilityList().explain())
+        assert "1 ms, measured before" in console.file.getvalue()  # type: ignore[attr-defined]
+
+    def test_nothing_to_explain(self, install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        install()
+        monkeypatch.setenv("TFLGPU_BACKEND", "abacus")
+        found = tflgpu.CompatibilityList().explain()
+        assert found.chosen is None
+        assert "no backend 'abacus'" in str(found)
 
 
 def test_a_plugin_whose_entry_is_wrong_is_named() -> None:

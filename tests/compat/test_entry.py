@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
@@ -17,6 +18,59 @@ from tflgpu.lowering.caps import DeviceCaps
 
 NVIDIA = DeviceInfo("opencl", 0, "NVIDIA H200", "nvidia", True, "NVIDIA CUDA 550.54.14")
 ARC = DeviceInfo("vulkan", 0, "Intel(R) Arc(TM) A770", "intel", True, "Mesa 24.0.1 (LLVM 17.0.6)")
+
+
+def device(
+    backend: str, name: str, vendor: str, driver: str, names: str = "", system: str = "linux"
+) -> tuple[DeviceInfo, str, str]:
+    return DeviceInfo(backend, 0, name, vendor, True, driver), system, names
+
+
+#: Devices as drivers name them, and the entries that are about them.
+KNOWN = (
+    device("vulkan", "llvmpipe (LLVM 15.0.6, 256 bits)", "mesa", "llvmpipe Mesa 22.3.6", "mesa-software"),
+    device("vulkan", "SwiftShader Device (LLVM 10.0.0)", "", "SwiftShader driver 5.0.0", "swiftshader"),
+    device("wgpu", "Microsoft Basic Render Driver", "", "D3D12 10.0", "windows-warp", "windows"),
+    device("opencl", "cpu-znver4-AMD Ryzen", "pocl", "Portable Computing Language 5.0", "pocl-cpu"),
+    device("opencl", "Oclgrind Simulator", "", "Oclgrind 21.10", "oclgrind"),
+    device("vulkan", "Microsoft Direct3D12 (NVIDIA)", "nvidia", "Dozen Mesa 23.2", "dozen-not-conformant"),
+    device("opencl", "NVIDIA GeForce RTX 3060", "nvidia", "OpenCLOn12 1.0.0", "opencl-on-12", "windows"),
+    device("opencl", "NVIDIA GeForce RTX 3060", "nvidia", "NVIDIA CUDA 550.54.14"),
+    device("vulkan", "NVIDIA GeForce GTX 1650", "nvidia", "NVIDIA 550.54.14"),
+    device("opencl", "NVIDIA GeForce GTX TITAN X", "nvidia", "NVIDIA CUDA 470.1"),
+    device("opencl", "Tesla P100-PCIE-16GB", "nvidia", "NVIDIA CUDA 550.54.14"),
+    device("opencl", "Tesla P40", "nvidia", "NVIDIA CUDA 550.54.14", "nvidia-pascal-f16"),
+    device("vulkan", "NVIDIA GeForce GTX 1060 6GB", "nvidia", "NVIDIA 550.54.14", "nvidia-pascal-f16"),
+    device("vulkan", "Quadro P2000", "nvidia", "NVIDIA 550.54.14", "nvidia-pascal-f16"),
+    device("vulkan", "NVIDIA GeForce RTX 5090", "nvidia", "NVIDIA 575.57", "nvidia-blackwell-f16"),
+    device("opencl", "NVIDIA B200", "nvidia", "NVIDIA CUDA 570.1", "nvidia-blackwell-f16"),
+    device("vulkan", "NVIDIA GeForce RTX 2060 (NVK TU106)", "nvidia", "NVK Mesa 24.0.5", "nvk-early"),
+    device("vulkan", "NVIDIA GeForce RTX 2060 (NVK TU106)", "nvidia", "NVK Mesa 25.0.1"),
+    device("vulkan", "AMD Radeon RX 6800 XT", "amd", "AMD proprietary driver 24.10.1", "amd-matrix-units"),
+    device("vulkan", "AMD Radeon(TM) 680M", "amd", "AMD proprietary driver 24.10.1", "amd-matrix-units"),
+    device("vulkan", "AMD Radeon RX 7900 XTX", "amd", "AMD proprietary driver 24.10.1"),
+    device("vulkan", "AMD Radeon 780M Graphics", "amd", "AMD open-source driver 2024.Q4.3"),
+    device("vulkan", "AMD Radeon RX 9070 XT", "amd", "AMD proprietary driver 25.3.1"),
+    device("vulkan", "AMD Radeon RX 6800 XT (RADV NAVI21)", "amd", "radv Mesa 24.2.1"),
+    device("vulkan", "Intel(R) Iris(R) Xe", "intel", "Intel driver 101.4255", "intel-windows-compute-vulkan",
+           "windows"),
+    device("wgpu", "Intel(R) Iris(R) Xe", "intel", "Vulkan Intel driver 101.4255",
+           "intel-windows-compute-wgpu", "windows"),
+    device("vulkan", "Intel(R) Arc(TM) A770", "intel", "Intel open-source Mesa driver Mesa 24.0.1",
+           "intel-mesa-f16-vulkan"),
+    device("wgpu", "Intel(R) Arc(TM) A770", "intel", "Vulkan Mesa 24.0.1", "intel-mesa-f16-wgpu"),
+    device("opencl", "Apple M1", "apple", "Apple 1.2 1.0", "apple-opencl", "darwin"),
+    device("wgpu", "Apple M1", "apple", "Metal", "", "darwin"),
+    device("vulkan", "Adreno (TM) 830", "qualcomm", "Qualcomm Technologies Inc. Adreno Vulkan Driver",
+           "adreno-8xx-later-runs"),
+    device("vulkan", "Adreno (TM) 740", "qualcomm", "Qualcomm Technologies Inc. Adreno Vulkan Driver"),
+    device("opencl", "Mali-G610", "arm", "ARM Platform 3.0", "mali-local-memory"),
+    device("opencl", "Mali-T628", "arm", "ARM Platform 1.2", "mali-local-memory mali-t6xx-tuning"),
+    device("vulkan", "Mali-G52 r1 (Panfrost)", "arm", "panvk Mesa 24.1.0", "mali-local-memory panvk"),
+    device("vulkan", "PowerVR A-Series AXE-1-16M", "", "Imagination open-source Mesa driver Mesa 24.0",
+           "powervr-mesa"),
+    device("vulkan", "V3D 4.2.14.0", "", "V3DV Mesa Mesa 23.2.1", "v3d-lanes"),
+)  # fmt: skip
 
 
 def entry(**fields: Any) -> CompatEntry:
@@ -172,7 +226,39 @@ class TestShipped:
     def test_names_are_unique_and_each_has_a_source(self) -> None:
         names = [e.name for e in SHIPPED]
         assert len(set(names)) == len(names)
-        assert all(e.source.startswith("https://") for e in SHIPPED)
+        assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
+        assert all(e.source.startswith("https://") and " " not in e.source for e in SHIPPED)
+
+    def test_no_two_are_about_the_same(self) -> None:
+        about = [
+            (e.backend, e.vendor, e.device, e.driver, e.driver_version, e.system) for e in SHIPPED
+        ]
+        assert len(set(about)) == len(about)
+        assert ("", "", "", "", None, "") not in about  # none is about every device
+
+    @pytest.mark.parametrize("one", SHIPPED, ids=lambda e: e.name)
+    def test_each_is_about_some_device_below(self, one: CompatEntry) -> None:
+        assert any(one.matches(info, system) for info, system, _ in KNOWN)
+
+    def test_devices_have_the_entries_that_are_about_them(self) -> None:
+        """Which entries each of these has; none that is not about it."""
+        for info, system, names in KNOWN:
+            found = {e.name for e in SHIPPED if e.matches(info, system)}
+            assert found == set(names.split()), info.name
+
+    def test_pascal_computes_in_32_bits(self) -> None:
+        caps = DeviceCaps(f16_arithmetic=True, f16_storage=True)
+        pascal = attrs.evolve(NVIDIA, name="NVIDIA GeForce GTX 1080 Ti")
+        found = effective_caps(caps, judge(pascal, SHIPPED, "linux"))
+        assert (found.f16_arithmetic, found.f16_storage) == (False, True)
+        p100 = attrs.evolve(NVIDIA, name="Tesla P100-PCIE-16GB")
+        assert effective_caps(caps, judge(p100, SHIPPED, "linux")) == caps
+
+    def test_matrix_units_that_are_not_there(self) -> None:
+        caps = DeviceCaps(matrix_tiles=True)
+        for name, there in (("AMD Radeon RX 6800", False), ("AMD Radeon RX 7800 XT", True)):
+            info = DeviceInfo("vulkan", 0, name, "amd", True, "AMD proprietary driver 24.10.1")
+            assert effective_caps(caps, judge(info, SHIPPED, "windows")).matrix_tiles is there
 
     def test_an_ordinary_gpu_is_left_alone(self) -> None:
         assert judge(NVIDIA, SHIPPED, "linux") == Judgement()

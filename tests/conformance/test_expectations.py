@@ -87,6 +87,15 @@ CASES: list[tuple[Any, bool, Verdict]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("run", "status"), [(lambda t: None, "passed"), (_fails, "expected"), (_defect, "expected")]
+)
+def test_what_only_some_versions_fail_may_pass(target: Target, run: Any, status: str) -> None:
+    check = Check("2/ADD/x/f32/edge", run, "ADD")
+    suite = Suite((check,), {check.id: Expectation("version", "*", "why")})
+    assert suite.judge(check, target).status == status
+
+
 @pytest.mark.parametrize(("run", "known", "verdict"), CASES)
 def test_verdicts(target: Target, run: Any, known: bool, verdict: Verdict) -> None:
     check = Check("2/ADD/x/f32/edge", run, "ADD")

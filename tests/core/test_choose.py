@@ -380,11 +380,65 @@ class TestDatabase:
         assert of(pick(toy, backend="toy")) == "toy 1"
 
 
-def test_choosing_without_opening(watch: Stopwatch) -> None:
+def test_looking_opens_and_measures_nothing(watch: Stopwatch) -> None:
     toy = Backend("toy", GPU, GPU, broken=(0, 1))
-    choice = choose.choose(Registry.of({"toy": toy}), DelegateOptions(), EMPTY)
-    assert of(choice) == "toy 0"
+    found = choose.find_candidates(Registry.of({"toy": toy}), DelegateOptions(), EMPTY).found
+    assert [c.info.index for c in found] == [0, 1]
     assert watch.measured == []
+
+
+def test_choosing_is_opening_and_closing_again(watch: Stopwatch, tmp_path: Path) -> None:
+    watch.seconds = {"toy 0": 2e-3, "toy 1": 1e-3}
+    toy = Backend("toy", GPU, GPU)
+    choice = choose.choose(
+        Registry.of({"toy": toy}), DelegateOptions(), EMPTY, Remembered(tmp_path)
+    )
+    assert of(choice) == "toy 1"
+    assert toy.opened
+    assert all(device.closed for device in toy.opened)
+
+
+class TestConsidered:
+    """What became of each device, as data."""
+
+    def test_times_and_who_is_chosen(self, pick: Any, watch: Stopwatch) -> None:
+        watch.seconds = {"cl 0": 3e-3, "vk 0": 1e-3}
+        for remembered in (False, True):
+            backends = Backend("cl", GPU, LLVMPIPE, rank=20), Backend("vk", GPU, rank=10)
+            seen = {f"{c.device.backend} {c.device.index}": c for c in pick(*backends).considered}
+            assert {n: (c.seconds, c.remembered, c.chosen) for n, c in seen.items()} == {
+                "cl 0": (3e-3, remembered, False),
+                "vk 0": (1e-3, remembered, True),
+                "cl 1": (None, False, False),
+            }
+        assert seen["cl 0"].why == "not faster than vk device 0 (Toy GPU)"
+        assert seen["vk 0"].why == "chosen: a GPU"
+        assert seen["cl 1"].why == "not needed: it computes on the CPU, and there is a GPU"
+
+    def test_a_faster_one_of_a_lower_rank(self, pick: Any, watch: Stopwatch) -> None:
+        watch.seconds = {"cl 0": 1.05e-3, "vk 0": 1e-3}
+        seen = pick(Backend("cl", GPU, rank=20), Backend("vk", GPU, rank=10)).considered
+        assert [(c.device.backend, c.chosen) for c in seen] == [("cl", True), ("vk", False)]
+        assert seen[1].why == (
+            "not enough faster than cl device 0 (Toy GPU), whose backend has a higher rank"
+        )
+
+    def test_broken_and_denied(self, pick: Any, watch: Stopwatch) -> None:
+        watch.seconds = {"good 0": 1e-3, "good 1": DeviceError("its result is wrong")}
+        denied = CompatEntry(name="no", reason="it hangs", device="Old", verdict=Verdict.DENY)
+        good = Backend("good", GPU, GPU, ("Old GPU", True), entries=(denied,))
+        seen = pick(good, Backend("bad", GPU, broken=(0,))).considered
+        why = {f"{c.device.backend} {c.device.index}": c.why for c in seen}
+        assert why["good 0"] == "chosen: a GPU"
+        assert why["good 1"].endswith("failed the test plan: its result is wrong")
+        assert "bad 0 is on fire" in why["bad 0"]
+        assert why["good 2"] == "left out by the device database"
+        assert seen[-1].judgement.reasons == ("it hangs [no]",)
+
+    def test_none_is_chosen(self, pick: Any) -> None:
+        (seen,) = pick(Backend("bad", GPU, broken=(0,))).considered
+        assert not seen.chosen
+        assert seen.why.startswith("cannot be opened: ")
 
 
 def test_the_cache_folder_is_used(

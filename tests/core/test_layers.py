@@ -36,6 +36,7 @@ ROOMS = (
     "plugin_values",
     "plugins",
     "devices",
+    "profiles",
     "runtime",
     "saved",
     "hosts",

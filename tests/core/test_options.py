@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu import DelegateOptions, InferencePreference, InferencePriority, OptionError, Precision
-from tflgpu.devices.choose import choose
+from tflgpu.devices.choose import find_candidates
 from tflgpu.plugins import registry
 
 TRUTHS = ("allow_fallback", "quantized_models_allowed", "guard_bands")
@@ -60,10 +60,11 @@ def test_undefined_precision_loss_follows_the_priorities() -> None:
 def test_numerics_by_member_or_name(given: Any) -> None:
     options = DelegateOptions(quantized_numerics=given)
     assert options.quantized_numerics is tflgpu.Numerics.INTEGER
-    assert DelegateOptions().quantized_numerics is tflgpu.Numerics.FLOAT
+    assert DelegateOptions().quantized_numerics is None
+    assert DelegateOptions().wanted_numerics is tflgpu.Numerics.FLOAT
 
 
-@pytest.mark.parametrize("given", ["int8", 1, True, None, "", tflgpu.Precision.F32])
+@pytest.mark.parametrize("given", ["int8", 1, True, "", tflgpu.Precision.F32])
 def test_what_are_no_numerics(given: Any) -> None:
     with pytest.raises(OptionError, match=r"^quantized_numerics is one of FLOAT, INTEGER, not "):
         DelegateOptions(quantized_numerics=given)
@@ -152,18 +153,18 @@ def test_options_are_values() -> None:
 @pytest.mark.parametrize("text", ["-1", "-0004"])
 def test_the_environments_device_is_named(text: str) -> None:
     with pytest.raises(OptionError, match=r"^TFLGPU_DEVICE is an index from 0"):
-        choose(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
+        find_candidates(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
 
 
 @pytest.mark.parametrize("text", ["²", "9" * 5000])  # digits, but no index
 def test_a_device_that_only_looks_like_a_number_is_a_name(text: str) -> None:
     with pytest.raises(tflgpu.DeviceError, match="no backend has a device"):
-        choose(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
+        find_candidates(registry(), DelegateOptions(), {"TFLGPU_DEVICE": text})
 
 
 def test_blanks_in_the_environment_ask_for_nothing() -> None:
     environ = {"TFLGPU_BACKEND": " ", "TFLGPU_DEVICE": ""}
-    assert not choose(registry(), DelegateOptions(), environ).explicit
+    assert not find_candidates(registry(), DelegateOptions(), environ).explicit
 
 
 def test_a_compatibility_list_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tflgpu
 from litert_models import between, litert, numbers, one, run
-from tflgpu.errors import UnsupportedError
+from tflgpu.errors import TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -129,6 +129,29 @@ def test_a_radius_beyond_all_channels() -> None:
     (found,), report = run(model, [x])
     np.testing.assert_allclose(found, x / np.sqrt(1 + np.square(x).sum()), rtol=1e-6)
     assert [r.runs_on for r in report.refusals] == [""]
+
+
+def test_the_smallest_number_over_minus_one() -> None:
+    """The processor refuses to divide so, and LiteRT 2.3's process ends."""
+    tensors = [TensorSpec(n, (3,), DType.I32) for n in "aby"]
+    x, y = np.int32([-(2**31), 7, -7]), np.int32([-1, -1, 4])
+    (found,), report = run(one("FLOOR_MOD", {}, tensors, [0, 1]), [x, y])
+    assert found.tolist() == [0, 0, 1]
+    assert [r.runs_on for r in report.refusals] == [""]
+
+
+def test_shapes_that_do_not_broadcast() -> None:
+    """LiteRT 2.3 aborts where BROADCAST_ARGS finds that at run time."""
+    tensors = [
+        TensorSpec("a", (2,), DType.I32), TensorSpec("b", (3,), DType.I32),
+        TensorSpec("y", (3,), DType.I32),
+    ]  # fmt: skip
+    model = one("BROADCAST_ARGS", {}, tensors, [0, 1])
+    (found,), report = run(model, [np.int32([3, 1]), np.int32([2, 1, 4])])
+    assert found.tolist() == [2, 3, 4]
+    assert [r.runs_on for r in report.refusals] == [""]
+    with pytest.raises(TflgpuError, match=r"shapes \[3, 2\] and \[2, 1, 4\] do not broadcast"):
+        run(model, [np.int32([3, 2]), np.int32([2, 1, 4])])
 
 
 def test_variables_that_an_operator_does_not_keep_stay_refused() -> None:

@@ -16,7 +16,7 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target as CompileTarget
 from tflgpu.conformance.graph_checks import run_graph
 from tflgpu.conformance.target import Target
-from tflgpu.devices.choose import choose
+from tflgpu.devices.choose import find_candidates
 from tflgpu.errors import DeviceError, OptionError, PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
@@ -108,9 +108,8 @@ def test_hook_register_backends() -> None:
 def test_hook_probe() -> None:
     found = toy("tflgpu_probe")
     assert [d.name for d in found.probe("toy").devices] == ["a toy"]
-    assert (
-        choose(found, DelegateOptions(backend="toy"), {}).device == (found.probe("toy").devices[0])
-    )
+    (candidate,) = find_candidates(found, DelegateOptions(backend="toy"), {}).found
+    assert candidate.info == found.probe("toy").devices[0]
 
 
 def test_hook_open_device() -> None:

@@ -164,6 +164,16 @@ def test_an_engine_with_a_folder_compiles_once(
     assert opened() == compiled
 
 
+def test_a_saved_model_is_not_tried_against_another(tmp_path: Path) -> None:
+    path = tmp_path / "m.tflgpu"
+    options = {**REF, "inference_preference": "sustained_speed"}
+    with tflgpu.GpuDelegate(**options) as delegate:
+        delegate.save(small_model(), path)
+    with tflgpu.GpuDelegate(saved=path, **options) as delegate:
+        _, report = run(small_model(), delegate)
+    assert "inference_preference: a saved model is used as it is" in report.choice
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "m.tflgpu"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.errors import DeviceError
 from tflgpu.hookspecs import hookimpl
@@ -47,6 +49,14 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> No
     from tflgpu_litert.device import LiteRTDevice
 
     return LiteRTDevice(info(), options.num_threads, options.op_resolver)
+
+
+@hookimpl
+def tflgpu_conformance_allowances(backend: str) -> Allowances | None:
+    """What LiteRT makes of NaN and infinities is its own business."""
+    if backend != NAME:
+        return None
+    return Allowances(expectations=Path(__file__).with_name("expectations.txt"))
 
 
 def info() -> DeviceInfo:

@@ -40,6 +40,10 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return "LiteRT crashes on DEPTHWISE_CONV_2D without a bias"
     if node.op == "LOCAL_RESPONSE_NORMALIZATION" and node.attrs.radius > _RADIUS:
         return f"LiteRT crashes on a radius of {node.attrs.radius}"
+    if node.op == "FLOOR_MOD" and not node.input(0).dtype.is_float:
+        return "LiteRT crashes on FLOOR_MOD of the smallest whole number and -1"
+    if node.op == "BROADCAST_ARGS":
+        return "LiteRT ends the process where the shapes of BROADCAST_ARGS do not broadcast"
     if node.op in _POSITIONS:
         positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
         if edge is None or any(value.id in edge for value in positions):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
-import numpy as np
-from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.device import DispatchTime, NodeRun
+from tflgpu.contract.device import NodeRun
 from tflgpu.contract.forks import Holder, immortal
-from tflgpu.contract.pending import FINISHED, Pending
-from tflgpu.errors import DeviceError, StateError
+from tflgpu.contract.node_recording import BaseNodeRecording
+from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.tflite.cut import small_model
@@ -22,7 +20,7 @@ _Feed = tuple[Callable[[Array], None], Array]
 _Fetch = tuple[Callable[[], Array], Array]
 
 
-class LiteRTRecording(Holder):
+class LiteRTRecording(BaseNodeRecording, Holder):
     """A `Recording` of LiteRT's kernels.
 
     Inputs and outputs are arrays of its own: LiteRT's memory moves and ends with its interpreter.
@@ -30,20 +28,20 @@ class LiteRTRecording(Holder):
     may read, set and reset them.
     """
 
+    kind = "LiteRT"
+
     def __init__(self, run: NodeRun, settings: Settings) -> None:
         """Write the nodes as a model and open it.
 
         Raises:
             DeviceError: they cannot be written, or LiteRT does not take them; names the node.
         """
+        super().__init__(run)
         self._run_of = run
         self._settings = settings
-        self._inputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.inputs)
-        self._outputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.outputs)
         self._before: list[_Feed] = []
         self._after: list[_Fetch] = []
         self._opened: Opened | None = None
-        self._closed = False
         self._open()
         self.belongs_to_process()
 
@@ -71,25 +69,7 @@ class LiteRTRecording(Holder):
         self._after = [(opened.view(v.id), array) for v, array in fetched if array.size]
         self._opened = opened
 
-    @property
-    def inputs(self) -> Sequence[Array]:
-        """Writable host arrays, one per input."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[Array]:
-        """Host arrays, one per output."""
-        return self._outputs
-
-    def run(self) -> None:
-        """Compute every node.
-
-        Raises:
-            StateError: it is closed.
-            DeviceError: LiteRT failed; names the node where LiteRT does.
-        """
-        if self._closed:
-            raise StateError("this recording is closed")
+    def _compute(self) -> None:
         if self._opened is None:  # left behind by a fork
             self._open()
         assert self._opened is not None
@@ -102,31 +82,9 @@ class LiteRTRecording(Holder):
         for tensor, array in self._after:
             _fetch(tensor, array)
 
-    def submit(self) -> Pending:
-        """A run; LiteRT computes in the call.
-
-        Raises:
-            StateError, DeviceError: as `run`.
-        """
-        self.run()
-        return FINISHED
-
-    def bind(
-        self,
-        inputs: Mapping[int, Buffer | None] | None = None,
-        outputs: Mapping[int, Buffer | None] | None = None,
-    ) -> Unsupported:
-        """As `Recording.bind`: there are no buffers."""
-        return Unsupported("LiteRT computes in memory of its own")
-
-    def profile(self) -> Sequence[DispatchTime]:
-        """A run; LiteRT's Python API has no timers."""
-        self.run()
-        return ()
-
     def close(self) -> None:
         """Let LiteRT's interpreter go."""
-        self._closed = True
+        super().close()
         self._before, self._after, self._opened = [], [], None
 
     def after_fork(self) -> None:

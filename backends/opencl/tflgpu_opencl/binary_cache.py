@@ -22,9 +22,9 @@ _HAVE_THEIR_OWN = frozenset({"pocl"})
 THREADS = "tflgpu-opencl-compile"
 
 
-def default_folder() -> Path:
-    """``opencl`` in TFLGPU_CACHE_DIR, or in the user's cache folder."""
-    return cache_folder("opencl")
+def default_folder(root: str | None = None) -> Path:
+    """``opencl`` in ``root``, or else in TFLGPU_CACHE_DIR, or in the user's cache folder."""
+    return cache_folder("opencl", root)
 
 
 def keeps_programs(vendor: str) -> bool:

@@ -46,6 +46,7 @@ class OpenCLDevice(BaseDevice):
         *,
         dialect: Dialect | None = None,
         cache: BinaryCache | None = None,
+        cache_root: str | None = None,
         keep_binaries: bool | None = None,
         raw_calls: bool = True,
         share_memory: bool = True,
@@ -55,7 +56,8 @@ class OpenCLDevice(BaseDevice):
         Args:
             index: Position in the list.
             dialect: Printer of kernels, None for the device's own.
-            cache: Where binaries are kept, None for the user's cache folder.
+            cache: Where binaries are kept, None for ``cache_root``.
+            cache_root: A folder for the folder of binaries, None for the user's cache folder.
             keep_binaries: Whether they are, None for where the driver does not do so itself.
             raw_calls: Enqueue by OpenCL's own functions where they are found, rather than by
                 pyopencl's.
@@ -75,7 +77,7 @@ class OpenCLDevice(BaseDevice):
             self._context: Any = cl.Context([self._handle])
             self.alignment = alignment_of(self._handle)
             self._compiler = Compiler(
-                self._context, self._handle, cache or BinaryCache(default_folder()),
+                self._context, self._handle, cache or BinaryCache(default_folder(cache_root)),
                 keep=keep_binaries,
             )  # fmt: skip
             self.caps = caps_of(self._handle, f16_arithmetic=lists_f16(self._handle))
@@ -87,6 +89,11 @@ class OpenCLDevice(BaseDevice):
             widest = widest_shuffle(self._handle)
             self._assume(subgroup_shuffle=widest)
             self._assume(subgroup_shuffle=probe_shuffle(self, widest))
+
+    @property
+    def not_kept(self) -> str:
+        """As `tflgpu.contract.device.Keeper`."""
+        return self._compiler.not_kept
 
     @property
     def compiled(self) -> int:

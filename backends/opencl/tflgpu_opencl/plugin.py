@@ -52,7 +52,7 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
         return None
     from tflgpu_opencl.device import OpenCLDevice
 
-    return OpenCLDevice(index)
+    return OpenCLDevice(index, cache_root=options.cache_root)
 
 
 @hookimpl

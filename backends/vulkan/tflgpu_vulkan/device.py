@@ -26,13 +26,19 @@ class VulkanDevice(BaseDevice):
     kind = "Vulkan"
 
     def __init__(
-        self, index: int = 0, *, cache: DiskCache | None = None, share_memory: bool = True
+        self,
+        index: int = 0,
+        *,
+        cache: DiskCache | None = None,
+        cache_root: str | None = None,
+        share_memory: bool = True,
     ) -> None:
         """Open device ``index`` of the list that the probe gives.
 
         Args:
             index: Position in the list.
-            cache: Where compiled pipelines are kept, None for the user's cache folder.
+            cache: Where compiled pipelines are kept, None for ``cache_root``.
+            cache_root: A folder for the folder of pipelines, None for the user's cache folder.
             share_memory: Use host memory in place where host and device share it.
 
         Raises:
@@ -43,11 +49,17 @@ class VulkanDevice(BaseDevice):
         details = self._context.details
         self.info, self.caps, self.alignment = self._context.info, details.caps, details.alignment
         self.in_place = share_memory and details.shares_memory
-        self._pipelines = Pipelines(self._context, cache or DiskCache(cache_folder("vulkan")))
+        disk = cache or DiskCache(cache_folder("vulkan", cache_root))
+        self._pipelines = Pipelines(self._context, disk)
         size = probe_shuffle(self, details.target.subgroup_shuffle)
         self._context.details = details.with_shuffle(size)
         self.caps = self._context.details.caps
         self._pipelines.compiled = 0
+
+    @property
+    def not_kept(self) -> str:
+        """As `tflgpu.contract.device.Keeper`: pipelines are kept."""
+        return ""
 
     @property
     def compiled(self) -> int:

@@ -55,7 +55,7 @@ def tflgpu_open_device(backend: str, index: int, options: DelegateOptions) -> De
         return None
     from tflgpu_vulkan.device import VulkanDevice
 
-    return VulkanDevice(index)
+    return VulkanDevice(index, cache_root=options.cache_root)
 
 
 @hookimpl

@@ -35,9 +35,11 @@ _DISTRUST = 7 * 24 * 3600.0  # seconds
 _LEFT = 3600.0  # seconds after which a temporary file is one that a dead process left
 
 
-def cache_folder(name: str) -> Path:
-    """The folder ``name`` in TFLGPU_CACHE_DIR, or in the user's cache folder."""
-    root = os.environ.get("TFLGPU_CACHE_DIR") or platformdirs.user_cache_dir("tflgpu", False)
+def cache_folder(name: str, root: str | None = None) -> Path:
+    """The folder ``name`` in ``root``, or else in TFLGPU_CACHE_DIR, or in the user's cache folder."""
+    root = (
+        root or os.environ.get("TFLGPU_CACHE_DIR") or platformdirs.user_cache_dir("tflgpu", False)
+    )
     return Path(root) / name
 
 

@@ -14,6 +14,7 @@ from tflgpu.cli.compile import compile as compile_command
 from tflgpu.cli.demo import demo
 from tflgpu.cli.devices import devices
 from tflgpu.cli.inspect import inspect
+from tflgpu.cli.profiles import profiles
 from tflgpu.cli.run import run
 from tflgpu.cli.shader import shader
 from tflgpu.errors import TflgpuError
@@ -62,7 +63,7 @@ def make_app() -> typer.Typer:
     """
     app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback()(_root)
-    for command in (devices, run, inspect, shader, demo):
+    for command in (devices, run, inspect, profiles, shader, demo):
         app.command()(command)
     app.command("compile")(compile_command)
     app.add_typer(cache, name="cache")

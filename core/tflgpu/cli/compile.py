@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
+from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, delegate_of
 from tflgpu.errors import OptionError
 from tflgpu.saved.model import SUFFIX
 
 
+@with_delegate_flags
 def compile(
     model: Model,
     output: Annotated[
@@ -23,6 +25,7 @@ def compile(
     device: Device = None,
     precision: Precision = None,
     numerics: Numerics = None,
+    flags: Flags = NO_FLAGS,
 ) -> None:
     """Compile a model for a device, and save what comes out in a file.
 
@@ -35,7 +38,7 @@ def compile(
         )
     path = Path(f"{model.stem}{SUFFIX}") if output is None else output
     with (
-        delegate_of(backend, device, precision, numerics) as delegate,
+        delegate_of(backend, device, precision, numerics, flags) as delegate,
         console.working("compiling"),
     ):
         report = delegate.save(model, path)

@@ -12,6 +12,7 @@ import typer
 
 from tflgpu.cli import console, models
 from tflgpu.cli.models import Backend, Device, Model, Numerics
+from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.references import reference_support
@@ -21,11 +22,34 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins import registry
+from tflgpu.profiles.check import checked
+from tflgpu.profiles.delegation import Delegation
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
 
 DEVICE, FOLDED, CPU, NOWHERE = "device", "folded", "CPU", "nowhere"
+
+#: Where an operator goes, which part of the device's it is in, and why it is not on the device.
+_Places = Mapping[int, tuple[str, int | None, str]]
+
+
+def _list_profiles(name: str | None) -> str | None:
+    if name == "list":
+        show_profiles()
+        raise typer.Exit
+    return name
+
+
+_Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="Judge by a profile, without its device: adreno-740, tflite-gpu, ...; list shows them.",
+        is_eager=True,  # before the model, which a list needs none of
+        callback=_list_profiles,
+    ),
+]
 
 
 @attrs.frozen
@@ -59,25 +83,22 @@ def inspect(
     backend: Backend = None,
     device: Device = None,
     numerics: Numerics = None,
+    profile: _Profile = None,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
     """Show a model's inputs, outputs and operators, and where each would run."""
     if backend == models.CPU:
         raise OptionError("inspect asks what a GPU backend takes; the CPU takes all the rest")
+    if profile is not None and (backend is not None or device is not None):
+        raise OptionError("--as is for a device that is not here; leave out --backend and --device")
     file = read_model(str(model))
-    # Whether LiteRT, say, runs what nobody here defines: the shapes behind that are known then.
-    cpu = CpuSide(registry(), DelegateOptions())
-    graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
-    cpu.close()
-    wanted = int(device) if device is not None and device.isdigit() else device
-    delegate, note = judge(backend, wanted, numerics_of("--numerics", numerics or "float"))
-    with delegate:
-        compiled = delegate.compile(graph)
-        where = _where(graph, compiled)
-        judged = delegate.device
-        assert judged is not None
-        on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
-    rows = _rows(file, where, compiled)
+    judged = (
+        _by_device(file, backend, device, numerics)
+        if profile is None
+        else _by_profile(file, profile, numerics)
+    )
+    on, note, known = judged.on, judged.note, judged.notes
+    rows = _rows(file, judged)
     totals = {k: n for k in (DEVICE, FOLDED, CPU, NOWHERE) if (n := _count(rows, k))}
     if as_json:
         console.show_json(
@@ -90,6 +111,7 @@ def inspect(
                 "signatures": [_signature_json(s) for s in file.signatures],
                 "judged_by": on,
                 "note": note,
+                "notes": list(known),
                 "operators": [attrs.asdict(r) for r in rows],
                 "totals": totals,
             }
@@ -99,13 +121,80 @@ def inspect(
     _show_rows(rows)
     if note:
         console.warn(note)
+    for line in known:
+        console.say(line)
     counted = ", ".join(f"{n} {k}" for k, n in totals.items()) or "none"
     console.say(f"{len(rows)} operators judged by {on}: {counted}")
     if NOWHERE in totals:
         console.say("The model cannot run: see the operators that run nowhere")
 
 
-def _where(graph: Graph, parts: Compiled) -> Mapping[int, tuple[str, int | None, str]]:
+@attrs.frozen(eq=False)
+class _Judged:
+    """What would become of a model.
+
+    Attributes:
+        where: Of the operators that are left, by their index in the file.
+        on: What judged it.
+        note: What to warn of.
+        notes: What to know of a profile.
+        integers, in_floats: As `Compiled` has them.
+    """
+
+    where: _Places
+    on: str
+    note: str = ""
+    notes: tuple[str, ...] = ()
+    integers: frozenset[int] = frozenset()
+    in_floats: Mapping[int, str] = attrs.field(factory=dict)
+
+
+def _by_device(
+    file: ModelFile, backend: str | None, device: str | None, numerics: str | None
+) -> _Judged:
+    # Whether LiteRT, say, runs what nobody here defines: the shapes behind that are known then.
+    cpu = CpuSide(registry(), DelegateOptions())
+    graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
+    cpu.close()
+    wanted = int(device) if device is not None and device.isdigit() else device
+    delegate, note = judge(backend, wanted, numerics_of("--numerics", numerics or "float"))
+    with delegate:
+        compiled = delegate.compile(graph)
+        judged = delegate.device
+        assert judged is not None
+        on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
+    where = _where(graph, compiled)
+    return _Judged(where, on, note, (), compiled.integers, compiled.in_floats)
+
+
+def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
+    options = (
+        None if numerics is None
+        else DelegateOptions(quantized_numerics=numerics_of("--numerics", numerics))
+    )  # fmt: skip
+    found = checked(file, profile, options)
+    report = found.report
+    if found.delegation is not None:
+        where = _delegated(found.delegation)
+        return _Judged(where, f"the rules of {report.device}", notes=report.choice)
+    assert found.graph is not None
+    assert found.compiled is not None
+    compiled = found.compiled
+    on = f"{report.backend} ({report.device}, {report.precision})"
+    where = _where(found.graph, compiled)
+    return _Judged(where, on, "", report.choice, compiled.integers, compiled.in_floats)
+
+
+def _delegated(found: Delegation) -> _Places:
+    places: dict[int, tuple[str, int | None, str]] = {
+        index: (CPU, None, why) for index, why in found.reasons.items()
+    }
+    for number, part in enumerate(found.parts):
+        places.update((index, (DEVICE, number, "")) for index in part)
+    return places
+
+
+def _where(graph: Graph, parts: Compiled) -> _Places:
     """Where each operator goes, by its index in the file, for those that are left."""
     ops = registry().ops()
     found: dict[int, tuple[str, int | None, str]] = {}
@@ -131,9 +220,7 @@ def _on_cpu(parts: Compiled) -> list[Node]:
     return [n for p in parts.parts if not p.delegated for n in p.nodes]
 
 
-def _rows(
-    file: ModelFile, where: Mapping[int, tuple[str, int | None, str]], compiled: Compiled
-) -> Sequence[_Row]:
+def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
     tensors = file.main.tensors
 
     def shown(indices: Sequence[int]) -> tuple[str, ...]:
@@ -141,9 +228,9 @@ def _rows(
 
     rows = []
     for o in file.main.operators:
-        place, part, reason = where.get(o.index, (FOLDED, None, ""))
-        left = compiled.in_floats.get(o.index, "")
-        numerics = "integers" if o.index in compiled.integers else "floats" if left else ""
+        place, part, reason = judged.where.get(o.index, (FOLDED, None, ""))
+        left = judged.in_floats.get(o.index, "")
+        numerics = "integers" if o.index in judged.integers else "floats" if left else ""
         rows.append(
             _Row(
                 o.index, o.name, o.version, shown(o.inputs), shown(o.outputs), place, part, reason,

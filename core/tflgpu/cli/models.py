@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tflgpu.cli import console
+from tflgpu.cli.delegate_flags import FILE, Flags, flag_of
 from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
-from tflgpu.options import device_from_text, numerics_of, precision_of
+from tflgpu.options import OPTIONS_FILE, DelegateOptions
 
 #: What --backend takes besides the backends' names: no delegate, the NumPy references.
 CPU = "cpu"
@@ -38,24 +40,34 @@ Numerics = Annotated[
 
 
 def delegate_of(
-    backend: str | None, device: str | None, precision: str | None, numerics: str | None = None
+    backend: str | None,
+    device: str | None,
+    precision: str | None,
+    numerics: str | None = None,
+    flags: Flags | None = None,
 ) -> GpuDelegate:
-    """A delegate with the options that were given.
+    """A delegate with the options that were given; then those of environment variables, then those
+    of a file.
 
     Raises:
-        OptionError: a wrong option.
+        OptionError: a wrong option; names the flag.
         DeviceError: no such backend or device, or it does not open.
     """
-    options: dict[str, Any] = {}
-    if backend is not None:
-        options["backend"] = backend
-    if device is not None:
-        options["device"] = device_from_text("--device", device)
-    if precision is not None:
-        options["precision"] = precision_of("--precision", precision)
+    given = dict(flags or {})
+    file = given.pop(FILE, None)
+    environ = os.environ if file is None else {**os.environ, OPTIONS_FILE: file}
+    said = {"backend": backend, "device": device, "precision": precision}
+    given |= {name: text for name, text in said.items() if text is not None}
     if numerics is not None:
-        options["quantized_numerics"] = numerics_of("--numerics", numerics)
-    return GpuDelegate(**options)
+        if "quantized_numerics" in given:
+            raise OptionError("--numerics and --quantized-numerics are one option; give one")
+        given["quantized_numerics"] = numerics
+
+    def called(name: str) -> str:
+        is_short = numerics is not None and name == "quantized_numerics"
+        return "--numerics" if is_short else flag_of(name)
+
+    return GpuDelegate(DelegateOptions.gathered(given, text=True, called=called, environ=environ))
 
 
 @contextmanager
@@ -65,6 +77,7 @@ def opened(
     device: str | None = None,
     precision: str | None = None,
     numerics: str | None = None,
+    flags: Flags | None = None,
 ) -> Iterator[Interpreter]:
     """An interpreter (not allocated yet) on a backend; both are closed at the end.
 
@@ -75,7 +88,7 @@ def opened(
     """
     if backend == CPU:
         given = (("--device", device), ("--precision", precision), ("--numerics", numerics))
-        for name, value in given:
+        for name, value in (*given, *((flag_of(n), v) for n, v in (flags or {}).items())):
             if value is not None:
                 raise OptionError(f"{name} is for a GPU backend; --backend cpu has no such choice")
         with _read(model, None) as interpreter:
@@ -84,7 +97,7 @@ def opened(
     # The file first: a mistyped name is noticed before a device is woken up.
     _read(model, None).close()
     with (
-        delegate_of(backend, device, precision, numerics) as delegate,
+        delegate_of(backend, device, precision, numerics, flags) as delegate,
         _read(model, delegate) as interpreter,
     ):
         yield interpreter

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from tflgpu.cli import console
+from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
 from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, allocate, opened
@@ -24,6 +25,7 @@ _TOP = 5
 _REASONS = 8
 
 
+@with_delegate_flags
 def run(
     model: Model,
     inputs: Annotated[
@@ -50,13 +52,14 @@ def run(
     mean: Annotated[float, typer.Option(help="Of pixels, subtracted.")] = 127.5,
     std: Annotated[float, typer.Option(help="Of pixels, divided by.")] = 127.5,
     seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
+    flags: Flags = NO_FLAGS,
 ) -> None:
     """Run a model: outputs, time, what ran where, and (--compare) how right it is."""
     if not math.isfinite(mean) or not math.isfinite(std) or std == 0:
         raise OptionError(
             f"--mean {mean} and --std {std}: both are numbers, and pixels are divided by --std"
         )
-    with opened(model, backend, device, precision, numerics) as interpreter:
+    with opened(model, backend, device, precision, numerics, flags) as interpreter:
         arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed)
         outputs = run_once(interpreter, arrays)
         _show_outputs(interpreter, outputs)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tflgpu.cli import console
+from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, delegate_of
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.device import NodeDevice
@@ -16,6 +17,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
 
+@with_delegate_flags
 def shader(
     model: Model,
     node: Annotated[
@@ -29,6 +31,7 @@ def shader(
         str | None,
         typer.Option(help="opencl-c, spirv, wgsl, tree, or a plugin's; default: the device's own."),
     ] = None,
+    flags: Flags = NO_FLAGS,
 ) -> None:
     """Print the kernels of an operator: OpenCL C, SPIR-V assembly, WGSL or the kernel tree.
 
@@ -39,7 +42,7 @@ def shader(
         raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists backends")
     file = read_model(str(model))
     graph = build_graph(file, 0, registry().ops())
-    with delegate_of(backend, device, precision, numerics) as delegate:
+    with delegate_of(backend, device, precision, numerics, flags) as delegate:
         opened = delegate.device
         if opened is None or isinstance(opened, NodeDevice):
             raise OptionError(

@@ -42,6 +42,8 @@ def _range(value: str | VersionRange | None) -> VersionRange | None:
 class CompatEntry:
     """What is known of some devices. All the matchers that are given must hold.
 
+    One without ``verdict``, ``caps`` and ``options`` is a note, which is shown with the device.
+
     Attributes:
         name: Unique; shown with the reason.
         reason: One sentence for the user: what is wrong or known, and what to do.

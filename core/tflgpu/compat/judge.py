@@ -26,12 +26,14 @@ class Judgement:
         reasons: Of every entry that matched, lowest rank first.
         caps: What to change in its `DeviceCaps`.
         options: `DelegateOptions` that suit it.
+        sources: Where each of the reasons is documented; "" where its entry does not say.
     """
 
     verdict: Verdict = Verdict.ALLOW
     reasons: tuple[str, ...] = ()
     caps: Mapping[str, Any] = attrs.field(factory=dict)
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    sources: tuple[str, ...] = ()
 
     @property
     def denied(self) -> bool:
@@ -59,7 +61,8 @@ def judge(info: DeviceInfo, entries: Iterable[CompatEntry], system: str | None =
         verdict = entry.verdict or verdict
         caps |= entry.caps
         options |= entry.options
-    return Judgement(verdict, tuple(str(e) for e in found), caps, options)
+    sources = tuple(e.source for e in found)
+    return Judgement(verdict, tuple(str(e) for e in found), caps, options, sources)
 
 
 def effective_caps(caps: DeviceCaps, judgement: Judgement) -> DeviceCaps:

@@ -1,7 +1,8 @@
-"""The shipped entries: few, and each with a source.
+"""The shipped entries, by vendor, each with a source.
 
-An entry belongs here only where a defect is documented in public, with the drivers it is in.
-What a driver reports correctly (that it is a CPU, that it lacks f16) needs no entry.
+An entry belongs here only where a defect or a limit is documented in public, with the devices or
+drivers that it is about. What a driver reports correctly (that it is a CPU, that it lacks f16) needs
+no entry. An entry that changes nothing is a note: it is shown with the device.
 """
 
 from __future__ import annotations
@@ -20,13 +21,28 @@ _NOT_CONFORMANT = CompatEntry(
 )
 
 _SOFTWARE = (
-    CompatEntry(
-        name="software-renderer",
-        reason="a software renderer: it runs kernels on the CPU",
-        source="https://docs.mesa3d.org/drivers/llvmpipe.html",
-        # As a translation layer may report them, whatever kind of device it says they are.
-        device=r"llvmpipe|lavapipe|softpipe|swiftshader|Microsoft Basic Render Driver",
-        caps={"is_gpu": False},
+    *(
+        CompatEntry(
+            name=name,
+            reason="a software renderer: it runs kernels on the CPU",
+            source=source,
+            # As a translation layer may report them, whatever kind of device it says they are.
+            device=device,
+            caps={"is_gpu": False},
+        )
+        for name, device, source in (
+            (
+                "mesa-software",
+                "llvmpipe|lavapipe|softpipe",
+                "https://docs.mesa3d.org/drivers/llvmpipe.html",
+            ),
+            ("swiftshader", "swiftshader", "https://github.com/google/swiftshader"),
+            (
+                "windows-warp",
+                "Microsoft Basic Render Driver",
+                "https://learn.microsoft.com/en-us/windows/win32/direct3darticles/directx-warp",
+            ),
+        )
     ),
     CompatEntry(
         name="pocl-cpu",
@@ -35,6 +51,151 @@ _SOFTWARE = (
         vendor="pocl",
         device=r"^(cpu|basic|pthread)\b",
         caps={"is_gpu": False},
+    ),
+    CompatEntry(
+        name="oclgrind",
+        reason="Oclgrind simulates a device, to find mistakes in kernels: it is very slow",
+        source="https://github.com/jrprice/Oclgrind",
+        backend="opencl",
+        device="oclgrind",
+        caps={"is_gpu": False},
+    ),
+)
+
+_NVIDIA = (
+    CompatEntry(
+        name="nvidia-pascal-f16",
+        reason=(
+            "GeForce 10 and its relatives (compute capability 6.1) do 16-bit arithmetic at 1/64 of the "
+            "rate of 32 bits; 16-bit tensors are kept, arithmetic is in 32 bits"
+        ),
+        source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions",
+        vendor="nvidia",
+        # Not GP100 (Tesla P100, Quadro GP100), which has a full rate.
+        device=r"GTX 10[5-8]0|GT 10[13]0|TITAN Xp|TITAN X \(Pascal\)|Tesla P(4|6|40)\b|Quadro P\d{3,4}\b",
+        caps={"f16_arithmetic": False},
+    ),
+    CompatEntry(
+        name="nvidia-blackwell-f16",
+        reason=(
+            "LiteRT-LM computed nonsense in 16-bit floats on Blackwell GPUs, without an error; why is "
+            "not known, so compare results in f16 with those in f32"
+        ),
+        source="https://github.com/google-ai-edge/LiteRT-LM/issues/2992",
+        vendor="nvidia",
+        device=r"RTX 50[5-9]0|\bG?B[123]00\b|Blackwell",
+    ),
+    CompatEntry(
+        name="nvk-early",
+        reason="NVK, Mesa's Vulkan driver for NVIDIA, was experimental before Mesa 24.1; update Mesa",
+        source="https://docs.mesa3d.org/drivers/nvk.html",
+        driver="^NVK Mesa",
+        driver_version="<24.1",
+    ),
+)
+
+# The units came with RDNA 3; of a newer GPU's name nothing is known, so it is listed as one that has
+# none until somebody adds it.
+_AMD_MATRIX_UNITS = r"RX [79]\d{3}|PRO [WV][79]\d{3}|PRO R9\d{3}|\b[78][4-9]0M\b|\b80[456]0S\b"
+_AMD = (
+    CompatEntry(
+        name="amd-matrix-units",
+        reason=(
+            "AMD's own Vulkan drivers list matrix units for GPUs that have none (those before RDNA 3); "
+            "they are not used there"
+        ),
+        source=(
+            "https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-vulkan/ggml-vulkan.cpp"
+        ),
+        backend="vulkan",
+        vendor="amd",
+        driver="^AMD (proprietary|open-source) driver",
+        device=rf"^(?!.*({_AMD_MATRIX_UNITS}))",
+        caps={"matrix_tiles": False},
+    ),
+)
+
+_APPLE = (
+    CompatEntry(
+        name="apple-opencl",
+        reason=(
+            "Apple has deprecated OpenCL and develops it no further; WebGPU (tflgpu[wgpu]) reaches the "
+            "same GPU by Metal"
+        ),
+        source="https://developer.apple.com/opencl/",
+        backend="opencl",
+        driver="^Apple",
+        system="darwin",
+    ),
+)
+
+_QUALCOMM = (
+    CompatEntry(
+        name="adreno-8xx-later-runs",
+        reason=(
+            "LiteRT's GPU delegate was right only in its first run on Adreno 8xx; why is not known, so "
+            "compare later runs with the CPU"
+        ),
+        source="https://github.com/google-ai-edge/LiteRT/issues/8065",
+        device=r"Adreno \(TM\) 8\d\d",
+    ),
+)
+
+_ARM = (
+    CompatEntry(
+        name="mali-local-memory",
+        reason=(
+            "Mali GPUs have no memory of their own for a work group: what kernels share lies in main "
+            "memory, behind a cache"
+        ),
+        source="https://developer.arm.com/documentation/101574",
+        vendor="arm",
+        device="Mali",
+    ),
+    CompatEntry(
+        name="mali-t6xx-tuning",
+        reason=(
+            "the driver of Mali-T6xx hangs where many kernels are tried one after another, so that "
+            "TFLite does not tune there; run one program at a time on it"
+        ),
+        source=(
+            "https://github.com/google-ai-edge/LiteRT/blob/main/tflite/delegates/gpu/cl/"
+            "inference_context.cc"
+        ),
+        device=r"Mali-T6\d\d",
+    ),
+    CompatEntry(
+        name="panvk",
+        reason=(
+            "PanVK, Mesa's Vulkan driver for Mali, is not well tested on every GPU that it runs on, and "
+            "asks there for PAN_I_WANT_A_BROKEN_VULKAN_DRIVER=1; compare its results with the CPU"
+        ),
+        source="https://docs.mesa3d.org/drivers/panfrost.html",
+        driver="^panvk",
+    ),
+)
+
+_POWERVR = (
+    CompatEntry(
+        name="powervr-mesa",
+        reason=(
+            "Mesa's Vulkan driver for PowerVR is young, and asks on most GPUs for "
+            "PVR_I_WANT_A_BROKEN_VULKAN_DRIVER=1; compare its results with the CPU"
+        ),
+        source="https://docs.mesa3d.org/drivers/powervr.html",
+        driver="Imagination open-source Mesa driver",
+    ),
+)
+
+_BROADCOM = (
+    CompatEntry(
+        name="v3d-lanes",
+        reason="V3D GPUs compute in groups of 16",
+        source=(
+            "https://gitlab.freedesktop.org/mesa/mesa/-/blob/main/src/broadcom/common/v3d_limits.h"
+        ),
+        device=r"^V3D\b",
+        caps={"subgroup": 16},
     ),
 )
 
@@ -76,9 +237,27 @@ _INTEL_MESA_F16 = tuple(
     for backend in ("vulkan", "wgpu")
 )
 
+_LAYERS = (
+    _NOT_CONFORMANT,
+    CompatEntry(
+        name="opencl-on-12",
+        reason="OpenCL on top of Direct3D 12; the GPU vendor's own OpenCL driver does without it",
+        source="https://github.com/microsoft/OpenCLOn12",
+        backend="opencl",
+        driver="^OpenCLOn12",
+    ),
+)
+
 SHIPPED: tuple[CompatEntry, ...] = (
     *_SOFTWARE,
-    _NOT_CONFORMANT,
+    *_LAYERS,
+    *_NVIDIA,
+    *_AMD,
     *_INTEL_WINDOWS_COMPUTE,
     *_INTEL_MESA_F16,
+    *_APPLE,
+    *_QUALCOMM,
+    *_ARM,
+    *_POWERVR,
+    *_BROADCOM,
 )

@@ -11,6 +11,7 @@ import attrs
 
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.lower import LoweringInput, OverLimit, lower
+from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
 from tflgpu.compiler.plan import Plan
@@ -77,12 +78,13 @@ def compile(graph: Graph, target: Target) -> Compiled:
     wanted = target.in_integers if target.numerics is Numerics.INTEGER else None
     view = float_view(graph, target.ops, in_integers=wanted)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
+    kept_off = target.choice.refusals(graph)
     over: dict[int, str] = {}
     broken: dict[tuple[str, str, str], str] = {}
     usable = target
     while True:
         try:
-            found = _divided(view, usable, over)
+            found = _divided(view, usable, over, kept_off)
             parts = tuple(_part(part, usable) for part in found.parts)
         except OverLimit as error:
             over[id(error.node)] = str(error)
@@ -92,9 +94,12 @@ def compile(graph: Graph, target: Target) -> Compiled:
             broken.update(dict.fromkeys(error.rules, str(error)))
             usable = target.without(broken)
         else:
-            return Compiled(
+            compiled = Compiled(
                 view.graph, parts, found.refusals, broken, view.integers, view.in_floats
             )
+            for index, reason in over_limit(parts, target.memory_limit).items():
+                compiled = compiled.on_cpu(index, reason)
+            return compiled
 
 
 def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
@@ -106,7 +111,8 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
     """
     view = float_view(graph, target.ops)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
-    return _divided(view, target.without_limits(), {}).refusals
+    kept_off = target.choice.refusals(graph)
+    return _divided(view, target.without_limits(), {}, kept_off).refusals
 
 
 def plan_of(
@@ -138,12 +144,18 @@ def plan_of(
         target.site,
         target.fuse,
         target.kernels.groups,
+        target.saves_memory,
     )
     return lower(request, target.alignment)
 
 
-def _divided(view: FloatView, target: Target, over: Mapping[int, str]) -> Partitioning:
+def _divided(
+    view: FloatView, target: Target, over: Mapping[int, str], kept_off: Mapping[int, str]
+) -> Partitioning:
     def supported(node: Node) -> Unsupported | None:
+        for origin in node.origins:
+            if origin in kept_off:
+                return Unsupported(kept_off[origin])
         if id(node) in over:
             return Unsupported(over[id(node)])
         if not target.quantized_allowed and view.origins.intersection(node.origins):

@@ -49,6 +49,7 @@ class LoweringInput:
     site: Site
     fuse: bool = True
     groups: Callable[[Node], Sequence[GroupRule]] = lambda node: ()
+    saves_memory: bool = False
 
 
 class OverLimit(KernelError):
@@ -247,7 +248,8 @@ def _assemble(
             )
             first = usages[key].first if key in usages else step
             usages[key] = Usage(nbytes, first, step)
-    assignment = assign(list(usages.values()), alignment, part.site.caps.max_buffer_bytes)
+    limit = part.site.caps.max_buffer_bytes
+    assignment = assign(list(usages.values()), alignment, limit, search=part.saves_memory)
     places = zip(assignment.offsets, assignment.arenas, strict=True)
     for (key, usage), (offset, arena) in zip(usages.items(), places, strict=True):
         refs[key] = ArenaRef(offset, usage.nbytes, arena)

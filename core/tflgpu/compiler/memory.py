@@ -11,8 +11,12 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Sequence
+from random import Random
 
 import attrs
+
+#: Tensors that a search places, in all orders that it tries: about a second.
+_BUDGET = 40_000
 
 
 @attrs.frozen
@@ -44,16 +48,43 @@ class Assignment:
         return sum(self.sizes)
 
 
-def assign(usages: Sequence[Usage], alignment: int, limit: float = math.inf) -> Assignment:
+def assign(
+    usages: Sequence[Usage], alignment: int, limit: float = math.inf, *, search: bool = False
+) -> Assignment:
     """The smaller of both strategies' arenas; every offset is a multiple of ``alignment``.
 
-    No arena is larger than ``limit`` bytes, but for one whose only tensor is.
+    No arena is larger than ``limit`` bytes, but for one whose only tensor is. With ``search``, and
+    where neither arena is the smallest that there can be, other orders are tried.
     """
-    plans = (
-        _place(usages, _by_size(usages), alignment, limit, "greedy by size"),
-        _place(usages, _by_breadth(usages), alignment, limit, "greedy by breadth"),
-    )
-    return min(plans, key=lambda plan: plan.total)
+    orders = {
+        "greedy by size": _by_size(usages),
+        "greedy by breadth": _by_breadth(usages),
+    }
+    plans = {name: _place(usages, order, alignment, limit, name) for name, order in orders.items()}
+    best = min(plans.values(), key=lambda plan: plan.total)
+    return _searched(usages, alignment, limit, best, orders[best.strategy]) if search else best
+
+
+def _searched(
+    usages: Sequence[Usage], alignment: int, limit: float, best: Assignment, order: Sequence[int]
+) -> Assignment:
+    """Try orders in which a tensor was moved to the front of a good one: hill climbing, from a seed
+    that is always the same, until the arena is as large as what exists at some step, or the
+    budget is spent."""
+    steps = _steps(usages).values()
+    least = max((sum(_rounded(usages[i].nbytes, alignment) for i in s) for s in steps), default=0)
+    random, budget = Random(0), _BUDGET  # noqa: S311
+    kept = list(order)
+    while best.total > least and budget > 0:
+        budget -= len(usages)
+        tried = kept.copy()
+        for _ in range(random.randint(1, 3)):
+            moved = tried.pop(random.randrange(len(tried)))
+            tried.insert(random.randrange(len(tried) + 1), moved)
+        plan = _place(usages, tried, alignment, limit, "search")
+        if plan.total <= best.total:
+            kept, best = tried, plan
+    return best
 
 
 def _steps(usages: Sequence[Usage]) -> dict[int, list[int]]:

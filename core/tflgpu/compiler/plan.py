@@ -106,3 +106,9 @@ class Plan:
     def arena_bytes(self) -> int:
         """Bytes of all arenas."""
         return sum(self.arenas)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of all buffers that the kernels are bound to: arenas, constants, inputs, outputs."""
+        constants = sum(array.nbytes for array in self.constants)
+        return self.arena_bytes + constants + sum(io.nbytes for io in (*self.inputs, *self.outputs))

@@ -8,6 +8,7 @@ from functools import cached_property
 import attrs
 
 from tflgpu.compiler.limits import tensor_limits
+from tflgpu.compiler.node_choice import NodeChoice
 from tflgpu.compiler.numerics import Numerics, integer_node
 from tflgpu.compiler.references import reference_support
 from tflgpu.ir.graph import Node
@@ -44,6 +45,9 @@ class Target:
         numerics: What quantized operators are computed on.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
         max_partitions, min_nodes: As `tflgpu.compiler.partition.partition`.
+        choice: Which operators may go to the device at all.
+        memory_limit: Most bytes of all parts' buffers; None = any number.
+        saves_memory: Whether the arena is searched longer for a smaller one.
         fuse: Whether elementwise nodes may join the kernel that makes their operand.
         spares_broken_rules: A plugin's rule that fails gives way to others; otherwise that is an
             error.
@@ -59,6 +63,9 @@ class Target:
     quantized_allowed: bool = True
     max_partitions: int | None = None
     min_nodes: int = 1
+    choice: NodeChoice = attrs.Factory(NodeChoice)
+    memory_limit: int | None = None
+    saves_memory: bool = False
     fuse: bool = True
     spares_broken_rules: bool = False
 
@@ -87,6 +94,10 @@ class Target:
     def without_limits(self) -> Target:
         """The same for as many parts of any size as there are."""
         return attrs.evolve(self, max_partitions=None, min_nodes=1)
+
+    def joining(self) -> Target:
+        """The same with kernels that join nodes even where nobody measured that they pay."""
+        return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
 
     def without(self, broken: Mapping[tuple[str, str, str], str]) -> Target:
         """The same without some rules: by (owner, op, name), with the reason."""

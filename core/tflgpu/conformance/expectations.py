@@ -5,8 +5,8 @@
     never      0/round_trip_f16/1             the API has no buffers of two bytes
 
 A kind is one of `KINDS`. Case ids may hold ``*`` and ``?``. A pattern that names no case of the
-suite is an error, and so is a case that passes although it should fail: the file says what is
-true, or it is changed.
+suite is an error, and so is a case that passes although it should fail, other than by ``version``:
+the file says what is true, or it is changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import attrs
 from tflgpu.errors import OptionError
 
 #: Why a case fails: we could make it pass; a driver must first; nothing ever will; only some
-#: versions of a driver do.
+#: versions of a driver fail (or on some machines), so that it may pass as well.
 KINDS = ("notimpl", "notyet", "never", "version")
 
 

@@ -18,6 +18,7 @@ from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.forks import try_in_child
 from tflgpu.devices import remembered
+from tflgpu.devices.considered import Candidate, Considered, Notes
 from tflgpu.devices.measure import measure
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.options import DelegateOptions, device_from_text
@@ -37,51 +38,25 @@ class Choice:
         reasons: Why, and why not the others.
         judgement: What the device database says of it.
         explicit: Somebody asked for the backend or device, so that its failure is an error.
+        considered: Every device that was looked at, with what became of it.
     """
 
     device: DeviceInfo | None
     reasons: tuple[str, ...]
     judgement: Judgement = attrs.field(factory=Judgement)
     explicit: bool = False
-
-
-@attrs.frozen
-class Candidate:
-    """A device that could be used."""
-
-    info: DeviceInfo
-    judgement: Judgement
-    rank: int
-    allowed: bool
-
-    @property
-    def label(self) -> str:
-        """As reasons name it."""
-        return f"{self.info.backend} device {self.info.index} ({self.info.name})"
-
-    @property
-    def is_gpu(self) -> bool:
-        """A real one."""
-        return self.judgement.is_gpu(self.info)
-
-    @property
-    def order(self) -> tuple[bool, bool, int, str, int]:
-        """Best first. A backend lists its best device first."""
-        return not self.allowed, not self.is_gpu, -self.rank, self.info.backend, self.info.index
-
-    @property
-    def kind(self) -> str:
-        """What one may expect of it."""
-        return "a GPU" if self.is_gpu else "no GPU, but the best there is: it computes on the CPU"
+    considered: tuple[Considered, ...] = ()
 
 
 @attrs.frozen
 class Candidates:
-    """Devices that could be used, best first, and what is to be said of the others."""
+    """Devices that could be used, best first, and what is to be said of the others; ``left_out``
+    are those that the device database denies."""
 
     found: tuple[Candidate, ...]
     reasons: tuple[str, ...]
     explicit: bool
+    left_out: tuple[Candidate, ...] = ()
 
     @property
     def tiers(self) -> list[list[Candidate]]:
@@ -134,25 +109,27 @@ def find_candidates(
         )
     if wanted is not None:
         reasons.append(f"device {shown(wanted)} was {why}")
-    reasons += [f"{c.label}: left out: {_known(c)}" for c in found if not c.allowed]
+    left_out = tuple(c for c in found if not c.allowed)
+    reasons += [f"{c.label}: left out: {_known(c)}" for c in left_out]
     found = sorted((c for c in found if c.allowed), key=lambda c: c.order)
-    return Candidates(tuple(found), tuple(reasons), explicit=wanted is not None)
+    return Candidates(tuple(found), tuple(reasons), wanted is not None, left_out)
 
 
 def choose(
-    registry: Registry, options: DelegateOptions, environ: Mapping[str, str] = os.environ
+    registry: Registry,
+    options: DelegateOptions,
+    environ: Mapping[str, str] = os.environ,
+    times: remembered.Remembered | None = None,
 ) -> Choice:
-    """Pick a device by what is known of it; opens nothing, so it may turn out to be broken.
+    """What `open_best` would give, and why; the device is opened, and closed again.
 
     Raises:
-        DeviceError: as `find_candidates`.
+        DeviceError, PluginError: as `open_best`.
     """
-    candidates = find_candidates(registry, options, environ)
-    if not candidates.found:
-        return _nothing(candidates.reasons)
-    best = candidates.found[0]
-    return _chosen(best, [*candidates.reasons, f"{best.label}: {best.kind}, rank {best.rank}"],
-                   candidates)  # fmt: skip
+    choice, device = open_best(registry, options, environ, times)
+    if device is not None:
+        device.close()
+    return choice
 
 
 def open_best(
@@ -170,29 +147,28 @@ def open_best(
         PluginError: the same, where its plugin is the reason.
     """
     candidates = find_candidates(registry, options, environ)
-    reasons = list(candidates.reasons)
+    notes = Notes(list(candidates.reasons))
     errors: list[TflgpuError] = []
     for tier in candidates.tiers:
         order = tier
         if len(tier) > 1 and all(c.rank >= 0 for c in tier):
             folder = remembered.default_folder()
             store = remembered.Remembered(folder) if times is None else times
-            order = _by_speed(registry, options, tier, store, reasons)
+            order = _by_speed(registry, options, tier, store, notes)
         for candidate in order:
-            info = candidate.info
             try:
-                device = _opened(registry, options, info)
+                device = _opened(registry, options, candidate.info)
             except TflgpuError as error:
                 errors.append(error)
-                reasons.append(f"{candidate.label}: cannot be opened: {error}")
+                notes.failed(candidate, f"cannot be opened: {error}")
                 continue
-            reasons.append(f"{candidate.label}: {candidate.kind}, rank {candidate.rank}")
-            return _chosen(candidate, reasons, candidates), device
+            notes.say(candidate, f"{candidate.kind}, rank {candidate.rank}")
+            return _chosen(candidate, notes, candidates), device
     if candidates.explicit and len(errors) == 1:
         raise errors[0]
     if candidates.explicit:
-        raise DeviceError("no device that was asked for can be opened: " + "; ".join(reasons))
-    return _nothing(reasons), None
+        raise DeviceError("no device that was asked for can be opened: " + "; ".join(notes.reasons))
+    return _nothing(notes, candidates), None
 
 
 # Measuring
@@ -203,32 +179,33 @@ def _by_speed(
     options: DelegateOptions,
     tier: Sequence[Candidate],
     times: remembered.Remembered,
-    reasons: list[str],
+    notes: Notes,
 ) -> list[Candidate]:
-    """The tier in the order in which to try its devices; adds to the reasons."""
+    """The tier in the order in which to try its devices; adds to the notes."""
     owners = {c.info.backend: registry.distribution(c.info.backend) for c in tier}
     infos = [c.info for c in tier]
     key = remembered.candidates_key(infos, owners)
     known = times.load(key, len(tier))
     if known is not None:
         pairs = list(zip(tier, known, strict=True))
-        reasons += [f"{c.label}: {_ms(s)} for the test plan, measured before" for c, s in pairs]
+        for candidate, seconds in pairs:
+            notes.timed(candidate, seconds, remembered=True)
         return _fastest_first(pairs)
     fine: list[tuple[Candidate, float]] = []
     failed: list[Candidate] = []
     for candidate in tier:
         # Whatever is wrong with it, there are others.
-        seconds = attempt(_measure, registry, options, candidate.info)
-        if isinstance(seconds, Failed):
+        took = attempt(_measure, registry, options, candidate.info)
+        if isinstance(took, Failed):
             failed.append(candidate)
-            why = seconds.error if isinstance(seconds.error, TflgpuError) else seconds
-            reasons.append(f"{candidate.label}: tried last, it failed the test plan: {why}")
+            why = took.error if isinstance(took.error, TflgpuError) else took
+            notes.failed(candidate, f"tried last, it failed the test plan: {why}")
             continue
-        if seconds is None:
-            reasons.append(f"{candidate.label}: runs no kernels; its tier goes by rank")
+        if took is None:
+            notes.say(candidate, "runs no kernels; its tier goes by rank")
             return [c for c in tier if c not in failed] + failed
-        reasons.append(f"{candidate.label}: {_ms(seconds)} for the test plan")
-        fine.append((candidate, seconds))
+        notes.timed(candidate, took, remembered=False)
+        fine.append((candidate, took))
     if not failed:
         # A failure may pass (memory that another program holds), so it is not remembered.
         times.store(key, infos, [seconds for _, seconds in fine])
@@ -265,10 +242,6 @@ def _fastest_first(measured: Sequence[tuple[Candidate, float]]) -> list[Candidat
     first = next(c for c, seconds in measured if seconds <= limit)
     rest = sorted((pair for pair in measured if pair[0] is not first), key=lambda pair: pair[1])
     return [first, *(c for c, _ in rest)]
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
 
 
 # What was asked for
@@ -318,14 +291,16 @@ def _known(candidate: Candidate) -> str:
     return "; ".join(candidate.judgement.reasons)
 
 
-def _chosen(best: Candidate, reasons: Sequence[str], candidates: Candidates) -> Choice:
-    notes = [f"{best.label}: {reason}" for reason in best.judgement.reasons]
-    return Choice(best.info, (*reasons, *notes), best.judgement, candidates.explicit)
+def _chosen(best: Candidate, notes: Notes, candidates: Candidates) -> Choice:
+    known = [f"{best.label}: {reason}" for reason in best.judgement.reasons]
+    seen = notes.considered((*candidates.found, *candidates.left_out), best)
+    return Choice(best.info, (*notes.reasons, *known), best.judgement, candidates.explicit, seen)
 
 
-def _nothing(reasons: Sequence[str]) -> Choice:
+def _nothing(notes: Notes, candidates: Candidates) -> Choice:
     sentence = (
         "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what each "
         "backend needs"
     )
-    return Choice(None, (*reasons, sentence))
+    seen = notes.considered((*candidates.found, *candidates.left_out), None)
+    return Choice(None, (*notes.reasons, sentence), considered=seen)

@@ -2,19 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
 import attrs
 
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.devices.choose import Choice, choose, find_candidates
-from tflgpu.errors import DeviceError, OptionError
+from tflgpu.devices.choose import Choice, choose
+from tflgpu.devices.considered import Considered, milliseconds
+from tflgpu.errors import OptionError, TflgpuError
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@attrs.frozen
+class Explanation:
+    """Why a device was chosen, and why the others were not.
+
+    ``print(explanation)`` gives text; rich's ``print`` and consoles show a table.
+
+    Attributes:
+        devices: Every device that was looked at, best first, those that were left out last.
+        reasons: In the order in which they were found, with those that are about no device (a
+            backend that is not available).
+    """
+
+    devices: tuple[Considered, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Considered | None:
+        """The device to use, None where there is none."""
+        return next((d for d in self.devices if d.chosen), None)
+
+    def __str__(self) -> str:
+        lines = []
+        for seen in self.devices:
+            info = seen.device
+            mark = "*" if seen.chosen else " "
+            lines.append(f"{mark} {info.backend} device {info.index}: {info.name} ({info.driver})")
+            lines.append(f"    test plan: {_time(seen)}")
+            lines += [f"    database: {known}" for known in _known(seen)]
+            lines.append(f"    {seen.why}")
+        return "\n".join([*lines, *self._others])
+
+    def __rich__(self) -> Table:
+        # Not everybody who chooses a device prints tables.
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, caption_justify="left")
+        for column in ("", "device", "name", "test plan", "database", "why"):
+            table.add_column(column, overflow="fold", header_style="dim")
+        for seen in self.devices:
+            info = seen.device
+            cells = (
+                "*" if seen.chosen else "", f"{info.backend} {info.index}", info.name, _time(seen),
+                "\n".join(_known(seen)), seen.why,
+            )  # fmt: skip
+            table.add_row(*map(Text, cells), style="bold" if seen.chosen else "")
+        table.caption = Text("\n".join(self._others))
+        return table
+
+    @property
+    def _others(self) -> Sequence[str]:
+        """Reasons that are about none of the devices."""
+        labels = tuple(
+            f"{d.device.backend} device {d.device.index} ({d.device.name}): " for d in self.devices
+        )
+        return [reason for reason in self.reasons if not reason.startswith(labels)]
+
 
 class CompatibilityList:
-    """What is known of the devices of this machine, without opening any.
+    """Which device `GpuDelegate()` would use on this machine, and what is known of all of them.
 
     The counterpart of TFLite's ``CompatibilityList``:
 
@@ -22,9 +88,11 @@ class CompatibilityList:
         if supported.is_delegate_supported_on_this_device:
             delegate = tflgpu.GpuDelegate(supported.best_options_for_this_device)
 
-    ``TFLGPU_BACKEND`` and ``TFLGPU_DEVICE`` narrow it down as they do for `GpuDelegate`. As
-    nothing is opened, a driver that is broken in a way that the database does not know is not
-    noticed, and of several GPUs the best-ranked one is given, not the fastest.
+    The answer is made as `GpuDelegate` makes it, from the same database, and the same measured
+    and remembered times: devices are opened, and measured where they have not been before, when
+    a list is first asked, and closed again. A list keeps its answer; another one looks at the
+    machine anew. ``TFLGPU_BACKEND`` and ``TFLGPU_DEVICE`` narrow it down as they do for
+    `GpuDelegate`.
     """
 
     def __init__(self, plugins: Registry | None = None) -> None:
@@ -39,7 +107,7 @@ class CompatibilityList:
 
     @property
     def is_delegate_supported_on_this_device(self) -> bool:
-        """Whether there is a real GPU that the database does not deny.
+        """Whether a real GPU would be used.
 
         A device that computes on the CPU can run a delegate too, but is no reason to use one.
         """
@@ -48,30 +116,35 @@ class CompatibilityList:
 
     @property
     def best_options_for_this_device(self) -> DelegateOptions:
-        """Options for the device that would be chosen, with what the database advises for it;
-        the defaults where there is none."""
+        """Options for the device that `GpuDelegate()` would use, with what the database advises
+        for it; the defaults where there is none."""
         choice = self.choice
         if choice.device is None:
             return DelegateOptions()
         info, tuned = choice.device, choice.judgement.options
-        return attrs.evolve(DelegateOptions(**tuned), backend=info.backend, device=info.index)
+        return DelegateOptions(**tuned).changed(backend=info.backend, device=info.index)
 
-    @property
+    @cached_property
     def choice(self) -> Choice:
-        """The device that would be chosen, and why."""
+        """The device that `GpuDelegate()` would use, and why."""
+        known = self._registry
+        for name in known.backends:
+            known.probe(name, refresh=True)  # a driver may have come or gone since the last time
         try:
-            return choose(self._registry, DelegateOptions())
-        except (DeviceError, OptionError) as error:  # what the environment asks for is not there
+            return choose(known, DelegateOptions())
+        except TflgpuError as error:  # what the environment asks for is not there, or broken
             return Choice(None, (str(error),))
 
     @property
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """Every device that may be chosen, best first."""
-        try:
-            found = find_candidates(self._registry, DelegateOptions()).found
-        except (DeviceError, OptionError):
-            return ()
-        return tuple(c.info for c in found)
+        """Every device that may be chosen; the one to use first, then by what is known of them."""
+        allowed = [d for d in self.choice.considered if not d.judgement.denied or d.chosen]
+        return tuple(d.device for d in sorted(allowed, key=lambda d: not d.chosen))
+
+    def explain(self) -> Explanation:
+        """Every device with its database entries, its measured time, and why it would be used or
+        not."""
+        return Explanation(self.choice.considered, self.choice.reasons)
 
     def verdict(self, device: DeviceInfo) -> Judgement:
         """What the database says of a device.
@@ -88,3 +161,14 @@ class CompatibilityList:
             DeviceError: there is no such backend.
         """
         return self._registry.compat_entries(backend)
+
+
+def _time(seen: Considered) -> str:
+    if seen.seconds is None:
+        return "not measured"
+    return milliseconds(seen.seconds) + (", measured before" if seen.remembered else "")
+
+
+def _known(seen: Considered) -> Sequence[str]:
+    known = zip(seen.judgement.reasons, seen.judgement.sources, strict=True)
+    return [f"{reason}; {source}" if source else reason for reason, source in known] or ["no entry"]

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from tflgpu.compiler.node_choice import NodeChoice
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import Site, Unsupported
+from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
@@ -24,6 +26,23 @@ def precision_on(caps: DeviceCaps, wanted: Precision) -> Precision:
     if wanted is Precision.F32_F16 and not caps.f16_storage:
         wanted = Precision.F32
     return wanted
+
+
+def node_choice(options: DelegateOptions) -> NodeChoice:
+    """The operators that options allow on a device."""
+    return NodeChoice(
+        options.first_delegate_node_index,
+        options.last_delegate_node_index,
+        options.include,
+        options.exclude,
+    )
+
+
+def smallest(site: Site) -> Site:
+    """The same with everything stored in as few bits as the precision allows, not only where that is
+    faster: as on a device without a cache, and 8-bit numbers in a byte."""
+    caps = attrs.evolve(site.caps, cache_bytes=0)
+    return attrs.evolve(site, caps=caps, integers=IntegerStorage.OWN_WIDTH)
 
 
 def target_on(
@@ -46,30 +65,47 @@ def target_on(
         spares_broken_rules: As `Target.spares_broken_rules`.
     """
     ops, backend = known.ops(), device.info.backend
-    precision = precision_on(caps, options.wanted_precision)
-    plain = attrs.evolve(
-        Target.plain(
-            caps,
-            precision,
-            ops=ops,
-            rules=known.rules(backend),
-            numerics=options.quantized_numerics,
-        ),
-        passes=tuple(default_passes(known.passes())),
-        quantized_allowed=options.quantized_models_allowed,
-        max_partitions=options.max_delegated_partitions,
-        min_nodes=options.min_nodes_per_partition,
-        spares_broken_rules=spares_broken_rules,
-    )
     if isinstance(device, NodeDevice):
         return attrs.evolve(
-            plain, rules=None, alignment=1, objection=lambda node: device.supports(node, ops)
+            target_of(backend, caps, 1, known, options),
+            rules=None,
+            objection=lambda node: device.supports(node, ops),
+            spares_broken_rules=spares_broken_rules,
         )
+    whole = target_of(backend, caps, device.alignment, known, options)
+    return attrs.evolve(whole, spares_broken_rules=spares_broken_rules).without(broken_rules)
+
+
+def target_of(
+    backend: str, caps: DeviceCaps, alignment: int, known: Registry, options: DelegateOptions
+) -> Target:
+    """What to compile for a device that runs kernels, which need not be here.
+
+    The backend that reaches it need not be installed; ``alignment`` is `Target.alignment`, and the
+    others are as in `target_on`.
+    """
+    plain = Target.plain(
+        caps,
+        precision_on(caps, options.wanted_precision),
+        ops=known.ops(),
+        rules=known.rules(backend) if backend in known.backends else (),
+        alignment=alignment,
+        numerics=options.wanted_numerics,
+    )
+    if options.saves_memory:
+        plain = attrs.evolve(plain, site=smallest(plain.site), saves_memory=True)
     site = plain.site
 
     def objection(node: Node) -> Unsupported | None:
         return known.node_support(backend, node, site)
 
-    return attrs.evolve(plain, alignment=device.alignment, objection=objection).without(
-        broken_rules
+    return attrs.evolve(
+        plain,
+        passes=tuple(default_passes(known.passes())),
+        objection=objection,
+        quantized_allowed=options.quantized_models_allowed,
+        max_partitions=options.max_delegated_partitions,
+        min_nodes=options.min_nodes_per_partition,
+        choice=node_choice(options),
+        memory_limit=options.memory_limit,
     )

@@ -165,9 +165,12 @@ def _made_functions() -> dict[str, Any]:
         return made.cast("void*", made_number[0])
 
     def free(_context: Any, user_data: Any) -> None:
+        # While Python ends, modules are gone that closing needs, cffi's and this one among them, and
+        # all ends with the process.
+        if finalizing():
+            return
         kernel, _ = _kernels.pop(_address(user_data), (None, None))
-        # While Python ends, modules are gone that closing needs, and all ends with the process.
-        if kernel is not None and not finalizing():
+        if kernel is not None:
             try:
                 kernel.close()
             except Exception:  # noqa: BLE001  (as above)

@@ -89,7 +89,8 @@ _BLOCK = _struct("int block_size;", block_size="block_size")
 _SPLITS = _struct("int num_splits;", num_splits="num_splits")
 _FOUND_INDEX = _struct("int output_type;", output_type=_type("output_type"))
 
-#: By the schema's table of options, which several operators may share.
+#: By the schema's table of options, which several operators may share. Those of operators that have
+#: no `OpDef` yet are here as well, so that a new one needs no edit.
 STRUCTS: Mapping[str, Struct] = {
     "AddOptions": _SCALED_SUM,
     "ArgMaxOptions": _FOUND_INDEX,
@@ -98,6 +99,23 @@ STRUCTS: Mapping[str, Struct] = {
         "bool adj_x; bool adj_y; bool asymmetric_quantize_inputs;",
         adj_x="adj_x",
         adj_y="adj_y",
+        asymmetric_quantize_inputs="asymmetric_quantize_inputs",
+    ),
+    "BidirectionalSequenceLSTMOptions": _struct(
+        """int activation; float cell_clip; float proj_clip; bool merge_outputs; bool time_major;
+        bool asymmetric_quantize_inputs;""",
+        fused_activation_function="activation",
+        cell_clip="cell_clip",
+        proj_clip="proj_clip",
+        merge_outputs="merge_outputs",
+        time_major="time_major",
+        asymmetric_quantize_inputs="asymmetric_quantize_inputs",
+    ),
+    "BidirectionalSequenceRNNOptions": _struct(
+        """bool time_major; int activation; bool merge_outputs; bool asymmetric_quantize_inputs;""",
+        time_major="time_major",
+        fused_activation_function="activation",
+        merge_outputs="merge_outputs",
         asymmetric_quantize_inputs="asymmetric_quantize_inputs",
     ),
     "CastOptions": _struct(
@@ -118,6 +136,18 @@ STRUCTS: Mapping[str, Struct] = {
             "quantized_bias_type": _type("quantized_bias_type"),
         },
     ),
+    "Conv3DOptions": Struct(
+        """int padding; int stride_width; int stride_height; int stride_depth;
+        int dilation_width_factor; int dilation_height_factor; int dilation_depth_factor;
+        int activation;""",
+        {
+            **_STRIDES,
+            "stride_d": _same("stride_depth"),
+            **_DILATIONS,
+            "dilation_d_factor": _same("dilation_depth_factor"),
+            **_ACTIVATION,
+        },
+    ),
     "CumsumOptions": _struct(
         "bool exclusive; bool reverse;", exclusive="exclusive", reverse="reverse"
     ),
@@ -133,6 +163,13 @@ STRUCTS: Mapping[str, Struct] = {
     ),
     "DepthToSpaceOptions": _BLOCK,
     "DivOptions": _ACTIVATED,
+    "FakeQuantOptions": _struct(
+        "float min; float max; int num_bits; bool narrow_range;",
+        min="min",
+        max="max",
+        num_bits="num_bits",
+        narrow_range="narrow_range",
+    ),
     "FullyConnectedOptions": _struct(
         """int activation; int weights_format; bool keep_num_dims;
         bool asymmetric_quantize_inputs; int quantized_bias_type;""",
@@ -182,9 +219,24 @@ STRUCTS: Mapping[str, Struct] = {
     ),
     "ResizeBilinearOptions": _RESIZE,
     "ResizeNearestNeighborOptions": _RESIZE,
+    "ReverseSequenceOptions": _struct(
+        "int seq_dim; int batch_dim;", seq_dim="seq_dim", batch_dim="batch_dim"
+    ),
+    "RNNOptions": _struct(
+        "int activation; bool asymmetric_quantize_inputs;",
+        fused_activation_function="activation",
+        asymmetric_quantize_inputs="asymmetric_quantize_inputs",
+    ),
+    "SequenceRNNOptions": _struct(
+        "bool time_major; int activation; bool asymmetric_quantize_inputs;",
+        time_major="time_major",
+        fused_activation_function="activation",
+        asymmetric_quantize_inputs="asymmetric_quantize_inputs",
+    ),
     "ShapeOptions": _struct("int out_type;", out_type=_type("out_type")),
     "SoftmaxOptions": _struct("float beta;", beta="beta"),
     "SpaceToDepthOptions": _BLOCK,
+    "SparseToDenseOptions": _struct("bool validate_indices;", validate_indices="validate_indices"),
     "SplitOptions": _SPLITS,
     "SplitVOptions": _SPLITS,
     "SqueezeOptions": _struct(
@@ -202,6 +254,12 @@ STRUCTS: Mapping[str, Struct] = {
         offset="offset",
     ),
     "SubOptions": _SCALED_SUM,
+    "SVDFOptions": _struct(
+        "int rank; int activation; bool asymmetric_quantize_inputs;",
+        rank="rank",
+        fused_activation_function="activation",
+        asymmetric_quantize_inputs="asymmetric_quantize_inputs",
+    ),
     "TransposeConvOptions": Struct(
         """int padding; int stride_width; int stride_height; int activation;
         int quantized_bias_type;""",
@@ -217,6 +275,7 @@ STRUCTS: Mapping[str, Struct] = {
         asymmetric_quantize_inputs="asymmetric_quantize_inputs",
         diagonal_recurrent_tensors="diagonal_recurrent_tensors",
     ),
+    "UniqueOptions": _struct("int index_out_type;", idx_out_type=_type("index_out_type")),
     "UnpackOptions": _struct("int num; int axis;", num="num", axis="axis"),
 }
 

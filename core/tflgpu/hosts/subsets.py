@@ -12,6 +12,7 @@ from typing import Protocol
 
 import attrs
 
+from tflgpu.compiler.memory_limit import too_much
 from tflgpu.compiler.partition import Declined
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import StateError, TflgpuError
@@ -285,4 +286,12 @@ def _over_limits(subsets: Iterable[Subset], options: DelegateOptions) -> dict[in
                 f"{most} parts are delegated"
             )
             reasons.update(dict.fromkeys(subset.nodes, reason))
+    if options.memory_limit is not None and not reasons:
+        left = options.memory_limit
+        for subset in sorted(kept, key=lambda s: -s.opened.gain):
+            if subset.opened.nbytes <= left:
+                left -= subset.opened.nbytes
+            else:
+                reason = too_much(subset.opened.nbytes, left, options.memory_limit)
+                reasons.update(dict.fromkeys(subset.nodes, reason))
     return reasons

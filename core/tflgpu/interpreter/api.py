@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
@@ -403,11 +401,11 @@ def _cpu_options(
     """The options that the CPU side goes by: those given to the interpreter, then its delegate's."""
     options = DelegateOptions() if delegate is None else delegate.options
     if backend is not None:
-        options = attrs.evolve(options, cpu_backend=backend)
+        options = options.changed(cpu_backend=backend)
     if threads is not None:
-        options = attrs.evolve(options, num_threads=threads)
+        options = options.changed(num_threads=threads)
     if resolver is not OpResolverType.AUTO:
-        options = attrs.evolve(options, op_resolver=resolver)
+        options = options.changed(op_resolver=resolver)
     return options
 
 

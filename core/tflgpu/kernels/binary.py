@@ -60,14 +60,22 @@ def _accepts_fused(node: Node, site: Site) -> str | None:
     return takes(NUMBERS)(node, site)
 
 
-def _divisor(k: Builder, b: Expr) -> Expr:
-    """``b`` without zeros: the padding lanes of a whole-number tensor are divided as well, and
-    on some devices a division by zero traps."""
-    return k.select(b.eq(0), k.const(1, b.type), b)
+def _divided(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr, Expr]:
+    """The quotient of whole numbers, cut off; what is left; and the divisor, 1 in the place of what
+    nothing may be divided by.
+
+    That is 0, as the padding lanes of a tensor are divided as well and on some devices a division by
+    zero traps; and -1, by which the smallest number traps on x86 and is anything in OpenCL C.
+    """
+    turned = k.let(b.eq(-1), "turned")
+    safe = k.let(k.select(b.eq(0) | turned, k.const(1, b.type), b), "safe")
+    quotient = k.let(a // safe, "q")
+    rest = k.let(a - quotient * safe, "r")
+    return k.select(turned, -quotient, quotient), rest, safe
 
 
 def _div(k: Builder, a: Expr, b: Expr) -> Expr:
-    return a / b if a.type.is_float else a // _divisor(k, b)
+    return a / b if a.type.is_float else _divided(k, a, b)[0]
 
 
 def _floor_parts(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -77,9 +85,7 @@ def _floor_parts(k: Builder, a: Expr, b: Expr) -> tuple[Expr, Expr]:
     to the wrong side of it.
     """
     if not a.type.is_float:
-        safe = k.let(_divisor(k, b), "safe")
-        quotient = k.let(a // safe, "q")
-        rest = k.let(a - quotient * safe, "r")
+        quotient, rest, safe = _divided(k, a, b)
         zero, one = k.const(0, a.type), k.const(1, a.type)
         off = k.let(rest.ne(0) & (rest < 0).ne(safe < 0), "off")
         return quotient - k.select(off, one, zero), rest + k.select(off, safe, zero)

@@ -14,16 +14,13 @@ import attrs
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.kernels.moves import IndexMap, Source, movable, move, position
+from tflgpu.kernels.moves import NOWHERE, IndexMap, Source, movable, move, position
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.gather import GatherAttrs, gather_axes
-
-#: What comes of an index outside the operand.
-_NOWHERE = {DType.I32: -(2**31), DType.BOOL: 0}
 
 
 @attrs.frozen
@@ -36,7 +33,7 @@ class _Indices:
 
     @classmethod
     def of(cls, low: Lowering, k: Builder, operand: int, source: int) -> _Indices:
-        fill = _NOWHERE.get(low.node.input(source).dtype, math.nan)
+        fill = NOWHERE.get(low.node.input(source).dtype, math.nan)
         return cls(low.read(k, operand), low.node.input(operand).is_const, fill)
 
     def at(self, place: Sequence[Expr], size: int) -> tuple[Expr, Expr | None]:

@@ -26,6 +26,8 @@ WORKGROUP = 64
 
 #: Element types that kernels move: floats as the precision stores them, the others as i32.
 MOVABLE = (DType.F32, DType.F16, DType.I32, DType.BOOL)
+#: What comes of an index outside an operand, which a kernel cannot complain of; floats are NaN.
+NOWHERE = {DType.I32: -(2**31), DType.BOOL: 0}
 
 
 @attrs.frozen

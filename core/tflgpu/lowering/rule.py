@@ -30,12 +30,14 @@ class Site:
     """Where a node would run: what `KernelRule.accepts` may look at besides the node.
 
     ``caps.max_bindings`` is at most `budget.MAX_BUFFERS`, whatever the device has; ``integers`` is
-    how whole numbers and booleans are stored.
+    how whole numbers and booleans are stored; ``joins`` is whether nodes are made by one kernel even
+    where nobody measured that this pays (`Tuning.joins_pointwise`).
     """
 
     caps: DeviceCaps = attrs.field(converter=_within_budget)
     precision: Precision
     integers: IntegerStorage = IntegerStorage.WORDS
+    joins: bool = False
 
 
 @attrs.frozen

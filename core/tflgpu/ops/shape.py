@@ -1,7 +1,8 @@
-"""SHAPE, RANK, FILL, RANGE: tensors made of sizes, or of one number.
+"""SHAPE, RANK, FILL, RANGE, BROADCAST_ARGS: tensors made of sizes, or of one number.
 
-SHAPE, RANK: TFLite version 1; FILL: 1-5; RANGE: 1-2. Shape inference needs their operands to be
-constants, so that everything after them has a size that is known before the model runs.
+SHAPE, RANK, BROADCAST_ARGS: TFLite version 1; FILL: 1-5; RANGE: 1-2. Shape inference needs the
+operands of FILL and RANGE to be constants, so that everything after them has a size that is known
+before the model runs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
-from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
+from tflgpu.ops.axes import (
+    INDEX_TYPES,
+    const_integers,
+    integers,
+    need_rank,
+    present,
+    take_operands,
+)
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 
 
@@ -105,6 +113,47 @@ def _reference_range(attributes: NoAttrs, arrays: Sequence[Array | None]) -> lis
         return [np.add.accumulate(steps, dtype=start.dtype)]
 
 
+def _infer_broadcast(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    a, b = take_operands("BROADCAST_ARGS", operands, 2)
+    for i, shape in enumerate((a, b)):
+        need_rank("BROADCAST_ARGS", shape, f"operand {i}", 1)
+        if shape.dtype not in INDEX_TYPES or shape.dtype is not a.dtype:
+            raise ModelError(f"BROADCAST_ARGS: operands are {a.dtype.value} and {b.dtype.value}")
+    if a.data is not None and b.data is not None:
+        try:
+            _broadcast(a.data, b.data)
+        except InputError as error:
+            raise ModelError(f"{error} (constant shapes)") from None
+    return [TensorSpec((max(a.shape[0], b.shape[0]),), a.dtype)]
+
+
+def _broadcast(a: Array, b: Array) -> Array:
+    long, short = (a, b) if len(a) >= len(b) else (b, a)
+    padded = np.concatenate([np.ones(len(long) - len(short), short.dtype), short])
+    if ((padded != long) & (padded != 1) & (long != 1)).any():
+        raise InputError(
+            f"BROADCAST_ARGS: shapes {listed(integers(a))} and {listed(integers(b))} do not broadcast"
+        )
+    return np.asarray(np.where(padded == 1, long, padded), a.dtype)
+
+
+def _reference_broadcast(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    return [_broadcast(present(arrays[0]), present(arrays[1]))]
+
+
+def _broadcast_samples() -> Sequence[Sample]:
+    def sample(id: str, a: Sequence[int], b: Sequence[int], dtype: DType = DType.I32) -> Sample:
+        return Sample(id, {}, (Arg.of(a, dtype), Arg.of(b, dtype)))
+
+    return [
+        sample("longer", [3, 1], [2, 1, 4]),
+        sample("shorter", [2, 1, 4], [3, 1]),
+        sample("none", [3, 0], [1]),
+        sample("scalar", [3, 2], [], DType.I64),
+        Sample("at_run_time", {}, (Arg((3,), DType.I32, 1, 2), Arg((5,), DType.I32, 1, 9))),
+    ]
+
+
 def _shape_samples() -> Sequence[Sample]:
     wide = {"out_type": DType.I64.tflite}
     narrow = {"out_type": DType.I32.tflite}
@@ -169,5 +218,9 @@ OPS = (
     OpDef(
         "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,
         accuracy=Accuracy.EXACT, max_version=2,
+    ),
+    OpDef(
+        "BROADCAST_ARGS", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
+        accuracy=Accuracy.EXACT,
     ),
 )  # fmt: skip

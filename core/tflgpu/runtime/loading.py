@@ -18,6 +18,7 @@ from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
+from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
 
 _LOG = logging.getLogger("tflgpu")
@@ -25,10 +26,12 @@ _LOG = logging.getLogger("tflgpu")
 
 @attrs.frozen(eq=False)
 class Opened:
-    """A session wholly on the device, and the estimated seconds that it saves a run."""
+    """A session wholly on the device, the estimated seconds that it saves a run, and the bytes of its
+    buffers."""
 
     session: Session
     gain: float
+    nbytes: int = 0
 
 
 @attrs.frozen
@@ -41,6 +44,7 @@ class Loader:
         cpu: What runs the other parts.
         guard_bands: As `Device.load`.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
+        running: How the device's recordings are run.
     """
 
     device: Device | NodeDevice
@@ -48,6 +52,7 @@ class Loader:
     cpu: CpuSide
     guard_bands: bool
     may_fall_back: bool
+    running: Running = Running()  # noqa: RUF009  (frozen)
 
     def open(self, compiled: Compiled, report: Callable[[Compiled], DelegationReport]) -> Session:
         """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
@@ -86,7 +91,14 @@ class Loader:
             assert part.plan is not None
             self.known.plan_ready(self.device.info.backend, part.plan)
             recording = self.device.load(part.plan, guard_bands=self.guard_bands)
-        return Step(recording, part.inputs, part.outputs, part.label)
+        if self.running.warm_up:
+            try:
+                recording.run()
+            except BaseException:
+                attempt(recording.close)
+                raise
+        runner = self.running.of_recording(recording)
+        return Step(recording, part.inputs, part.outputs, part.label, run=runner)
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
 from tflgpu.blame import of_signal
-from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.device import DispatchTime, NodeRun
-from tflgpu.contract.pending import FINISHED, Pending
-from tflgpu.errors import DeviceError, PluginError, StateError, TflgpuError
+from tflgpu.contract.device import NodeRun
+from tflgpu.contract.node_recording import BaseNodeRecording
+from tflgpu.errors import DeviceError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results
 
@@ -37,13 +35,14 @@ class _Call:
         return cls(node, op, tuple(frees), results, tuple(v.spec for v in results))
 
 
-class ReferenceRecording:
+class ReferenceRecording(BaseNodeRecording):
     """A `Recording` that calls each node's reference in order."""
 
+    kind = "NumPy"
+
     def __init__(self, run: NodeRun) -> None:
+        super().__init__(run)
         self._run = run
-        self._inputs = [np.zeros(v.shape, v.dtype.numpy) for v in run.inputs]
-        self._outputs = [np.zeros(v.shape, v.dtype.numpy) for v in run.outputs]
         self._constants: dict[int, Array] = {
             v.id: v.data
             for node in run.nodes
@@ -59,27 +58,8 @@ class ReferenceRecording:
         self._calls = [
             _Call.of(node, run.ops[node.op], frees.get(i, ())) for i, node in enumerate(run.nodes)
         ]
-        self._closed = False
 
-    @property
-    def inputs(self) -> Sequence[Array]:
-        """Writable host arrays, one per input."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[Array]:
-        """Host arrays, one per output."""
-        return self._outputs
-
-    def run(self) -> None:
-        """Compute every node.
-
-        Raises:
-            StateError: it is closed.
-            DeviceError: a reference failed; names the node.
-        """
-        if self._closed:
-            raise StateError("this recording is closed")
+    def _compute(self) -> None:
         env = dict(self._constants)
         env.update(self._run.variables)
         env.update((v.id, a) for v, a in zip(self._run.inputs, self._inputs, strict=True))
@@ -111,29 +91,3 @@ class ReferenceRecording:
                 np.copyto(self._run.variables[value.id], array)
         for key in call.frees:
             env.pop(key, None)
-
-    def submit(self) -> Pending:
-        """A run; NumPy computes in the call.
-
-        Raises:
-            StateError, DeviceError: as `run`.
-        """
-        self.run()
-        return FINISHED
-
-    def bind(
-        self,
-        inputs: Mapping[int, Buffer | None] | None = None,
-        outputs: Mapping[int, Buffer | None] | None = None,
-    ) -> Unsupported:
-        """As `Recording.bind`: there are no buffers."""
-        return Unsupported("NumPy references compute in arrays of their own")
-
-    def profile(self) -> Sequence[DispatchTime]:
-        """A run; the references have no timers."""
-        self.run()
-        return ()
-
-    def close(self) -> None:
-        """Release the arrays."""
-        self._closed = True

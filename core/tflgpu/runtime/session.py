@@ -8,7 +8,7 @@ recording to another is copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -26,13 +26,18 @@ from tflgpu.ir.graph import Graph, Value
 @attrs.frozen
 class Step:
     """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
-    again after an error, and in a forked child."""
+    again after an error, and in a forked child. ``run`` is what runs the recording to its end."""
 
     recording: Recording
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
+    run: Callable[[], None] = attrs.field()
+
+    @run.default
+    def _plainly(self) -> Callable[[], None]:
+        return self.recording.run
 
 
 class Session(Holder):
@@ -151,7 +156,7 @@ class Session(Holder):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             self._running = step
-            step.recording.run()
+            step.run()
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.device import DispatchTime, NodeRun, Recording
-from tflgpu.contract.pending import FINISHED, Pending
+from tflgpu.contract.device import NodeRun, Recording
+from tflgpu.contract.node_recording import BaseNodeRecording
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
@@ -47,49 +46,16 @@ class ReluEngine:
         self._closed = True
 
 
-class _Recording:
+class _Recording(BaseNodeRecording):
+    kind = "the ReLU engine"
+
     def __init__(self, run: NodeRun) -> None:
+        super().__init__(run)
         self._run = run
-        self._arrays = {
-            v.id: np.zeros(v.shape, np.float32)
-            for node in run.nodes
-            for v in (node.input(0), node.outputs[0])
-        }
-        self._closed = False
 
-    @property
-    def inputs(self) -> Sequence[Array]:
-        return [self._arrays[v.id] for v in self._run.inputs]
-
-    @property
-    def outputs(self) -> Sequence[Array]:
-        return [self._arrays[v.id] for v in self._run.outputs]
-
-    def run(self) -> None:
-        if self._closed:
-            raise StateError("this recording is closed")
+    def _compute(self) -> None:
+        arrays = {v.id: a for v, a in zip(self._run.inputs, self._inputs, strict=True)}
         for node in self._run.nodes:
-            source, target = node.input(0), node.outputs[0]
-            np.maximum(self._arrays[source.id], 0, out=self._arrays[target.id])
-
-    def submit(self) -> Pending:
-        """Begin a run; there is nothing to wait for afterwards."""
-        self.run()
-        return FINISHED
-
-    def bind(
-        self,
-        inputs: Mapping[int, Buffer | None] | None = None,
-        outputs: Mapping[int, Buffer | None] | None = None,
-    ) -> Unsupported:
-        """There are no buffers but the arrays."""
-        return Unsupported("the ReLU engine computes in arrays of its own")
-
-    def profile(self) -> Sequence[DispatchTime]:
-        """There are no timers: a run, and no times."""
-        self.run()
-        return ()
-
-    def close(self) -> None:
-        """Refuse further runs; twice is harmless."""
-        self._closed = True
+            arrays[node.outputs[0].id] = np.maximum(arrays[node.input(0).id], 0)
+        for value, array in zip(self._run.outputs, self._outputs, strict=True):
+            array[...] = arrays[value.id]

@@ -1,0 +1,59 @@
+"""`tflgpu profiles`: the devices and delegates that a model can be checked for without them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import attrs
+import typer
+
+from tflgpu.cli import console
+from tflgpu.profiles.profile import Profile
+from tflgpu.profiles.table import every
+
+
+def profiles(
+    as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
+) -> None:
+    """List what `tflgpu inspect MODEL --as NAME` can judge by."""
+    if as_json:
+        console.show_json([_as_json(profile) for profile in every()])
+        return
+    show_profiles()
+
+
+def show_profiles() -> None:
+    """A table of the profiles."""
+    table = console.table(
+        "Profiles", "name", "what", "by", "f16", "work group", "shared KiB", "buffers", "sources",
+        right=("work group", "shared KiB", "buffers"),
+    )  # fmt: skip
+    sources = tuple(dict.fromkeys(source for profile in every() for source in profile.sources))
+    for profile in every():
+        numbers = " ".join(str(sources.index(source) + 1) for source in profile.sources)
+        table.add_row(profile.name, profile.title, *_limits(profile), numbers)
+    console.show(table)
+    for number, source in enumerate(sources, 1):
+        console.say(f"{number:2} {source}")
+    console.say("tflgpu inspect MODEL --as NAME says what would be delegated there, and why not")
+
+
+def _limits(profile: Profile) -> tuple[str, ...]:
+    caps = profile.caps
+    if caps is None:
+        return "its own rules", "", "", "", ""
+    f16 = "arithmetic" if caps.f16_arithmetic else "storage" if caps.f16_storage else "no"
+    shared = str(caps.shared_bytes // 1024)
+    return profile.apis[0], f16, str(caps.max_workgroup), shared, str(caps.max_bindings)
+
+
+def _as_json(profile: Profile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "title": profile.title,
+        "apis": list(profile.apis),
+        "caps": None if profile.caps is None else attrs.asdict(profile.caps),
+        "ops": None if profile.rules is None else sorted(profile.rules.rules),
+        "sources": list(profile.sources),
+        "notes": list(profile.notes),
+    }

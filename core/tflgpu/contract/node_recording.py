@@ -1,0 +1,91 @@
+"""What recordings of nodes have in common, where a run is one call: host arrays, and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import DispatchTime, NodeRun
+from tflgpu.contract.pending import FINISHED, Pending
+from tflgpu.errors import StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.rule import Unsupported
+
+
+class BaseNodeRecording:
+    """A `tflgpu.contract.device.Recording` for a `NodeDevice` whose runs are over when they return.
+
+    A subclass has `_compute`, which reads ``_inputs`` and writes ``_outputs``, in place.
+
+    Attributes:
+        kind: Who computes, as messages call it ("NumPy").
+    """
+
+    kind = ""
+
+    def __init__(self, run: NodeRun) -> None:
+        """With arrays of zeros for what the nodes read and give."""
+        self._inputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.inputs)
+        self._outputs = tuple(np.zeros(v.shape, v.dtype.numpy) for v in run.outputs)
+        self._closed = False
+
+    def _compute(self) -> None:
+        """Every node.
+
+        Raises:
+            DeviceError: one failed; names it.
+        """
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """Writable host arrays, one per input."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """Host arrays, one per output."""
+        return self._outputs
+
+    def run(self) -> None:
+        """Compute every node.
+
+        Raises:
+            StateError: it is closed.
+            DeviceError: a node failed; names it.
+        """
+        if self._closed:
+            raise StateError("this recording is closed")
+        self._compute()
+
+    def submit(self) -> Pending:
+        """A run; there is nothing to wait for afterwards.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        self.run()
+        return FINISHED
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported:
+        """As `Recording.bind`: there are no buffers but the arrays."""
+        return Unsupported(f"{self.kind} computes in memory of its own")
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """A run; there are no timers.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        self.run()
+        return ()
+
+    def close(self) -> None:
+        """Refuse further runs; twice is harmless."""
+        self._closed = True

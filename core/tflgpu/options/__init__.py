@@ -1,0 +1,73 @@
+"""What users may ask for: one definition, and the sources that options come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tflgpu.compiler.numerics import Numerics
+from tflgpu.lowering.lowering import Precision
+from tflgpu.options.definition import unknown_option
+from tflgpu.options.delegate_options import DelegateOptions, known_options
+from tflgpu.options.enums import (
+    ExperimentalFlags,
+    ForceBackend,
+    InferencePreference,
+    InferencePriority,
+    OpResolverType,
+    WaitType,
+)
+from tflgpu.options.environment import OPTIONS_FILE
+from tflgpu.options.keywords import OptionKeywords
+from tflgpu.options.kinds import Member, truth
+from tflgpu.options.names import device_from_text
+from tflgpu.options.other_names import OTHER_NAMES
+
+
+def options_from_text(options: Mapping[str, object]) -> DelegateOptions:
+    """`DelegateOptions.from_text`.
+
+    Raises:
+        OptionError: as there.
+    """
+    return DelegateOptions.from_text(options)
+
+
+def precision_of(option: str, value: object) -> Precision:
+    """A precision by itself or by name; ``option`` is what the error calls it.
+
+    Raises:
+        OptionError: anything else.
+    """
+    found: Precision = Member(Precision).read(option, value)
+    return found
+
+
+def numerics_of(option: str, value: object) -> Numerics:
+    """Numerics by themselves or by name; ``option`` is what the error calls them.
+
+    Raises:
+        OptionError: anything else.
+    """
+    found: Numerics = Member(Numerics).read(option, value)
+    return found
+
+
+__all__ = [
+    "OPTIONS_FILE",
+    "OTHER_NAMES",
+    "DelegateOptions",
+    "ExperimentalFlags",
+    "ForceBackend",
+    "InferencePreference",
+    "InferencePriority",
+    "OpResolverType",
+    "OptionKeywords",
+    "WaitType",
+    "device_from_text",
+    "known_options",
+    "numerics_of",
+    "options_from_text",
+    "precision_of",
+    "truth",
+    "unknown_option",
+]

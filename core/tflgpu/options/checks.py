@@ -1,0 +1,76 @@
+"""Options that contradict each other, and values that cannot be had. Each error says what to do."""
+
+from __future__ import annotations
+
+from tflgpu.errors import OptionError
+from tflgpu.lowering.lowering import Precision
+from tflgpu.options.enums import WaitType
+
+_NO_WAITS = {
+    WaitType.DO_NOT_WAIT: "an interpreter's results are read from host arrays, which hold them only "
+    "once the run is over; use PASSIVE, or submit recordings and wait for them yourself "
+    "(tflgpu.contract.pending)",
+    WaitType.AGGRESSIVE: "it would keep the GPU from saving power between two runs, which no API "
+    "that is used here can; ACTIVE is the nearest",
+}
+
+
+def check_precision(precision: Precision | None, loss: bool | None) -> None:
+    """That the precision is one that is allowed.
+
+    Raises:
+        OptionError: names both options.
+    """
+    if loss is False and precision in (Precision.F16, Precision.F32_F16):
+        raise OptionError(
+            f"precision={precision.name} needs 16-bit floats, which is_precision_loss_allowed=False "
+            "forbids; drop one of the two"
+        )
+
+
+def check_nodes(first: int, last: int | None) -> None:
+    """That there is something between them.
+
+    Raises:
+        OptionError: names both options.
+    """
+    if last is not None and last < first:
+        raise OptionError(
+            f"last_delegate_node_index={last} is before first_delegate_node_index={first}, so that "
+            "nothing would be delegated; for that, give no delegate"
+        )
+
+
+def check_serialization(folder: str | None, token: str | None, enabled: bool | None) -> None:
+    """That all that it takes is there, or nothing.
+
+    Raises:
+        OptionError: names what is there and what lacks.
+    """
+    given = {"serialization_dir": folder, "model_token": token}
+    lacking = [name for name, value in given.items() if value is None]
+    if enabled and lacking:
+        raise OptionError(
+            f"enable_serialization (the flag ENABLE_SERIALIZATION) needs {' and '.join(lacking)}; "
+            "without it, what is compiled is kept in the user's cache folder anyway"
+        )
+    if len(lacking) == 1:
+        (there,) = set(given) - set(lacking)
+        raise OptionError(
+            f"{there} is given without {lacking[0]}; what is kept is in a folder that both name"
+        )
+    if enabled is False and not lacking:
+        raise OptionError(
+            f"serialization_dir={folder} is given, and enable_serialization is False "
+            "(experimental_flags without ENABLE_SERIALIZATION says so too); drop one of the two"
+        )
+
+
+def check_wait(wait: WaitType) -> None:
+    """That it can be had.
+
+    Raises:
+        OptionError: it cannot; says why, and what to use.
+    """
+    if wait in _NO_WAITS:
+        raise OptionError(f"wait_type={wait.name} cannot be had: {_NO_WAITS[wait]}")

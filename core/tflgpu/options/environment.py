@@ -1,0 +1,64 @@
+"""Options from environment variables, and what else begins with TFLGPU_.
+
+A variable of the name of no option and of nothing else is a mistake that would go unnoticed, so it
+is warned of, once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from tflgpu.options.definition import Option, variable
+from tflgpu.options.other_names import OTHER_NAMES, REFUSED, canonical
+
+_LOG = logging.getLogger("tflgpu")
+PREFIX = "TFLGPU_"
+#: A TOML file of options.
+OPTIONS_FILE = "TFLGPU_OPTIONS_FILE"
+
+#: What else is read, and by whom. Everything that the project reads is here or is an option's.
+OTHER_VARIABLES: Mapping[str, str] = {
+    OPTIONS_FILE: "a TOML file of options, which come after variables and before defaults",
+    "TFLGPU_CACHE_DIR": "the folder for compiled programs and measured times, in the place of the "
+    "user's cache folder",
+    "TFLGPU_VULKAN_VALIDATION": "1 loads Vulkan's validation layer",
+    "TFLGPU_MODELS": "the tests' and benchmarks' folder of models",
+    "TFLGPU_REQUIRE_BACKENDS": "backends whose tests may not be skipped",
+    "TFLGPU_TEST_EVERYTHING": "1 lets tests of real models leave nothing out",
+    "TFLGPU_SIGNALS": "the tests' own, for a process that they start",
+}
+
+#: Options that are looked up in the environment where they are used, so that they also count for
+#: whoever gives a `DelegateOptions`.
+LATE = ("backend", "device", "cpu_backend")
+
+_warned: set[str] = set()
+
+
+def environment_options(environ: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
+    """What the environment says of options, by name. Empty variables say nothing.
+
+    Raises:
+        OptionError: a value that its option does not take, or two that contradict each other; names
+            the variable.
+    """
+    names = (*known, *OTHER_NAMES, *REFUSED)
+    given = {name: text for name in names if (text := environ.get(variable(name), "")).strip()}
+    return canonical(given, known, text=True, called=variable)
+
+
+def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> None:
+    """Say, once in a process, which variables nothing reads."""
+    names = {variable(name) for name in (*known, *OTHER_NAMES, *REFUSED)} | set(OTHER_VARIABLES)
+    for name in environ:
+        if name.startswith(PREFIX) and name not in names and name not in _warned:
+            _warned.add(name)
+            close = difflib.get_close_matches(name, sorted(names), 1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            _LOG.warning(
+                "tflgpu: the environment variable %s is unknown%s; docs/options.md lists what there "
+                "is", name, meant,
+            )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Kinds of options that name something: devices, folders, operators; and sizes with a unit."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+
+from tflgpu.blame import shown
+from tflgpu.errors import OptionError
+from tflgpu.options.kinds import DIGITS, Kind, is_count, whole
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
+
+
+@attrs.frozen
+class Size(Kind):
+    """Bytes: a number, or text with a unit."""
+
+    takes = "bytes, or text such as 64MiB"
+
+    def read(self, option: str, value: object) -> int:
+        """As `Kind.read`."""
+        nbytes = whole(value)
+        if isinstance(value, str):
+            text = value.strip().lower().replace(" ", "")
+            number = text.rstrip("bikmgt")
+            unit = _UNITS.get(text[len(number) :])
+            if unit is not None and is_count(number):
+                nbytes = int(number) * unit
+        if nbytes is None:
+            raise OptionError(
+                f"{option} is a number of bytes, or text such as '64MiB' or '2GB', not {shown(value)}"
+            )
+        if nbytes < 1:
+            raise OptionError(f"{option} is {shown(nbytes)}; the least is 1 byte")
+        return nbytes
+
+
+@attrs.frozen
+class Name(Kind):
+    """A name, as it is."""
+
+    takes = "a name"
+
+    def read(self, option: str, value: object) -> str:
+        """As `Kind.read`."""
+        if not isinstance(value, str) or not value.strip():
+            raise OptionError(f"{option} is a name, not {shown(value)}")
+        return value
+
+
+@attrs.frozen
+class Device(Kind):
+    """An index, or a part of a name."""
+
+    takes = "an index from 0, or part of a name"
+
+    def read(self, option: str, value: object) -> int | str:
+        """As `Kind.read`."""
+        if isinstance(value, str) and value.strip():
+            return value
+        index = whole(value)
+        if index is None or index < 0:
+            raise OptionError(f"{option} is an index from 0 or part of a name, not {shown(value)}")
+        return index
+
+    def parse(self, option: str, text: str) -> int | str:
+        """As `Kind.parse`."""
+        return device_from_text(option, text)
+
+
+@attrs.frozen
+class Folder(Kind):
+    """A folder, which need not be there yet."""
+
+    takes = "a folder"
+
+    def read(self, option: str, value: object) -> str:
+        """As `Kind.read`."""
+        path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+        if not isinstance(path, str) or not path.strip() or "\0" in path:
+            raise OptionError(f"{option} is the path of a folder, not {shown(value)}")
+        return path
+
+
+@attrs.frozen
+class Token(Kind):
+    """A name that is fit to be a folder's."""
+
+    takes = "a name without / and \\"
+
+    def read(self, option: str, value: object) -> str:
+        """As `Kind.read`."""
+        if (
+            not isinstance(value, str)
+            or value.strip() in ("", ".", "..")
+            or set(value) & set("/\\:\0")
+        ):
+            raise OptionError(
+                f"{option} names a folder, so it is text without / \\ : and not {shown(value)}"
+            )
+        return value
+
+
+@attrs.frozen
+class Nodes(Kind):
+    """Operators of a model: by index in the file, by the op's name, or by a tensor that they make."""
+
+    takes = "indices, ops and tensors' names"
+
+    def read(self, option: str, value: object) -> tuple[int | str, ...]:
+        """As `Kind.read`."""
+        single = isinstance(value, str) or whole(value) is not None
+        if not single and not isinstance(value, (list, tuple, set, frozenset)):
+            raise OptionError(
+                f"{option} is a list of operators' indices, ops' names and tensors' names, not "
+                f"{shown(value)}"
+            )
+        items = [value] if single else list(value)  # type: ignore[call-overload]
+        return tuple(dict.fromkeys(self._item(option, item) for item in items))
+
+    def parse(self, option: str, text: str) -> tuple[int | str, ...]:
+        """As `Kind.parse`: between commas; what is all digits is an index."""
+        items = [part.strip() for part in text.split(",") if part.strip()]
+        return self.read(option, [int(i) if is_count(i) else i for i in items])
+
+    def shown(self, value: Any) -> str:
+        """As `Kind.shown`."""
+        return ",".join(map(str, value))
+
+    def _item(self, option: str, item: object) -> int | str:
+        if isinstance(item, str) and item.strip():
+            return item
+        index = whole(item)
+        if index is None or index < 0:
+            raise OptionError(
+                f"{option} has {shown(item)}, which is no operator's index from 0, no op's name "
+                "and no tensor's name"
+            )
+        return index
+
+
+def device_from_text(option: str, text: str) -> int | str:
+    """A device as a command line or an environment variable names it: an index, or a part of a
+    name; ``option`` is what the error calls it.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    text = text.strip()
+    if text.lstrip("+-").isascii() and text.lstrip("+-").isdecimal() and len(text) <= DIGITS:
+        return Device().read(option, int(text))
+    return Device().read(option, text)

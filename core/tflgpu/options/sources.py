@@ -1,0 +1,116 @@
+"""Where options come from besides keywords: dictionaries, text, TOML files, the environment.
+
+What says the same option in several places is settled by this order:
+
+    keyword > environment variable > file > default
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tflgpu.blame import shown
+from tflgpu.errors import OptionError
+from tflgpu.options.definition import Option, variable
+from tflgpu.options.environment import LATE, OPTIONS_FILE, environment_options, warn_of_unknown
+from tflgpu.options.other_names import canonical
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Known = Mapping[str, Option]
+
+
+def from_dict(options: Mapping[str, object], known: Known) -> dict[str, Any]:
+    """The values of options by name, as keywords have them.
+
+    Raises:
+        OptionError: it is no mapping of names, or as `canonical`.
+    """
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise OptionError(f"options are a mapping by name, not {shown(options)}")
+    return canonical(options, known)
+
+
+def from_toml(
+    path: str | os.PathLike[str], known: Known, table: str = "", who: str = ""
+) -> dict[str, Any]:
+    """The values that a TOML file has, in the table of that name ("tool.tflgpu") or at its top.
+
+    Raises:
+        OptionError: the file cannot be read, or as `canonical`; begins with ``who``, by default the
+            file's name.
+    """
+    who = who or f"{os.fspath(path)}: "
+    try:
+        content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"{who}{error.strerror or error}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise OptionError(f"{who}it is no TOML file: {error}") from error
+    for name in table.split(".") if table else ():
+        if not isinstance(content, Mapping) or name not in content:
+            raise OptionError(f"{who}it has no table [{table}]")
+        content = content[name]
+    if not isinstance(content, Mapping):
+        raise OptionError(f"{who}[{table}] is no table")
+    return canonical(content, known, who=who)
+
+
+def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]:
+    """The values that variables have: ``TFLGPU_PRECISION`` is `precision`. One that begins with
+    TFLGPU_ and that nothing reads is warned of, once.
+
+    Raises:
+        OptionError: as `canonical`; names the variable.
+    """
+    warn_of_unknown(environ, known)
+    return environment_options(environ, known)
+
+
+@attrs.frozen
+class Gathered:
+    """Values from all sources, and for errors where those came from that the caller did not give."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+    def explain(self, error: OptionError) -> OptionError:
+        """The same error, with the sources."""
+        listed = ", ".join(f"{name} is from {source}" for name, source in self.sources.items())
+        return OptionError(f"{error} ({listed})") if listed else error
+
+
+def gathered(given: Mapping[str, Any], environ: Mapping[str, str], known: Known) -> Gathered:
+    """What the caller gives; then what the environment says, then the file that
+    ``TFLGPU_OPTIONS_FILE`` names.
+
+    ``backend``, ``device`` and ``cpu_backend`` are left out where a variable has them: it is looked
+    up where they are used, and reports say so.
+
+    Args:
+        given: As `canonical` gives it.
+        environ: Variables.
+        known: The options.
+
+    Raises:
+        OptionError: as `from_environment` and `from_toml`.
+    """
+    around = from_environment(environ, known)
+    path = environ.get(OPTIONS_FILE, "").strip()
+    below = from_toml(path, known, who=f"{OPTIONS_FILE}={path}: ") if path else {}
+    for name in LATE:
+        if environ.get(variable(name), "").strip():
+            around.pop(name, None)
+            below.pop(name, None)
+    sources = {**dict.fromkeys(below, path), **{name: variable(name) for name in around}}
+    others = {name: source for name, source in sources.items() if name not in given}
+    return Gathered({**below, **around, **given}, others)

@@ -1,0 +1,18 @@
+"""What would be delegated on a device that is not here, or by another delegate.
+
+    for profile in tflgpu.profiles.list():
+        print(profile.name, profile.title)
+    print(tflgpu.check("model.tflite", "adreno-740"))
+
+`profile` says what a profile is; `hardware` has those of devices, `rules` reads those of other
+delegates, which are data; `checks`, `seen` and `delegation` do with them what the originals do;
+`check` puts a model to either kind.
+"""
+
+from tflgpu.profiles.check import check
+from tflgpu.profiles.profile import Profile
+from tflgpu.profiles.table import every, get
+
+list = every
+
+__all__ = ["Profile", "check", "every", "get", "list"]

@@ -1,0 +1,148 @@
+"""`check`: what would be delegated on a device that is not here, or by another delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+import attrs
+
+from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.report import DelegationReport, Refusal, report_of
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.devices.targets import precision_on, target_of
+from tflgpu.errors import OptionError
+from tflgpu.ir.graph import Graph
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import Registry, registry
+from tflgpu.profiles.delegation import Delegation, delegated
+from tflgpu.profiles.profile import Profile
+from tflgpu.profiles.rules import RuleTable
+from tflgpu.profiles.table import get
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.source import Source
+
+#: Bytes to which every API's drivers let buffers be placed.
+_ALIGNMENT = 256
+
+
+@attrs.frozen(eq=False)
+class Checked:
+    """What a profile makes of a model.
+
+    Attributes:
+        report: For people and programs.
+        graph, compiled: Of a device's profile: what was compiled, and what became of it.
+        delegation: Of another delegate's.
+    """
+
+    report: DelegationReport
+    graph: Graph | None = None
+    compiled: Compiled | None = None
+    delegation: Delegation | None = None
+
+
+def check(
+    model: Source | ModelFile, profile: str | Profile, options: DelegateOptions | None = None
+) -> DelegationReport:
+    """What would be delegated of a model, and why the rest would not; no device is opened.
+
+        report = tflgpu.check("model.tflite", "adreno-740")
+        print(report)
+
+    Of a file with several subgraphs the main one is looked at.
+
+    Args:
+        model: A path, the bytes of a file, or one that was read.
+        profile: The name of a shipped profile, or one of your own.
+        options: Precision, numerics and limits on partitions, of a device's profile; of another
+            delegate's only whether quantized models are allowed, and how many partitions.
+
+    Raises:
+        OptionError: there is no such profile; the error lists those that there are.
+        ModelError: there is no such file, or it is no well-formed model.
+        PluginError, GraphError: an installed plugin's op, pass or kernel rule broke its contract.
+    """
+    return checked(model, profile, options).report
+
+
+def checked(
+    model: Source | ModelFile,
+    profile: str | Profile,
+    options: DelegateOptions | None = None,
+    plugins: Registry | None = None,
+) -> Checked:
+    """As `check`, with what the report was made of.
+
+    Raises:
+        OptionError, ModelError, PluginError, GraphError: as `check`.
+    """
+    wanted = _profile(profile)
+    file = model if isinstance(model, ModelFile) else read_model(model)
+    if wanted.rules is not None:
+        return _by_rules(file, wanted, wanted.rules, options)
+    return _by_device(file, wanted, options or DelegateOptions(), plugins or registry())
+
+
+def _profile(profile: str | Profile) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    if not isinstance(profile, str):
+        raise OptionError(f"profile is a name or a Profile, not {type(profile).__name__}")
+    return get(profile)
+
+
+def _by_device(
+    file: ModelFile, profile: Profile, options: DelegateOptions, known: Registry
+) -> Checked:
+    caps, backend = profile.caps, profile.apis[0]
+    assert caps is not None
+    with closing(CpuSide(known, options)) as cpu:
+        # Whether LiteRT, say, runs what nobody here defines: the shapes behind that are known then.
+        graph = build_graph(file, 0, known.ops(), foreign=cpu.infer)
+    target = target_of(backend, caps, _ALIGNMENT, known, options)
+    compiled = compile_graph(graph, attrs.evolve(target, spares_broken_rules=True))
+    left_out = (f"a kernel rule is left out: {why}" for why in compiled.broken_rules.values())
+    report = attrs.evolve(
+        report_of(graph, compiled),
+        backend=backend,
+        device=f"{profile.title}, by its profile",
+        precision=precision_on(caps, options.wanted_precision).value,
+        choice=(*_said(profile), *dict.fromkeys(left_out)),
+    )
+    return Checked(report, graph, compiled)
+
+
+def _by_rules(
+    file: ModelFile, profile: Profile, rules: RuleTable, options: DelegateOptions | None
+) -> Checked:
+    quantized = True if options is None else options.quantized_models_allowed
+    most = None if options is None else options.max_delegated_partitions
+    found = delegated(file.main, rules, quantized=quantized, max_partitions=most)
+    names = {op.index: op.name for op in file.main.operators}
+    report = DelegationReport(
+        total_nodes=len(names),
+        delegated_nodes=len(names) - len(found.reasons),
+        refusals=tuple(Refusal(i, names[i], why) for i, why in found.reasons.items()),
+        partitions=len(found.parts),
+        backend=profile.name,
+        device=profile.title,
+        precision="f32",  # the default of the original's options: MAX_PRECISION first
+        choice=(*_said(profile), *_flaws(found.flaws, names)),
+    )
+    return Checked(report, delegation=found)
+
+
+def _said(profile: Profile) -> tuple[str, ...]:
+    return (f"judged by the profile {profile.name}: no device was opened", *profile.notes)
+
+
+def _flaws(flaws: Mapping[int, Sequence[str]], names: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(
+        f"#{index} {names[index]} is taken, but {text}"
+        for index, found in flaws.items()
+        for text in found
+    )

@@ -1,0 +1,381 @@
+"""Every option does something that shows: which operators, how much memory, what is prepared, how it
+is run, what is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from option_models import HERE, SHAPE, block, chain, opened, quantized_conv, run
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.memory import Usage, assign
+from tflgpu.contract.checked_recording import CheckedRecording
+from tflgpu.devices.honoured import objections
+from tflgpu.devices.targets import target_on
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.options import DelegateOptions
+from tflgpu.plugins import registry
+from tflgpu.runtime import trials
+from tflgpu.runtime.running import Running
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(SHAPE)
+FOUR = ("ABS", "NEG", "ABS", "NEG")
+MEMORY_FIRST = {"inference_priority1": "min_memory_usage"}
+
+
+# Which operators
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"exclude": [1]}, {1: "named by exclude"}),
+        ({"exclude": ["abs"]}, {0: "named by exclude", 2: "named by exclude"}),
+        ({"exclude": ["t4"]}, {3: "operator #3 (NEG) is named by exclude"}),
+        ({"include": ["ABS", 1]}, {3: "not among what include names"}),
+        ({"include": ["ABS"], "exclude": [0]}, {0: "exclude", 1: "include", 3: "include"}),
+        ({"first_delegate_node_index": 2}, {0: "before first_delegate_node_index=2", 1: "before"}),
+        ({"last_delegate_node_index": 2}, {3: "behind last_delegate_node_index=2"}),
+        ({"first_delegate_node_index": 1, "last_delegate_node_index": 1},
+         {0: "before", 2: "behind", 3: "behind"}),
+        ({"last_delegate_node_index": 2**31 - 1}, {}),
+        ({"max_delegated_partitions": 1, "exclude": [1]}, {1: "exclude", 0: "at most 1 parts"}),
+        ({"min_nodes_per_partition": 2, "exclude": [1]}, {0: "fewer than 2", 1: "exclude"}),
+    ],
+)  # fmt: skip
+def test_operators_that_stay_on_the_cpu(options: dict[str, Any], left: dict[int, str]) -> None:
+    with opened(chain(*FOUR), **options) as interpreter:
+        np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
+        reasons = {r.node: r.reason for r in interpreter.delegation_report().refusals}
+    assert set(reasons) == set(left)
+    for node, words in left.items():
+        assert words in reasons[node]
+
+
+def test_without_fallback_an_operator_that_stays_is_an_error() -> None:
+    with (
+        pytest.raises(tflgpu.UnsupportedError, match=r"#1 NEG: .*named by exclude"),
+        opened(chain(*FOUR), exclude=[1], allow_fallback=False),
+    ):
+        pass
+
+
+def test_a_name_of_nothing_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "tflgpu"),
+        opened(chain("ABS"), exclude=["CONV_2D", "t1"], include=[0, 7]),
+    ):
+        pass
+    (first, second) = [m for m in caplog.messages if "no operator has this" in m]
+    assert "include names 7" in first
+    assert "exclude names 'CONV_2D'" in second
+
+
+def test_inside_of_litert() -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    with tflgpu.GpuDelegate(**HERE, exclude=["t2"], memory_limit=10**6) as delegate:
+        interpreter = litert.Interpreter(
+            model_content=chain(*FOUR), experimental_delegates=[delegate]
+        )
+        interpreter.allocate_tensors()
+        np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
+        (refusal,) = delegate.reports[0].refusals
+        assert (refusal.node, "exclude" in refusal.reason) == (1, True)
+        del interpreter
+
+
+# Memory
+
+
+def nbytes(delegate: tflgpu.GpuDelegate, model: bytes) -> int:
+    graph = build_graph(read_model(model), 0, registry().ops())
+    return sum(plan.device_bytes for plan in delegate.compile(graph).plans)
+
+
+def test_a_part_within_the_limit_is_delegated_and_one_over_it_is_not() -> None:
+    with tflgpu.GpuDelegate(**HERE) as delegate:
+        needed = nbytes(delegate, chain(*FOUR))
+    assert needed == 2 * X.nbytes  # one kernel, between input and output
+    with opened(chain(*FOUR), memory_limit=needed) as interpreter:
+        assert interpreter.delegation_report().fully_delegated
+    with opened(chain(*FOUR), memory_limit=needed - 1) as interpreter:
+        np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
+        report = interpreter.delegation_report()
+    assert report.partitions == 0
+    assert f"takes {needed} bytes on the device, and memory_limit is {needed - 1}" in str(report)
+
+
+@pytest.mark.parametrize("host", ["tflgpu", "litert"])
+def test_parts_share_the_limit(host: str) -> None:
+    options = {**HERE, "exclude": [1], "memory_limit": 3 * X.nbytes}
+    with tflgpu.GpuDelegate(**options) as delegate:
+        if host == "tflgpu":
+            kind: Any = tflgpu.Interpreter
+        else:
+            kind = pytest.importorskip("ai_edge_litert.interpreter").Interpreter
+        interpreter = kind(model_content=chain(*FOUR), experimental_delegates=[delegate])
+        interpreter.allocate_tensors()
+        np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
+        report = interpreter.delegation_report() if host == "tflgpu" else delegate.reports[0]
+        assert report.partitions == 1
+        assert f"of which other parts leave {X.nbytes}" in str(report)
+        del interpreter
+
+
+def test_a_device_that_does_not_tell_its_memory_refuses_a_limit() -> None:
+    with pytest.raises(tflgpu.OptionError, match=r"^memory_limit=9 .*backend cpu_ref .*leave"):
+        tflgpu.GpuDelegate(backend="cpu_ref", device=0, memory_limit=9)
+
+
+def test_memory_first_keeps_quantized_weights_in_their_8_bits() -> None:
+    found = {}
+    for name, options in {"default": {}, "memory": MEMORY_FIRST}.items():
+        with tflgpu.GpuDelegate(**HERE, **options) as delegate:
+            found[name] = nbytes(delegate, quantized_conv())
+    assert found["memory"] < found["default"] / 2.5
+    x = np.random.default_rng(8).integers(-128, 128, (1, 3, 3, 256)).astype(np.int8)
+    with opened(quantized_conv(), **MEMORY_FIRST) as interpreter:
+        assert interpreter.delegation_report().integers == (0,)
+        ours = run(interpreter, x)
+    with opened(quantized_conv()) as interpreter:
+        assert np.abs(run(interpreter, x).astype(int) - ours).max() <= 1
+    # Who asks for floats gets them.
+    with tflgpu.GpuDelegate(**HERE, **MEMORY_FIRST, quantized_numerics="float") as delegate:
+        assert nbytes(delegate, quantized_conv()) > 2 * found["memory"]
+
+
+def bytes_on_a_gpu(**options: Any) -> int:
+    """Of a model on a device whose cache holds all of it."""
+    caps = DeviceCaps(f16_storage=True, f16_arithmetic=True, is_gpu=True, cache_bytes=1 << 20)
+    info = SimpleNamespace(backend="cpu_ref", index=1)
+    device: Any = SimpleNamespace(info=info, caps=caps, alignment=16)
+    target = target_on(
+        device, caps, registry(), DelegateOptions(**options),
+        broken_rules={}, spares_broken_rules=True,
+    )  # fmt: skip
+    graph = build_graph(read_model(block()), 0, registry().ops())
+    (plan,) = compile_graph(graph, target).plans
+    return plan.device_bytes
+
+
+def test_memory_first_stores_in_16_bits_what_is_not_faster_so() -> None:
+    latency = bytes_on_a_gpu(inference_priority1="min_latency", inference_priority2="max_precision")
+    memory = bytes_on_a_gpu(**MEMORY_FIRST)
+    assert DelegateOptions(**MEMORY_FIRST).wanted_precision is tflgpu.Precision.F32_F16
+    # Edges are as the file has them, and so are two biases of 8 channels.
+    kept = 4 * (5 * 5 * 3 + 5 * 5 * 7 + 8 + 8)
+    assert memory - kept == (latency - kept) / 2
+
+
+def test_memory_first_searches_for_a_smaller_arena() -> None:
+    # Both greedy orders need 8 bytes; no step needs more than 7.
+    usages = [Usage(2, 2, 3), Usage(3, 3, 3), Usage(2, 3, 5), Usage(4, 2, 2)]
+    assert assign(usages, 1).total == 8
+    found = assign(usages, 1, search=True)
+    assert found.total == 7
+    for i, one in enumerate(usages):
+        for j, other in enumerate(usages[:i]):
+            apart = (
+                found.offsets[i] + one.nbytes <= found.offsets[j]
+                or found.offsets[j] + other.nbytes <= found.offsets[i]
+            )
+            assert apart or not one.overlaps(other)
+
+
+@pytest.mark.parametrize(
+    ("options", "searches"),
+    [({}, False), (MEMORY_FIRST, True), ({"inference_priority1": "min_latency"}, False),
+     ({"inference_priority2": "min_memory_usage"}, True),
+     ({"inference_priority1": "min_latency", "inference_priority2": "min_memory_usage"}, False)],
+)  # fmt: skip
+def test_when_memory_comes_first(
+    options: dict[str, Any], searches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def spy(*given: Any, search: bool) -> Any:
+        seen.append(search)
+        return assign(*given, search=search)
+
+    monkeypatch.setattr("tflgpu.compiler.lower.assign", spy)
+    with tflgpu.GpuDelegate(**HERE, **options) as delegate:
+        nbytes(delegate, chain("ABS"))
+    assert seen == [searches]
+
+
+# What is prepared, and how it is run
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done to recordings: "run" or "submit"."""
+    done: list[str] = []
+
+    def spied(name: str) -> Callable[..., Any]:
+        real = getattr(CheckedRecording, name)
+
+        def spy(self: Any) -> Any:
+            done.append(name)
+            return real(self)
+
+        return spy
+
+    for name in ("run", "submit"):
+        monkeypatch.setattr(CheckedRecording, name, spied(name))
+    return done
+
+
+@pytest.mark.parametrize(("preference", "prepared"), [("fast_single_answer", 0), ("balanced", 1)])
+def test_the_preference_prepares(preference: str, prepared: int, runs: list[str]) -> None:
+    with opened(chain(*FOUR), inference_preference=preference) as interpreter:
+        assert runs == ["run"] * prepared
+        np.testing.assert_array_equal(run(interpreter, X), -np.abs(X))
+    assert runs == ["run"] * (prepared + 1)
+
+
+@pytest.mark.parametrize(("times", "taken"), [((1.0, 2.0), "usual"), ((2.0, 1.0), "joined")])
+def test_sustained_speed_keeps_the_faster(
+    times: tuple[float, float], taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(9).uniform(-1, 1, (1, 5, 5, 3)).astype(np.float32)
+    with opened(block()) as interpreter:
+        wanted = run(interpreter, x)
+        assert interpreter.delegation_report().dispatches == 2
+    monkeypatch.setattr(trials, "_times", lambda *sessions: times)
+    with opened(block(), inference_preference="sustained_speed") as interpreter:
+        report = interpreter.delegation_report()
+        np.testing.assert_allclose(run(interpreter, x), wanted, rtol=1e-4, atol=1e-5)
+    assert report.dispatches == (2 if taken == "usual" else 1)
+    (said,) = [reason for reason in report.choice if "inference_preference" in reason]
+    assert f"the {taken} kernels are used, of {1e3 * times[0]:.3g} ms (usual)" in said
+
+
+def test_sustained_speed_measures(runs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "_BUDGET", 0.0)
+    with opened(block(), inference_preference="sustained_speed") as interpreter:
+        assert runs == ["run"] * (2 + 2 * trials._LEAST)
+        assert "(a 1x1 and a depthwise" in " ".join(interpreter.delegation_report().choice)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (chain("ABS"), "there are no other kernels to try"),
+        (block(), "memory_limit has no room for both"),
+    ],
+)
+def test_sustained_speed_says_when_it_tries_nothing(model: bytes, says: str) -> None:
+    with tflgpu.GpuDelegate(**HERE) as delegate:
+        limit = nbytes(delegate, model)
+    options = {"inference_preference": "sustained_speed", "memory_limit": limit}
+    with opened(model, **options) as interpreter:
+        report = interpreter.delegation_report()
+    assert report.fully_delegated
+    assert says in " ".join(report.choice)
+
+
+def test_an_invoke_of_several_runs(runs: list[str]) -> None:
+    with opened(chain("ABS", "NEG", "ABS"), invoke_loop_times=3, exclude=[1]) as interpreter:
+        np.testing.assert_array_equal(run(interpreter, X), np.abs(X))
+        parts = interpreter.delegation_report().partitions
+    assert parts == 2
+    # The CPU's part runs once.
+    assert len(runs) in (2 * 3, 2 * 3 + 1)
+
+
+def test_active_waiting_asks_until_it_is_over() -> None:
+    asked: list[str] = []
+
+    class Pending:
+        def done(self) -> bool:
+            asked.append("done")
+            return asked.count("done") == 3
+
+        def wait(self) -> bool:
+            asked.append("wait")
+            return True
+
+    recording: Any = SimpleNamespace(submit=Pending, run=lambda: asked.append("run"))
+    options = DelegateOptions(wait_type="active", invoke_loop_times=2)
+    active = attrs.evolve(Running.of(options), loops=1)
+    active.of_recording(recording)()
+    assert asked == ["done", "done", "done", "wait"]
+    asked.clear()
+    Running.of(DelegateOptions(invoke_loop_times=2)).of_recording(recording)()
+    assert asked == ["run", "run"]
+
+
+@pytest.mark.parametrize(("wait", "how"), [("active", "submit"), ("passive", "run")])
+def test_waiting(wait: str, how: str, runs: list[str]) -> None:
+    with opened(chain("ABS"), wait_type=wait) as interpreter:
+        np.testing.assert_array_equal(run(interpreter, X), np.abs(X))
+    assert runs == [how]
+
+
+def test_a_part_that_cannot_be_warmed_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    real = CheckedRecording.close
+    monkeypatch.setattr(CheckedRecording, "close", lambda self: closed.append(self) or real(self))
+
+    def fail(self: Any) -> None:
+        raise tflgpu.DeviceError("it caught fire")
+
+    monkeypatch.setattr(CheckedRecording, "run", fail)
+    with (
+        pytest.raises(tflgpu.DeviceError, match="it caught fire"),
+        opened(chain("ABS"), inference_preference="balanced"),
+    ):
+        pass
+    assert len(closed) == 1
+
+
+# What is kept
+
+
+def test_pipelines_are_kept_where_the_options_say(
+    require_backend: Callable[[str], Any], tmp_path: Path
+) -> None:
+    require_backend("vulkan")
+    kept = {"serialization_dir": tmp_path, "model_token": "digits"}
+    with opened(chain("ABS"), backend="vulkan", device=0, **kept) as interpreter:
+        np.testing.assert_array_equal(run(interpreter, X), np.abs(X))
+    assert list((tmp_path / "digits" / "vulkan").glob("*.bin"))
+    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
+
+
+def test_binaries_are_kept_where_the_options_say(
+    require_backend: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """As far as that shows on PoCL, which keeps its programs itself."""
+    require_backend("opencl")
+    options = DelegateOptions(serialization_dir=tmp_path, model_token="digits")
+    device: Any = registry().open_device("opencl", 0, options)
+    compiler = device.inner._compiler
+    assert compiler._cache.path("key").parent == tmp_path / "digits" / "opencl"
+    kept = compiler._binaries is not None
+    assert (device.not_kept == "") == kept
+    assert kept or "POCL_CACHE_DIR" in device.not_kept
+    device.close()
+
+
+def test_a_backend_that_keeps_nothing_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    kept: dict[str, Any] = {"serialization_dir": "x", "model_token": "y"}
+    with pytest.raises(
+        tflgpu.OptionError, match=r"serialization_dir=x .*backend cpu_ref: it keeps"
+    ):
+        tflgpu.GpuDelegate(**HERE, **kept)
+    options = DelegateOptions(**kept)
+    device: Any = SimpleNamespace(info=SimpleNamespace(backend="some"), not_kept="")
+    assert objections(options, device, explicit=True) == ()
+    device.not_kept = "its disk is full"
+    (reason,) = objections(options, device, explicit=False)
+    assert "has no effect with backend some: its disk is full" in reason
