@@ -21,6 +21,10 @@ settings.load_profile("any machine")
 # their place is asked where it is said (tests/litert, and by `cpu_backend="litert"`).
 os.environ.setdefault("TFLGPU_CPU_BACKEND", "cpu_ref")
 
+# Where a test's toy is a GPU, or this machine has one, what goes there must not hang on a measured
+# time. What pays is asked where it is said (`partitioning="gain"`).
+os.environ.setdefault("TFLGPU_PARTITIONING", "all")
+
 
 def _require_backend(name: str) -> Probe:
     probe = registry().probe(name)

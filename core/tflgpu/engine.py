@@ -20,19 +20,23 @@ from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import Declined
-from tflgpu.compiler.report import DelegationReport, insist, report_of
+from tflgpu.compiler.partition import Declined, PartitionBy
+from tflgpu.compiler.report import DelegationReport, insist
+from tflgpu.compiler.report_of import for_reason, on_device, placed, report_of
 from tflgpu.compiler.target import Target
+from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
+from tflgpu.devices.paying import partition_by
 from tflgpu.devices.targets import node_choice, precision_on, target_on
 from tflgpu.errors import OptionError, SavedModelError, StateError, UnsupportedError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference
@@ -41,6 +45,7 @@ from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
+from tflgpu.runtime.timing import time_model
 from tflgpu.runtime.trials import faster
 from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
@@ -56,8 +61,14 @@ _LOG = logging.getLogger("tflgpu")
 class Engine(Holder):
     """The device that options ask for, opened, and the CPU beside it.
 
+    Attributes:
+        options: As the user gave them.
+        choice: Which device, and why.
+        partitioning: What goes to it of all that it can run, and why that.
+
     Raises:
         DeviceError: the backend or device asked for is not there or cannot be opened.
+        OptionError: the device cannot do what was asked for.
     """
 
     def __init__(
@@ -82,7 +93,9 @@ class Engine(Holder):
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._cpu = CpuSide(self._registry, self.options)
+        self._times: TimeModel | None = None  # measured when it is first needed
         self.choice, self._device = open_best(self._registry, self.options)
+        self.partitioning = partition_by(self.options, self.choice)
         self.belongs_to_process()
         self._ask_device()
         if self._device is None:
@@ -140,9 +153,14 @@ class Engine(Holder):
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
         self._warn_of_names(graph)
+        target = self._target()
+        compiled = self._compile(graph, target)
+        if not compiled.delegated:
+            return self._none_delegated(graph, compiled, cpu or self._cpu)
         loader = self._loader(cpu or self._cpu, self._may_fall_back)
-        compiled = self.compile(graph)
-        return self._load(graph, compiled, self._target(), loader, partial(self._report, graph))
+        session = self._load(graph, compiled, target, loader, partial(self._report, graph))
+        self._tell(session.report)
+        return session
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -197,7 +215,9 @@ class Engine(Holder):
         self._check_open()
         if self._device is None:
             why = "; ".join(self.choice.reasons)
-            return tuple(Declined(n.label, n.op, tuple(n.origins), why) for n in graph)
+            return tuple(
+                Declined(n.label, n.op, tuple(n.origins), why, ReasonCode.NO_DEVICE) for n in graph
+            )
         self._warn_of_names(graph)
         return declined(graph, self._target())
 
@@ -210,7 +230,7 @@ class Engine(Holder):
         self._check_open()
         if self._device is None:
             return self.declined(graph)
-        target = self._target().without_limits()
+        target = self._target().for_all()
         compiled = self._compile(graph, target)
         if compiled.refusals:
             return compiled.refusals
@@ -218,20 +238,18 @@ class Engine(Holder):
         session = self._load(
             graph, compiled, target, loader, lambda whole: self.signed(report_of(graph, whole))
         )
-        nbytes = sum(plan.device_bytes for plan in compiled.plans)
-        return Opened(session, sum(part.gain for part in compiled.parts), nbytes)
+        gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
+        return Opened(session, gain, seconds, sum(plan.device_bytes for plan in compiled.plans))
 
     def signed(self, report: DelegationReport) -> DelegationReport:
         """A report with this delegate's device, precision and reasons for them in it."""
         if self._device is None:
             return attrs.evolve(report, choice=self.choice.reasons)
-        return attrs.evolve(
-            report,
-            backend=self._device.info.backend,
-            device=self._device.info.name,
-            precision=self.precision.value,
-            choice=self.choice.reasons + self._precision_reason(),
-        )
+        by, why = self.partitioning
+        report = attrs.evolve(report, partitioning=by.value, partitioning_reason=why)
+        info = self._device.info
+        choice = self.choice.reasons + self._precision_reason()
+        return on_device(report, info.backend, info.name, self.precision.value, choice)
 
     def close(self) -> None:
         """Release the device; twice is harmless. Close the interpreters that use it first."""
@@ -302,10 +320,15 @@ class Engine(Holder):
 
     def _target(self) -> Target:
         assert self._device is not None
-        return target_on(
+        target = target_on(
             self._device, self.caps, self._registry, self.options,
             broken_rules=self._broken_rules, spares_broken_rules=self._may_fall_back,
         )  # fmt: skip
+        if self.partitioning[0] is PartitionBy.ALL:
+            return target
+        if self._times is None:
+            self._times = time_model(self._device, target, self._cpu, self._registry)
+        return attrs.evolve(target, by_gain=True, times=self._times)
 
     def _compile(self, graph: Graph, target: Target) -> Compiled:
         compiled = self._compiled(graph, target)
@@ -337,20 +360,37 @@ class Engine(Holder):
         """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
         return self.options.allow_fallback and not self.choice.explicit
 
+    @property
+    def _cpu_numerics(self) -> Numerics:
+        # Only on a device are integers chosen to save memory: here they would be NumPy's.
+        return self.options.quantized_numerics or Numerics.FLOAT
+
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
         ops = self._registry.ops()
-        # Only on a device are integers chosen to save memory: here they would be NumPy's.
-        numerics = self.options.quantized_numerics or Numerics.FLOAT
         session = open_cpu_session(
-            graph, ops, preserve_all=preserve_all, side=cpu, numerics=numerics
+            graph, ops, preserve_all=preserve_all, side=cpu, numerics=self._cpu_numerics
         )
-        reason = (
-            "experimental_preserve_all_tensors keeps every tensor on the CPU"
-            if preserve_all
-            else "; ".join(self.choice.reasons)
+        report = for_reason(session.report, "; ".join(self.choice.reasons), ReasonCode.NO_DEVICE)
+        if preserve_all:
+            why = "experimental_preserve_all_tensors keeps every tensor on the CPU"
+            report = for_reason(session.report, why, ReasonCode.PRESERVE_ALL)
+        session.report = attrs.evolve(report, choice=self.choice.reasons)
+        if preserve_all:  # where there is no device, that was said when this was made
+            self._tell(session.report)
+        return session
+
+    def _none_delegated(self, graph: Graph, compiled: Compiled, cpu: CpuSide) -> Session:
+        """The CPU runs all of it, as the file has it and not as the device would have had it."""
+        report = self._report(graph, compiled)
+        session = open_cpu_session(
+            graph, self._registry.ops(), side=cpu, numerics=self._cpu_numerics
         )
-        refusals = tuple(attrs.evolve(r, reason=reason) for r in session.report.refusals)
-        session.report = attrs.evolve(session.report, refusals=refusals, choice=self.choice.reasons)
+        ran = session.report
+        session.report = attrs.evolve(
+            placed(report, {r.node: r.runs_on for r in ran.refusals}),
+            integers=ran.integers, in_floats=ran.in_floats, seconds=report.cpu_seconds,
+        )  # fmt: skip
+        self._tell(session.report)
         return session
 
     def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
@@ -358,9 +398,13 @@ class Engine(Holder):
         report = report_of(graph, compiled)
         if not self.options.allow_fallback:
             insist(report, self._device.info.name)
-        for refusal in report.refusals:
-            _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
         return self.signed(report)
+
+    @staticmethod
+    def _tell(report: DelegationReport) -> None:
+        """Say it where less than all is delegated, as TFLite's delegate does."""
+        if report.refusals:
+            _LOG.warning("tflgpu: %s", report.sentence)
 
     def _precision_reason(self) -> tuple[str, ...]:
         wanted = self.options.wanted_precision

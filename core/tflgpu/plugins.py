@@ -32,6 +32,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import checked_op
@@ -243,13 +244,16 @@ class Registry(Holder):
         for plugin, hook in self._implementers("tflgpu_node_support"):
             answer = attempt(hook, backend=backend, node=node, site=site)
             if isinstance(answer, Failed):
-                return Unsupported(f"plugin {plugin} failed on it: {answer}")
+                return Unsupported(
+                    f"plugin {plugin} failed on it: {answer}", ReasonCode.PLUGIN_FAULT
+                )
             if answer is None:
                 continue
             if isinstance(answer, Unsupported) and isinstance(answer.reason, str):
                 return answer
             return Unsupported(
-                f"plugin {plugin} answered {shown(answer)}, not Unsupported with a reason or None"
+                f"plugin {plugin} answered {shown(answer)}, not Unsupported with a reason or None",
+                ReasonCode.PLUGIN_FAULT,
             )
         return None
 

@@ -20,6 +20,7 @@ from tflgpu.devices import choose
 from tflgpu.errors import CompileError, DeviceError, UnsupportedError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
@@ -196,9 +197,11 @@ class TestPartsThatDoNotLoad:
             (1, "FULLY_CONNECTED", reason),
         ]
         assert (report.delegated_nodes, report.partitions, report.dispatches) == (0, 0, 0)
-        (record,) = caplog.records
-        assert "a part of the model runs on the CPU" in record.getMessage()
-        assert "with a thousand lines" in record.getMessage()
+        part, whole = [record.getMessage() for record in caplog.records]
+        assert "a part of the model runs on the CPU" in part
+        assert "with a thousand lines" in part
+        assert "0 of 2 operators run on toy" in whole
+        assert {r.code for r in report.refusals} == {ReasonCode.DEVICE_FAILED}
 
     def test_are_an_error_without_fallback(self, install: Any, model: bytes) -> None:
         install(GPU, fails=self.fails)

@@ -11,7 +11,7 @@ import pytest
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.report import report_of
+from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value

@@ -43,9 +43,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
-        frozenset({"CONCATENATION", "DEPTHWISE_CONV_2D", "MaxPoolingWithArgmax2D",
-                   "LOCAL_RESPONSE_NORMALIZATION",
-                   "MaxUnpooling2D"}), "is about what LiteRT gets wrong of them"),
+        frozenset({"BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
+                   "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D"}), "is about what LiteRT gets wrong of them"),
     "tflite/cut.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
         "writes the last, which no file has, as the other two",
@@ -59,6 +58,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         }),
         # Whether tflgpu defines them or not.
         "is the file format: codes of no operator, and operators whose options have another name",
+    ),
+    "devices/figures.py": (
+        frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
+        "makes the graphs of these that devices are timed by",
     ),
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
     "conformance/integer_checks.py": (

@@ -258,10 +258,42 @@ def test_a_table_that_only_litert_reads(delegate: Any) -> None:
     tensors[0] = TensorSpec("x", (4, 3))
     parts = write_model(ModelSpec(tensors, operators, (0,), (4,)))
     interpreter = host(parts, delegate)
-    assert [r.node for r in delegate.reports[-1].refusals] == [0, 1]
-    assert "only LiteRT reads" in delegate.reports[-1].refusals[0].reason
+    report = delegate.reports[-1]
+    assert [r.node for r in report.refusals] == [1]
+    assert [o.place.value for o in report.operators] == ["folded", "cpu", "device"]
+    assert (report.delegated_nodes, report.total_nodes) == (2, 3)
     x = numbers((4, 3))
     np.testing.assert_allclose(run(interpreter, x), run(plain(parts), x), rtol=1e-6)
+
+
+def test_weights_that_two_subsets_and_litert_read(delegate: Any) -> None:
+    """LiteRT would put DEQUANTIZE into the first subset, which would hand the weights to the second
+    in every run. It is in neither: both have the weights as constants, and LiteRT has its own."""
+    tensors = [
+        TensorSpec("x", (4, 3)),
+        TensorSpec("h", (4, 3), DType.F16, numbers((4, 3)).astype(np.float16)),
+        *(TensorSpec(name, (4, 3)) for name in ("w", "a", "b", "c", "d", "y")),
+    ]
+    rounding = {"min": -9.0, "max": 9.0, "num_bits": 8}
+    operators = [
+        OperatorSpec("DEQUANTIZE", {}, (1,), (2,), version=3),
+        OperatorSpec("ADD", {}, (0, 2), (3,)),
+        OperatorSpec("FAKE_QUANT", rounding, (3,), (4,)),
+        OperatorSpec("FAKE_QUANT", rounding, (2,), (5,)),
+        OperatorSpec("MUL", {}, (4, 2), (6,)),
+        OperatorSpec("SUB", {}, (6, 5), (7,)),
+    ]
+    model = write_model(ModelSpec(tensors, operators, (0,), (7,)))
+    interpreter = host(model, delegate)
+    report = delegate.reports[-1]
+    kernels = [k for k, _ in callbacks._kernels.values() if isinstance(k, Kernel)]
+    edges = sorted((k._info.inputs, k._info.outputs) for k in kernels)
+    del kernels
+    x = numbers((4, 3))
+    np.testing.assert_allclose(run(interpreter, x), run(plain(model), x), rtol=1e-6)
+    assert [r.node for r in report.refusals] == [2, 3]
+    assert [p.operators for p in report.parts] == [(1,), (4, 5)]
+    assert edges == [((0,), (3,)), ((4, 5), (7,))]
 
 
 def test_quantized_operators_can_be_kept_out() -> None:

@@ -16,7 +16,7 @@ from saved_models import (
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.plan import OutputRef, Plan, PlannedDispatch, PlannedIO
-from tflgpu.compiler.report import report_of
+from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import DType

@@ -16,6 +16,9 @@ from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import report_of
+from tflgpu.compiler.report_rows import notes
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
@@ -61,6 +64,8 @@ class _Row:
             "nowhere", which keeps the model from running.
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
+        code: What kind of reason that is, as `ReasonCode`; "" where it is there.
+        seconds, gain: As `OperatorReport`; None where nobody estimated them.
         numerics: With integer numerics, "integers" or "floats" for an operator on quantized tensors;
             "" for any other.
         in_floats: Why it is floats.
@@ -76,6 +81,9 @@ class _Row:
     reason: str = ""
     numerics: str = ""
     in_floats: str = ""
+    code: str = ""
+    seconds: float | None = None
+    gain: float | None = None
 
 
 def inspect(
@@ -99,6 +107,8 @@ def inspect(
     )
     on, note, known = judged.on, judged.note, judged.notes
     rows = _rows(file, judged)
+    if judged.report is not None:
+        rows = _estimated(rows, judged.report)
     totals = {k: n for k in (DEVICE, FOLDED, CPU, NOWHERE) if (n := _count(rows, k))}
     if as_json:
         console.show_json(
@@ -119,6 +129,8 @@ def inspect(
         return
     _show_tensors(file, model)
     _show_rows(rows)
+    for line in () if judged.report is None else notes(judged.report):
+        console.say(line)
     if note:
         console.warn(note)
     for line in known:
@@ -139,6 +151,7 @@ class _Judged:
         note: What to warn of.
         notes: What to know of a profile.
         integers, in_floats: As `Compiled` has them.
+        report: With estimated times; None for a profile, of whose times nothing is known.
     """
 
     where: _Places
@@ -147,6 +160,7 @@ class _Judged:
     notes: tuple[str, ...] = ()
     integers: frozenset[int] = frozenset()
     in_floats: Mapping[int, str] = attrs.field(factory=dict)
+    report: DelegationReport | None = None
 
 
 def _by_device(
@@ -160,11 +174,12 @@ def _by_device(
     delegate, note = judge(backend, wanted, numerics_of("--numerics", numerics or "float"))
     with delegate:
         compiled = delegate.compile(graph)
+        report = delegate.signed(report_of(graph, compiled))
         judged = delegate.device
         assert judged is not None
         on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"
     where = _where(graph, compiled)
-    return _Judged(where, on, note, (), compiled.integers, compiled.in_floats)
+    return _Judged(where, on, note, (), compiled.integers, compiled.in_floats, report)
 
 
 def _by_profile(file: ModelFile, profile: str, numerics: str | None) -> _Judged:
@@ -238,6 +253,19 @@ def _rows(file: ModelFile, judged: _Judged) -> Sequence[_Row]:
             )
         )  # fmt: skip
     return rows
+
+
+def _estimated(rows: Sequence[_Row], report: DelegationReport) -> Sequence[_Row]:
+    """The same with kinds of reasons and times; of what was worked out of constants there are none."""
+    known = {o.node: o for o in report.operators}
+    return [
+        attrs.evolve(
+            row,
+            code=o.code.value if o.code is not None and row.reason else "",
+            seconds=o.seconds, gain=o.gain,
+        ) if (o := known.get(row.index)) is not None else row
+        for row in rows
+    ]  # fmt: skip
 
 
 def _count(rows: Sequence[_Row], where: str) -> int:

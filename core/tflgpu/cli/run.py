@@ -17,6 +17,7 @@ from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
 from tflgpu.cli.models import CPU, Backend, Device, Model, Numerics, Precision, allocate, opened
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_values import numbers
 from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
@@ -148,26 +149,17 @@ def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
         for reason in report.choice:
             console.say(f"  {reason}")
         return
-    # One line for all operators with one reason.
-    groups: dict[tuple[str, str], list[int]] = {}
-    for refusal in report.refusals:
-        groups.setdefault((refusal.op, refusal.reason), []).append(refusal.node)
-    for (op, reason), nodes in list(groups.items())[:_REASONS]:
-        console.say(f"  on the CPU: {op} ({_listed(nodes)}): {reason}")
-    if len(groups) > _REASONS:
-        console.say(f"  and {len(groups) - _REASONS} more reasons; see `tflgpu inspect`")
+    if report.refusals:
+        table = report.table()
+        table.title = None  # it is said above
+        console.show(table)
     in_floats: dict[tuple[str, str], list[int]] = {}
     for left in report.in_floats:
         in_floats.setdefault((left.op, left.reason), []).append(left.node)
     for (op, reason), nodes in list(in_floats.items())[:_REASONS]:
-        console.say(f"  in floats: {op} ({_listed(nodes)}): {reason}")
+        console.say(f"  in floats: {op} ({numbers(nodes)}): {reason}")
     for reason in report.choice:
         console.say(f"  {reason}")
-
-
-def _listed(nodes: Sequence[int]) -> str:
-    shown = ", ".join(f"#{n}" for n in nodes[:4])
-    return shown if len(nodes) <= 4 else f"{shown} and {len(nodes) - 4} more"
 
 
 def _compare(

@@ -42,7 +42,9 @@ def shader(
         raise OptionError("the NumPy references have no kernels; `tflgpu devices` lists backends")
     file = read_model(str(model))
     graph = build_graph(file, 0, registry().ops())
-    with delegate_of(backend, device, precision, numerics, flags) as delegate:
+    # Its kernels are there to be seen, whether they pay or not.
+    shown = {"partitioning": "all", **flags}
+    with delegate_of(backend, device, precision, numerics, shown) as delegate:
         opened = delegate.device
         if opened is None or isinstance(opened, NodeDevice):
             raise OptionError(

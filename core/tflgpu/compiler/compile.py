@@ -16,7 +16,9 @@ from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
+from tflgpu.compiler.times import ROUND_FIGURES, TimeModel, alone
 from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import KernelRule, Unsupported
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.context import PassContext
@@ -38,6 +40,8 @@ class Compiled:
         integers: The file's operators that are computed on the numbers as they are stored.
         in_floats: With integer numerics, the quantized operators that are computed on real numbers
             nevertheless, with reasons.
+        times: What estimates of time were made of.
+        alone: Estimated seconds of the model wholly on the CPU, as the file has it.
     """
 
     graph: Graph
@@ -46,6 +50,8 @@ class Compiled:
     broken_rules: BrokenRules = attrs.Factory(dict)
     integers: frozenset[int] = frozenset()
     in_floats: Mapping[int, str] = attrs.Factory(dict)
+    times: TimeModel = ROUND_FIGURES
+    alone: float | None = None
 
     @property
     def delegated(self) -> tuple[Part, ...]:
@@ -57,10 +63,17 @@ class Compiled:
         """The plans, in order."""
         return tuple(part.plan for part in self.parts if part.plan is not None)
 
-    def on_cpu(self, index: int, reason: str) -> Compiled:
+    def on_cpu(
+        self, index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED
+    ) -> Compiled:
         """The same with a part on the CPU after all."""
-        part = attrs.evolve(self.parts[index], delegated=False, plan=None)
-        refusals = tuple(Declined(n.label, n.op, tuple(n.origins), reason) for n in part.nodes)
+        seconds = sum(cost.host for cost in self.parts[index].costs)
+        part = attrs.evolve(
+            self.parts[index], delegated=False, plan=None, gain=0.0, seconds=seconds
+        )
+        refusals = tuple(
+            Declined(n.label, n.op, tuple(n.origins), reason, code) for n in part.nodes
+        )
         parts = (*self.parts[:index], part, *self.parts[index + 1 :])
         return attrs.evolve(self, parts=parts, refusals=self.refusals + refusals)
 
@@ -79,12 +92,14 @@ def compile(graph: Graph, target: Target) -> Compiled:
     view = float_view(graph, target.ops, in_integers=wanted)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     kept_off = target.choice.refusals(graph)
+    # Where everything stays on the CPU, the model runs as the file has it.
+    whole = alone(graph, target.ops, target.times)
     over: dict[int, str] = {}
     broken: dict[tuple[str, str, str], str] = {}
     usable = target
     while True:
         try:
-            found = _divided(view, usable, over, kept_off)
+            found = _divided(view, usable, over, kept_off, whole)
             parts = tuple(_part(part, usable) for part in found.parts)
         except OverLimit as error:
             over[id(error.node)] = str(error)
@@ -95,10 +110,11 @@ def compile(graph: Graph, target: Target) -> Compiled:
             usable = target.without(broken)
         else:
             compiled = Compiled(
-                view.graph, parts, found.refusals, broken, view.integers, view.in_floats
-            )
+                view.graph, parts, found.refusals, broken, view.integers, view.in_floats,
+                target.times, whole,
+            )  # fmt: skip
             for index, reason in over_limit(parts, target.memory_limit).items():
-                compiled = compiled.on_cpu(index, reason)
+                compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
             return compiled
 
 
@@ -112,7 +128,8 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
     view = float_view(graph, target.ops)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     kept_off = target.choice.refusals(graph)
-    return _divided(view, target.without_limits(), {}, kept_off).refusals
+    whole = alone(graph, target.ops, target.times)
+    return _divided(view, target.without_limits(), {}, kept_off, whole).refusals
 
 
 def plan_of(
@@ -150,16 +167,22 @@ def plan_of(
 
 
 def _divided(
-    view: FloatView, target: Target, over: Mapping[int, str], kept_off: Mapping[int, str]
+    view: FloatView,
+    target: Target,
+    over: Mapping[int, str],
+    kept_off: Mapping[int, str],
+    whole: float,
 ) -> Partitioning:
     def supported(node: Node) -> Unsupported | None:
         for origin in node.origins:
             if origin in kept_off:
-                return Unsupported(kept_off[origin])
+                return Unsupported(kept_off[origin], ReasonCode.EXCLUDED)
         if id(node) in over:
-            return Unsupported(over[id(node)])
+            return Unsupported(over[id(node)], ReasonCode.DEVICE_LIMIT)
         if not target.quantized_allowed and view.origins.intersection(node.origins):
-            return Unsupported("it is quantized, and quantized_models_allowed is off")
+            return Unsupported(
+                "it is quantized, and quantized_models_allowed is off", ReasonCode.QUANTIZED_OFF
+            )
         return target.refusal(node)
 
     return partition(
@@ -168,6 +191,9 @@ def _divided(
         target.ops,
         max_partitions=target.max_partitions,
         min_nodes=target.min_nodes,
+        times=target.times,
+        by_gain=target.by_gain,
+        alone=whole,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.sizes import MAX_BYTES
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Site, Unsupported
 from tflgpu.ops.base import OpDef
 
@@ -32,6 +33,7 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
         if padded > min(site.caps.max_buffer_bytes, MAX_BYTES):
             return Unsupported(
                 f"tensor {value.name} takes {padded} bytes on the device; the largest buffer "
-                f"has {min(site.caps.max_buffer_bytes, MAX_BYTES)}"
+                f"has {min(site.caps.max_buffer_bytes, MAX_BYTES)}",
+                ReasonCode.DEVICE_LIMIT,
             )
     return None

@@ -7,6 +7,7 @@ can be, for each of the two sides to begin with; the better of the two is used.
 
 from __future__ import annotations
 
+import enum
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.compiler.work import estimate
+from tflgpu.compiler.gain import given_up
+from tflgpu.compiler.times import ROUND_FIGURES, Cost, TimeModel, costs_of
 from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.ops.facets import Work
 
 if TYPE_CHECKING:
     from tflgpu.compiler.plan import Plan
@@ -27,27 +29,26 @@ if TYPE_CHECKING:
 Supported = Callable[[Node], Unsupported | None]
 
 
-@attrs.frozen
-class Machine:
-    """Round figures for a guess at what delegating saves. They rank parts; nothing else.
+class PartitionBy(enum.Enum):
+    """What goes to the device of all that it can run."""
 
-    Attributes:
-        flops: Operations a second.
-        bandwidth: Bytes a second, from and to its own memory.
-    """
-
-    flops: float
-    bandwidth: float
-
-    def seconds(self, work: Work) -> float:
-        """The longer of computing and moving."""
-        return max(work.flops / self.flops, work.nbytes / self.bandwidth)
+    #: What is estimated to be faster there than on the CPU, with the way there and back.
+    GAIN = "gain"
+    #: Everything.
+    ALL = "all"
 
 
-_HOST = Machine(flops=1e11, bandwidth=2e10)
-_DEVICE = Machine(flops=1e13, bandwidth=5e11)
-_LINK_BANDWIDTH = 1e10  # bytes a second between host and device
-_LINK_LATENCY = 5e-5  # seconds to submit a part and to wait for it
+@attrs.frozen(eq=False)
+class _Timing:
+    """Estimated seconds of nodes that run together."""
+
+    model: TimeModel
+    costs: Mapping[int, Cost]
+
+    def seconds(self, costs: Sequence[Cost], edge: Sequence[Value], delegated: bool) -> float:
+        side = self.model.device if delegated else self.model.host
+        own = sum(cost.device if delegated else cost.host for cost in costs)
+        return side.launch + side.edge * sum(v.nbytes for v in edge) + own
 
 
 @attrs.frozen(eq=False)
@@ -61,6 +62,8 @@ class Part:
         outputs: Values made here that other parts read or the graph gives out.
         gain: Estimated seconds saved a run by delegating, the way to the device and back
             subtracted. A rough guess, for ranking; 0 for parts on the CPU.
+        seconds: Estimated seconds of a run where it is, with what it takes to get there.
+        costs: Estimated seconds of each node on both sides, in the order of the nodes.
         plan: Their kernels, once they are compiled; None on the CPU, and for a device that runs
             nodes.
     """
@@ -70,6 +73,8 @@ class Part:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     gain: float = 0.0
+    seconds: float = 0.0
+    costs: tuple[Cost, ...] = ()
     plan: Plan | None = None
 
     @property
@@ -92,12 +97,14 @@ class Declined:
         op: Its op.
         origins: The file's operators that it stands for.
         reason: Why.
+        code: What kind of reason it is.
     """
 
     label: str
     op: str
     origins: tuple[int, ...]
     reason: str
+    code: ReasonCode = ReasonCode.UNSUPPORTED_FORM
 
 
 @attrs.frozen(eq=False)
@@ -120,6 +127,9 @@ def partition(
     *,
     max_partitions: int | None = None,
     min_nodes: int = 1,
+    times: TimeModel = ROUND_FIGURES,
+    by_gain: bool = False,
+    alone: float | None = None,
 ) -> Partitioning:
     """Divide a graph between CPU and device.
 
@@ -131,39 +141,51 @@ def partition(
         max_partitions: Most parts that go to the device, those with the largest gain; None = any
             number.
         min_nodes: A part of fewer nodes stays on the CPU.
+        times: What estimates of time are made of.
+        by_gain: Whether parts stay on the CPU that are estimated to be faster there.
+        alone: Estimated seconds of the model wholly on the CPU, where the graph's are others.
 
     Returns:
         As few parts as the graph allows; no part waits for another that waits for it.
     """
-    reasons: dict[int, str] = {}
+    reasons: dict[int, Unsupported] = {}
     for node in graph.nodes:
         refused = supported(node)
         if refused is not None:
-            reasons[id(node)] = refused.reason
+            reasons[id(node)] = refused
+    costs = costs_of(graph, ops, times, {id(n) for n in graph} - reasons.keys())
+    timing = _Timing(times, costs)
 
     def on_device(node: Node) -> bool:
         return id(node) not in reasons
 
     runs = _fewest_runs(graph, on_device)
-    kept = [p for p in _parts(graph, runs, on_device, ops) if p.delegated]
+    kept = [p for p in _parts(graph, runs, on_device, timing) if p.delegated]
     for part in kept:
         if len(part.nodes) < min_nodes:
-            reason = f"its part of the graph has {len(part.nodes)} nodes, fewer than {min_nodes}"
+            few = f"its part of the graph has {len(part.nodes)} nodes, fewer than {min_nodes}"
+            reason = Unsupported(few, ReasonCode.MIN_NODES)
             reasons.update((id(n), reason) for n in part.nodes)
     kept = [p for p in kept if len(p.nodes) >= min_nodes]
     if max_partitions is not None:
         # A stable sort: of equals, the part that runs first.
         ranked = sorted(kept, key=lambda p: -p.gain)
         for place, part in enumerate(ranked[max_partitions:], max_partitions + 1):
-            reason = (
+            reason = Unsupported(
                 f"its part of the graph is number {place} by estimated gain, and at most "
-                f"{max_partitions} parts are delegated"
+                f"{max_partitions} parts are delegated",
+                ReasonCode.MAX_PARTITIONS,
             )
             reasons.update((id(n), reason) for n in part.nodes)
     order = [node for run in runs for node in run]
-    parts = _parts(graph, _split(order, on_device), on_device, ops)
+    if by_gain:
+        slower = given_up(graph, _split(order, on_device), on_device, times, costs, alone)
+        reasons.update((n, Unsupported(s, ReasonCode.NOT_WORTH_IT)) for n, s in slower.items())
+    parts = _parts(graph, _split(order, on_device), on_device, timing)
     refusals = [
-        Declined(n.label, n.op, n.origins, reasons[id(n)]) for n in graph.nodes if id(n) in reasons
+        Declined(n.label, n.op, n.origins, no.reason, no.code)
+        for n in graph.nodes
+        if (no := reasons.get(id(n))) is not None
     ]
     return Partitioning(parts, tuple(refusals))
 
@@ -174,7 +196,7 @@ def divide(part: Part, takes: Callable[[Node], bool]) -> list[tuple[Part, bool]]
     graph = Graph("part", list(part.nodes), list(part.inputs), list(part.outputs))
     answers = {id(node): takes(node) for node in part.nodes}
     runs = _fewest_runs(graph, lambda node: answers[id(node)])
-    pieces = _parts(graph, runs, lambda node: False, {})
+    pieces = _parts(graph, runs, lambda node: False, None)
     return [(piece, answers[id(piece.nodes[0])]) for piece in pieces]
 
 
@@ -247,14 +269,15 @@ def _parts(
     graph: Graph,
     runs: Sequence[Sequence[Node]],
     on_device: Callable[[Node], bool],
-    ops: Mapping[str, OpDef],
+    timing: _Timing | None,
 ) -> tuple[Part, ...]:
     where = {id(v): i for i, run in enumerate(runs) for n in run for v in n.outputs}
     leaving = {id(v) for v in graph.outputs}
     for i, run in enumerate(runs):
         leaving.update(id(v) for v in _reads(run) if where.get(id(v), i) != i)
     return tuple(
-        _part(tuple(run), on_device(run[0]), i, where, leaving, ops) for i, run in enumerate(runs)
+        _part(tuple(run), on_device(run[0]), i, where, leaving, timing)
+        for i, run in enumerate(runs)
     )
 
 
@@ -264,12 +287,16 @@ def _part(
     number: int,
     where: Mapping[int, int],
     leaving: Collection[int],
-    ops: Mapping[str, OpDef],
+    timing: _Timing | None,
 ) -> Part:
     inputs = tuple(v for v in _reads(nodes) if where.get(id(v)) != number)
     outputs = tuple(v for n in nodes for v in n.outputs if id(v) in leaving)
-    gain = _gain(nodes, (*inputs, *outputs), ops) if delegated else 0.0
-    return Part(nodes, delegated, inputs, outputs, gain)
+    if timing is None:
+        return Part(nodes, delegated, inputs, outputs)
+    costs = tuple(timing.costs[id(node)] for node in nodes)
+    seconds = timing.seconds(costs, (*inputs, *outputs), delegated)
+    gain = sum(cost.host for cost in costs) - seconds if delegated else 0.0
+    return Part(nodes, delegated, inputs, outputs, gain, seconds, costs)
 
 
 def _reads(nodes: Sequence[Node]) -> list[Value]:
@@ -281,11 +308,3 @@ def _reads(nodes: Sequence[Node]) -> list[Value]:
         if v is not None and not v.is_const and not v.is_variable
     }
     return list(read.values())
-
-
-def _gain(nodes: Sequence[Node], edge: Sequence[Value], ops: Mapping[str, OpDef]) -> float:
-    saved = 0.0
-    for node in nodes:
-        work = estimate(node, ops.get(node.op))
-        saved += _HOST.seconds(work) - _DEVICE.seconds(work)
-    return saved - sum(v.nbytes for v in edge) / _LINK_BANDWIDTH - _LINK_LATENCY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tflgpu.ir.graph import Node
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import unknown_reason
@@ -15,10 +16,12 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
     """Why the references cannot run a node, None where they can."""
     reason = unknown_reason(node.attrs)
     if reason is not None:
-        return Unsupported(reason)
+        return Unsupported(reason, ReasonCode.UNSUPPORTED_OP)
     op = ops.get(node.op)
     if op is None:
-        return Unsupported(f"op {node.op} is not known; a plugin may define it")
+        return Unsupported(
+            f"op {node.op} is not known; a plugin may define it", ReasonCode.UNSUPPORTED_OP
+        )
     if node.version > op.max_version:
         return Unsupported(
             f"{node.op} version {node.version} is newer than {op.max_version}, the last one known"

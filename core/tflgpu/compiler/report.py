@@ -1,47 +1,25 @@
-"""What went where, and why not: the answer to "was my model delegated?"."""
+"""What went where, and why not: the answer to "was my model delegated?".
+
+`report_of` makes a report of a compiled graph; `report_json`, `report_table` and `report_html` show it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.report_values import InFloats, OperatorReport, PartitionReport, Refusal
 from tflgpu.errors import UnsupportedError
-from tflgpu.ir.graph import Graph
 
+if TYPE_CHECKING:
+    from rich.table import Table
 
-@attrs.frozen
-class Refusal:
-    """An operator of the file that does not run on the device.
-
-    Attributes:
-        node: Operator index in the model file.
-        op: Its name.
-        reason: Why, and where possible what to do.
-        runs_on: What runs it on the CPU ("LiteRT CPU kernels", with its version); empty where the
-            NumPy references do.
-    """
-
-    node: int
-    op: str
-    reason: str
-    runs_on: str = ""
-
-
-@attrs.frozen
-class InFloats:
-    """An operator on quantized tensors that integer numerics leave to real numbers.
-
-    Attributes:
-        node: Operator index in the model file.
-        op: Its name.
-        reason: Why.
-    """
-
-    node: int
-    op: str
-    reason: str
+#: Reasons that the log's one sentence has room for.
+_MOST_REASONS = 3
+#: Characters of one of them there.
+_LONGEST_REASON = 200
 
 
 @attrs.frozen
@@ -49,7 +27,8 @@ class DelegationReport:
     """Where the operators of a model run.
 
     Attributes:
-        total_nodes: Operators in the file.
+        total_nodes: Operators in the file, less those that only compute constants and were worked
+            out while it was read.
         delegated_nodes: Of those, the ones the device stands for (folded ones included).
         refusals: One per operator that stays on the CPU.
         partitions: Parts of the graph on the device.
@@ -61,6 +40,16 @@ class DelegationReport:
             integer numerics.
         in_floats: With integer numerics, the operators on quantized tensors that are computed on
             real numbers nevertheless, with reasons.
+        operators: One per operator, by index.
+        parts: One per part on the device.
+        partitioning: "gain" or "all": what goes to the device of all that it can run; empty without
+            a device.
+        partitioning_reason: Why that.
+        estimates: What estimates of time are made of: who was measured, or that nobody was; empty
+            where there are none.
+        measured: Whether they were measured, on this machine.
+        seconds: Estimated, of a run as it is; None where nobody estimated it.
+        cpu_seconds: Estimated, of a run wholly on the CPU.
     """
 
     total_nodes: int
@@ -74,6 +63,14 @@ class DelegationReport:
     choice: tuple[str, ...] = ()
     integers: tuple[int, ...] = ()
     in_floats: tuple[InFloats, ...] = ()
+    operators: tuple[OperatorReport, ...] = ()
+    parts: tuple[PartitionReport, ...] = ()
+    partitioning: str = ""
+    partitioning_reason: str = ""
+    estimates: str = ""
+    measured: bool = False
+    seconds: float | None = None
+    cpu_seconds: float | None = None
 
     @property
     def fully_delegated(self) -> bool:
@@ -90,6 +87,28 @@ class DelegationReport:
         return f"{summary}, {len(self.integers)} of them in integers" if self.integers else summary
 
     @property
+    def sentence(self) -> str:
+        """One line: how many operators run where, and why not all on the device; what the log says.
+
+        For example "12 of 14 operators run on opencl (a GPU, f32); 2 on the CPU (LiteRT CPU kernels):
+        CUMSUM: there is no GPU kernel for CUMSUM (2 operators); see delegation_report".
+        """
+        if not self.refusals:
+            return self.summary
+        reasons: dict[str, list[str]] = {}
+        for refusal in self.refusals:
+            reasons.setdefault(refusal.reason, []).append(refusal.op)
+        told = [_clause(ops, reason) for reason, ops in reasons.items()]
+        if len(told) > _MOST_REASONS:
+            told[_MOST_REASONS:] = [f"{len(told) - _MOST_REASONS} more reasons"]
+        start = self.summary
+        if self.backend:
+            names = {r.runs_on for r in self.refusals}
+            name = names.pop() if len(names) == 1 else ""
+            start += f"; {len(self.refusals)} on the CPU" + (f" ({name})" if name else "")
+        return f"{start}: {'; '.join(told)}; see delegation_report"
+
+    @property
     def _cpu(self) -> str:
         """Who runs what is on the CPU, where it is one for all operators."""
         names = {r.runs_on for r in self.refusals}
@@ -103,6 +122,33 @@ class DelegationReport:
         is_one = len(reasons) == 1 and len(self.refusals) == self.total_nodes
         return reasons.pop() if is_one else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain values, for other programs: docs/report.md lists the fields. They stay
+        as they are; ``version`` changes where one means something else."""
+        from tflgpu.compiler.report_json import to_dict
+
+        return to_dict(self)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """`to_dict` as JSON of the standard, without NaN; on one line unless ``indent`` says how far
+        its levels are apart."""
+        from tflgpu.compiler.report_json import to_json
+
+        return to_json(self, indent)
+
+    def table(self, *, every: bool = False) -> Table:
+        """The report as a table of rich's, to print: a line for all operators that one thing became
+        of, or with ``every`` a line for each operator."""
+        from tflgpu.compiler.report_table import table
+
+        return table(self, every=every)
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook."""
+        from tflgpu.compiler.report_html import to_html
+
+        return to_html(self)
+
     def __str__(self) -> str:
         if self.common_reason is not None:
             return f"{self.summary}: {self.common_reason}"
@@ -115,53 +161,15 @@ def _by(refusal: Refusal) -> str:
     return f"; run by {refusal.runs_on}" if refusal.runs_on else ""
 
 
-def placed(report: DelegationReport, names: Mapping[int, str]) -> DelegationReport:
-    """The same with what runs the operators on the CPU, by their index in the file."""
-    refusals = tuple(attrs.evolve(r, runs_on=names.get(r.node, "")) for r in report.refusals)
-    return attrs.evolve(report, refusals=refusals)
-
-
-def refusals_of(graph: Graph, compiled: Compiled) -> tuple[Refusal, ...]:
-    """One for each operator of the file that stays on the CPU; ``graph`` is what was compiled."""
-    names = _names(graph)
-    found: dict[int, Refusal] = {}  # an operator's simulator says nothing new
-    for left in compiled.refusals:
-        for origin in left.origins:
-            found.setdefault(origin, Refusal(origin, names[origin], left.reason))
-    return tuple(found.values())
-
-
-def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
-    """Where the operators run; which device it is, is for its owner to add."""
-    total = set(_names(graph))
-    refusals = refusals_of(graph, compiled)
-    refused = {refusal.node for refusal in refusals}
-    on_device = compiled.delegated
-    report = DelegationReport(
-        total_nodes=len(total),
-        # What the passes folded away costs nothing; it counts as done by the device.
-        delegated_nodes=len(total - refused) if on_device or not refused else 0,
-        refusals=refusals,
-        partitions=len(on_device),
-        dispatches=sum(part.dispatches for part in on_device),
-    )
-    return with_numerics(report, graph, compiled.integers, compiled.in_floats)
-
-
-def with_numerics(
-    report: DelegationReport, graph: Graph, integers: Iterable[int], in_floats: Mapping[int, str]
-) -> DelegationReport:
-    """A report that says what quantized operators are computed on; ``graph`` is the file's."""
-    names = _names(graph)
-    return attrs.evolve(
-        report,
-        integers=tuple(sorted(integers)),
-        in_floats=tuple(InFloats(at, names[at], why) for at, why in sorted(in_floats.items())),
-    )
-
-
-def _names(graph: Graph) -> dict[int, str]:
-    return {origin: node.op for node in graph for origin in node.origins}
+def _clause(ops: Sequence[str], reason: str) -> str:
+    """A reason, and who it is true of."""
+    line = " ".join(reason.split())
+    if len(line) > _LONGEST_REASON:
+        line = f"{line[:_LONGEST_REASON]}..."
+    names = list(dict.fromkeys(ops))
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    count = "1 operator" if len(ops) == 1 else f"{len(ops)} operators"
+    return f"{listed}: {line} ({count})"
 
 
 def insist(report: DelegationReport, device: str) -> None:

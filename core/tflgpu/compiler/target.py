@@ -11,6 +11,7 @@ from tflgpu.compiler.limits import tensor_limits
 from tflgpu.compiler.node_choice import NodeChoice
 from tflgpu.compiler.numerics import Numerics, integer_node
 from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.times import ROUND_FIGURES, TimeModel
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.registry import KernelRegistry, without_rules
 from tflgpu.lowering.caps import DeviceCaps
@@ -44,7 +45,8 @@ class Target:
             driver's defects.
         numerics: What quantized operators are computed on.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
-        max_partitions, min_nodes: As `tflgpu.compiler.partition.partition`.
+        max_partitions, min_nodes, by_gain: As `tflgpu.compiler.partition.partition`.
+        times: What estimates of time are made of.
         choice: Which operators may go to the device at all.
         memory_limit: Most bytes of all parts' buffers; None = any number.
         saves_memory: Whether the arena is searched longer for a smaller one.
@@ -63,6 +65,8 @@ class Target:
     quantized_allowed: bool = True
     max_partitions: int | None = None
     min_nodes: int = 1
+    by_gain: bool = False
+    times: TimeModel = ROUND_FIGURES
     choice: NodeChoice = attrs.Factory(NodeChoice)
     memory_limit: int | None = None
     saves_memory: bool = False
@@ -95,6 +99,10 @@ class Target:
         """The same for as many parts of any size as there are."""
         return attrs.evolve(self, max_partitions=None, min_nodes=1)
 
+    def for_all(self) -> Target:
+        """The same for everything that the device can run, whether it pays or not."""
+        return attrs.evolve(self.without_limits(), by_gain=False)
+
     def joining(self) -> Target:
         """The same with kernels that join nodes even where nobody measured that they pay."""
         return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
@@ -114,7 +122,7 @@ class Target:
             return refused
         reason = self.ops[node.op].limits(node)
         if reason is not None:
-            return Unsupported(reason)
+            return Unsupported(reason)  # of an op that the device has, in this form
         found = self.kernels.select(node, self.site)
         return found if isinstance(found, Unsupported) else self.objection(node)
 

@@ -34,6 +34,7 @@ from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import unknown_reason
@@ -146,18 +147,19 @@ class CheckedNodeDevice(_Checked):
         reason = unknown_reason(node.attrs)
         if reason is not None and not isinstance(self._inner, ForeignOps):
             # Its attributes are none that it could know.
-            return Unsupported(reason)
+            return Unsupported(reason, ReasonCode.UNSUPPORTED_OP)
         answer = attempt(self._inner.supports, node, ops)
         label = self._party.label
         if isinstance(answer, Failed):
-            return Unsupported(f"{label}: supports failed on it: {answer}")
+            return Unsupported(f"{label}: supports failed on it: {answer}", ReasonCode.PLUGIN_FAULT)
         if answer is None or (
             isinstance(answer, Unsupported) and isinstance(answer.reason, str) and answer.reason
         ):
             return answer
         return Unsupported(
             f"{label}: supports answered {shown(answer)}, neither None nor an Unsupported with a "
-            "reason"
+            "reason",
+            ReasonCode.PLUGIN_FAULT,
         )
 
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:

@@ -74,6 +74,11 @@ class CpuSide:
         count = "" if threads is None else f", num_threads={threads}"
         return f"{device.info.name} ({device.info.driver}{count})"
 
+    @property
+    def settings(self) -> str:
+        """What its speed depends on besides what it is."""
+        return f"threads {self._options.num_threads}, kernels {self._options.op_resolver.name}"
+
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
         device = self.device

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tflgpu.cache.disk_cache import DiskCache, cache_folder
+from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
 from tflgpu.contract.device import DeviceInfo
 
 #: A device that takes longer for the test plan is not one that was measured. Seconds.
@@ -34,6 +34,17 @@ def candidates_key(devices: Sequence[DeviceInfo], owners: Mapping[str, str]) -> 
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+#: Of the graphs by which figures are measured; other graphs, other figures.
+_FIGURES = "1"
+
+
+def figures_key(device: DeviceInfo, owner: str, settings: str) -> str:
+    """A key for the figures of one device, as `candidates_key`; ``settings`` is whatever else they
+    depend on: the precision, or the number of threads."""
+    machine = candidates_key([device], {device.backend: owner})
+    return cache_key("figures", _FIGURES, machine, settings)
+
+
 def _version(distribution: str) -> str:
     try:
         return version(distribution)
@@ -42,7 +53,7 @@ def _version(distribution: str) -> str:
 
 
 class Remembered:
-    """Times by key. Safe to share between threads and processes."""
+    """Times, and other figures in seconds, by key. Safe to share between threads and processes."""
 
     def __init__(self, folder: Path) -> None:
         self._disk = DiskCache(folder, ".json")

@@ -62,7 +62,7 @@ class Kernel:
 
     def __init__(self, host: HostGraph, engine: Engine, subset: Subset) -> None:
         self._engine = engine
-        self._info = host.subgraph(subset.nodes, subset.outputs)
+        self._info = subset.info
         shapes = tuple(host.tensors[t].shape for t in self._info.inputs)
         self._sessions: dict[Shapes, Session] = {shapes: subset.opened.session}
         self._deferred = False
@@ -157,10 +157,10 @@ class Kernel:
         found = open_subset(self._info, self._engine, new)
         if not isinstance(found, dict):
             return found.session
-        node, reason = next(iter(found.items()))
+        node, why = next(iter(found.items()))
         story = (
             f"{len(self._info.operators)} operators that were on the device cannot run there any more, "
-            f"at shapes {few(shapes)}; #{node}: {reason}"
+            f"at shapes {few(shapes)}; #{node}: {why.reason}"
         )
         if not self._engine.options.allow_fallback:
             raise UnsupportedError(f"{story}; and allow_fallback is off")

@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from tflgpu.compiler.report import DelegationReport, Refusal, insist
+import attrs
+
+from tflgpu.compiler.report import DelegationReport, insist
+from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.contract.forks import Holder
 from tflgpu.hosts.callbacks import Native, Nodes, Preview
 from tflgpu.hosts.kernel import Kernel
@@ -20,6 +23,8 @@ from tflgpu.hosts.subsets import Decision, Engine, decide
 
 _LOG = logging.getLogger("tflgpu")
 _MOST_REPORTS = 32
+#: What runs the operators that are left, as reports name it.
+LITERT = "LiteRT"
 
 
 class LiteRtHost(Holder):
@@ -74,21 +79,55 @@ class LiteRtHost(Holder):
                     subset.opened.session.close()
                 raise
             self.reports.append(report)
-            for refusal in report.refusals:
-                _LOG.info("tflgpu: #%d %s: %s", refusal.node, refusal.op, refusal.reason)
+            if report.refusals:
+                _LOG.warning("tflgpu: %s", report.sentence)
             return {s.nodes: Kernel(graph, engine, s) for s in decision.subsets}
 
 
 def _report(graph: HostGraph, decision: Decision) -> DelegationReport:
     refusals = tuple(
-        Refusal(n, graph.operators[n].name, decision.refused[n])
+        Refusal(n, graph.operators[n].name, no.reason, LITERT, no.code)
         for n in graph.operators
-        if n in decision.refused
+        if (no := decision.refused.get(n)) is not None
     )
+    rows = {n: _row(graph, n) for n in graph.operators}
+    for refusal in refusals:
+        rows[refusal.node] = attrs.evolve(
+            rows[refusal.node],
+            place=Place.CPU, runs_on=LITERT, code=refusal.code, reason=refusal.reason,
+        )  # fmt: skip
+    parts = []
+    reports = [subset.opened.session.report for subset in decision.subsets]
+    for number, (subset, report) in enumerate(zip(decision.subsets, reports, strict=True)):
+        for row in report.operators:
+            if row.node in subset.nodes:
+                inside = row.place is Place.DEVICE
+                rows[row.node] = attrs.evolve(row, partition=number if inside else None)
+        opened = subset.opened
+        parts.append(
+            PartitionReport(number, subset.nodes, report.dispatches, opened.seconds, opened.gain)
+        )
+    first = reports[0] if reports else None
     return DelegationReport(
         total_nodes=len(graph.operators),
-        delegated_nodes=len(graph.operators) - len(refusals),
+        delegated_nodes=len(graph.operators) - len(refusals) if reports else 0,
         refusals=refusals,
-        partitions=len(decision.subsets),
-        dispatches=sum(s.opened.session.report.dispatches for s in decision.subsets),
+        partitions=len(parts),
+        dispatches=sum(part.dispatches for part in parts),
+        operators=tuple(rows[n] for n in sorted(rows)),
+        parts=tuple(parts),
+        estimates=first.estimates if first is not None else "",
+        measured=first is not None and first.measured,
+    )
+
+
+def _row(graph: HostGraph, node: int) -> OperatorReport:
+    """What is known of every operator; the place is that of one that only works out constants."""
+    operator = graph.operators[node]
+
+    def names(tensors: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(graph.tensors[t].name if t >= 0 else "" for t in tensors)
+
+    return OperatorReport(
+        node, operator.name, names(operator.inputs), names(operator.outputs), Place.FOLDED
     )

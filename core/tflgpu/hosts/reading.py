@@ -7,7 +7,7 @@ Constants are views of LiteRT's memory, which lasts as long as the interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -55,14 +55,20 @@ class HostGraph:
     open_shapes: frozenset[int]
 
     def subgraph(
-        self, nodes: tuple[int, ...], outputs: tuple[int, ...] | None = None
+        self,
+        nodes: tuple[int, ...],
+        outputs: tuple[int, ...] | None = None,
+        beside: Collection[int] = (),
     ) -> SubgraphInfo:
         """Some of the nodes as a graph of their own.
 
         Its inputs are what they read and do not make. Without ``outputs`` these are the tensors
-        that none of them reads.
+        that none of them reads. Of the nodes ``beside``, which read constants only, those are in it
+        too that make what the others read.
         """
-        chosen = tuple(self.operators[n] for n in nodes)
+        wanted = {t for n in nodes for t in self.operators[n].inputs}
+        first = [n for n in beside if n not in nodes and wanted & {*self.operators[n].outputs}]
+        chosen = tuple(self.operators[n] for n in (*first, *nodes))
         made = {t: None for op in chosen for t in op.outputs}
         read = {t: None for op in chosen for t in op.inputs if t >= 0}
         inputs = tuple(t for t in read if t not in made and not self.tensors[t].is_constant)

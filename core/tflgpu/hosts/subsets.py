@@ -7,19 +7,22 @@ loaded before LiteRT is told to replace anything, and what turns out not to run 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import attrs
 
+from tflgpu.compiler.gain import slower
 from tflgpu.compiler.memory_limit import too_much
-from tflgpu.compiler.partition import Declined
+from tflgpu.compiler.partition import Declined, PartitionBy
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import StateError, TflgpuError
 from tflgpu.hosts.callbacks import Nodes, Preview
 from tflgpu.hosts.reading import TAKEN, HostGraph
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
+from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import DelegateOptions
@@ -36,6 +39,11 @@ class Engine(Protocol):
     @property
     def options(self) -> DelegateOptions:
         """As the user gave them."""
+        ...
+
+    @property
+    def partitioning(self) -> tuple[PartitionBy, str]:
+        """What goes to the device of all that it can run, and why that."""
         ...
 
     @property
@@ -63,20 +71,23 @@ class Subset:
     Attributes:
         nodes: LiteRT's indices, in order of execution.
         outputs: Tensors that others read.
+        info: The nodes as a graph, with what makes their weights of constants.
         opened: The session.
     """
 
     nodes: Nodes
     outputs: tuple[int, ...]
+    info: SubgraphInfo
     opened: Opened
 
 
 @attrs.frozen(eq=False)
 class Decision:
-    """The subsets to replace, and why the other nodes stay."""
+    """The subsets to replace, and why other nodes stay. What is in neither is worked out of constants
+    by LiteRT once, and by each subset that reads it when that is opened."""
 
     subsets: tuple[Subset, ...]
-    refused: Mapping[int, str]
+    refused: Mapping[int, Unsupported]
 
 
 def decide(host: HostGraph, engine: Engine, preview: Preview) -> Decision:
@@ -85,28 +96,31 @@ def decide(host: HostGraph, engine: Engine, preview: Preview) -> Decision:
     Raises:
         TflgpuError: a device or plugin failed, and ``allow_fallback`` is off.
     """
-    refused = dict(host.unreadable)
+    refused = {n: Unsupported(why, ReasonCode.HOST) for n, why in host.unreadable.items()}
     graph = _understood(host, engine.ops, refused)
     if graph is None:
         return Decision((), refused)
     for declined in engine.declined(graph):
-        refused.update(dict.fromkeys(declined.origins, declined.reason))
+        refused.update(dict.fromkeys(declined.origins, Unsupported(declined.reason, declined.code)))
     opened: dict[tuple[Nodes, tuple[int, ...]], Subset] = {}
     try:
         while True:
-            _leave_constants(host, refused)
-            nodes = tuple(n for n in host.operators if n not in refused)
+            free = _of_constants(host, engine.ops, refused)
+            nodes = tuple(n for n in host.operators if n not in refused and n not in free)
+            if len(nodes) + len(free) == len(host.operators):
+                nodes = tuple(host.operators)  # nobody in LiteRT needs what these make
             cut = list(preview(nodes)) if nodes else []
-            failed: dict[int, str] = {}
+            failed: dict[int, Unsupported] = {}
             for key in cut:
                 if key not in opened:
-                    found = open_subset(host.subgraph(*key), engine)
+                    info = host.subgraph(*key, beside=free)
+                    found = open_subset(info, engine)
                     if isinstance(found, dict):
-                        failed.update(found)
+                        failed.update(_blamed(found, key[0], free))
                     else:
-                        opened[key] = Subset(*key, found)
+                        opened[key] = Subset(*key, info, found)
             if not failed:
-                failed = _over_limits([opened[key] for key in cut], engine.options)
+                failed = _over_limits([opened[key] for key in cut], engine)
             if not failed:
                 break
             refused.update(failed)
@@ -117,9 +131,18 @@ def decide(host: HostGraph, engine: Engine, preview: Preview) -> Decision:
     return Decision(kept, refused)
 
 
+def _blamed(
+    found: Mapping[int, Unsupported], nodes: Nodes, free: Collection[int]
+) -> dict[int, Unsupported]:
+    """Whom to leave to LiteRT for what was found: never a node that only works out constants, since
+    that is not what keeps a subset from the device."""
+    blamed = {node: why for node, why in found.items() if node not in free}
+    return blamed or {n: next(iter(found.values())) for n in nodes if n not in free or n in found}
+
+
 def open_subset(
     info: SubgraphInfo, engine: Engine, shapes: Mapping[int, tuple[int, ...]] | None = None
-) -> Opened | dict[int, str]:
+) -> Opened | dict[int, Unsupported]:
     """A session for a subgraph, at other ``shapes`` of its inputs if given; or why some operators
     cannot be in it.
 
@@ -130,7 +153,7 @@ def open_subset(
         graph = build_subgraph(info, engine.ops, shapes, warn=_LOG.debug)
         unknown = _unknown(graph)
         if unknown:
-            return {node: reason for node, (reason, _) in unknown.items()}
+            return {node: Unsupported(reason) for node, (reason, _) in unknown.items()}
         found = engine.open_whole(graph)
     except StateError:
         raise  # the delegate was closed: nobody wants its nodes to run elsewhere
@@ -139,15 +162,20 @@ def open_subset(
             raise
         _LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), error)
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        return {operator.index: reason for operator in info.operators}
+        why = Unsupported(reason, ReasonCode.DEVICE_FAILED)
+        return {operator.index: why for operator in info.operators}
     if isinstance(found, Opened):
         return found
-    reasons = {o: d.reason for d in found for o in d.origins}
+    reasons = {o: Unsupported(d.reason, d.code) for d in found for o in d.origins}
     # What a pass of a plugin made may stand for no operator; then none of these can go.
-    return reasons or {o.index: d.reason for d in found for o in info.operators}
+    return reasons or {
+        o.index: Unsupported(d.reason, d.code) for d in found for o in info.operators
+    }
 
 
-def _understood(host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, str]) -> Graph | None:
+def _understood(
+    host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, Unsupported]
+) -> Graph | None:
     """The graph of all nodes that mean something here; what does not goes into ``refused``.
 
     What a node makes that stays with LiteRT is an input of the others, in the shape that LiteRT has
@@ -164,12 +192,12 @@ def _understood(host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, st
             graph = build_subgraph(host.subgraph(nodes), ops, warn=_LOG.debug)
         except TflgpuError as error:
             node, reason = _first_wrong(host, ops, nodes, error)
-            refused[node] = reason
+            refused[node] = Unsupported(reason)
             continue
         unknown = _unknown(graph)
         if not unknown:
             return graph
-        refused.update((node, reason) for node, (reason, _) in unknown.items())
+        refused.update((node, Unsupported(reason)) for node, (reason, _) in unknown.items())
         dynamic.update(node for node, (_, open_shape) in unknown.items() if open_shape)
 
 
@@ -185,22 +213,29 @@ def _unknown(graph: Graph) -> dict[int, tuple[str, bool]]:
     }
 
 
-def _refuse_unknown(host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, str]) -> None:
+def _refuse_unknown(
+    host: HostGraph, ops: Mapping[str, OpDef], refused: dict[int, Unsupported]
+) -> None:
     """What can be told of a node by itself."""
     for index, operator in host.operators.items():
         definition = ops.get(operator.name)
-        if refused.get(index) == TAKEN or (index in refused and definition is not None):
+        if refused.get(index) == Unsupported(TAKEN) or (
+            index in refused and definition is not None
+        ):
             continue
         if definition is None:  # says more than that its options are not read
             kind = "custom op" if operator.is_custom else "op"
-            refused[index] = f"{kind} {operator.name} is not defined; a plugin can define it"
+            why = f"{kind} {operator.name} is not defined; a plugin can define it"
+            refused[index] = Unsupported(why, ReasonCode.UNSUPPORTED_OP)
         elif operator.version > definition.max_version:
-            refused[index] = (
+            refused[index] = Unsupported(
                 f"version {operator.version} of {operator.name} is newer than "
                 f"{definition.max_version}, the newest understood"
             )
         elif not all(_has_arrays(host, t) for t in (*operator.inputs, *operator.outputs)):
-            refused[index] = "it reads or makes a tensor of a type that is not supported"
+            refused[index] = Unsupported(
+                "it reads or makes a tensor of a type that is not supported"
+            )
 
 
 def _has_arrays(host: HostGraph, tensor: int) -> bool:
@@ -211,7 +246,9 @@ def _has_arrays(host: HostGraph, tensor: int) -> bool:
     )
 
 
-def _refuse_open(host: HostGraph, refused: dict[int, str], dynamic: Collection[int]) -> None:
+def _refuse_open(
+    host: HostGraph, refused: dict[int, Unsupported], dynamic: Collection[int]
+) -> None:
     """Refuse what reads, directly or not, a tensor whose shape depends on numbers: what a node of
     ``dynamic`` makes, or a node that stays with LiteRT and makes an open shape of fixed ones.
 
@@ -221,7 +258,7 @@ def _refuse_open(host: HostGraph, refused: dict[int, str], dynamic: Collection[i
     for index, operator in host.operators.items():  # in order of execution
         found = [t for t in operator.inputs if t in makers]
         if found and index not in refused:
-            refused[index] = (
+            refused[index] = Unsupported(
                 f"the shape of tensor {found[0]}, which node {makers[found[0]]} makes, is not known "
                 "before the model runs"
             )
@@ -250,40 +287,54 @@ def _first_wrong(
     return nodes[high - 1], str(error)
 
 
-def _leave_constants(host: HostGraph, refused: dict[int, str]) -> None:
-    """Leave operators of constants whose results only LiteRT reads.
+def _of_constants(
+    host: HostGraph, ops: Mapping[str, OpDef], refused: Mapping[int, Unsupported]
+) -> tuple[int, ...]:
+    """Operators whose operands are all constants: DEQUANTIZE of 16-bit weights, above all.
 
-    DEQUANTIZE of f16 weights is one: in a subset it would run every time, and in LiteRT it runs once
-    or is a part of the kernel that reads it.
+    They are in no subset, as long as anything stays with LiteRT: it would put them into the first,
+    which would then hand the weights to all others in every run. LiteRT works them out once, and a
+    subset that reads what they make has them too and folds them when it is opened. So does TFLite's
+    own GPU delegate.
     """
-    readers: dict[int, list[int]] = {}
-    for index, operator in host.operators.items():
-        for tensor in operator.inputs:
-            readers.setdefault(tensor, []).append(index)
-    for index, operator in reversed(tuple(host.operators.items())):
-        constant = all(t < 0 or host.tensors[t].is_constant for t in operator.inputs)
-        users = [n for t in operator.outputs for n in readers.get(t, ())]
-        if index not in refused and constant and users and all(n in refused for n in users):
-            refused[index] = "its operands are constants, and only LiteRT reads what it makes"
+    return tuple(
+        index
+        for index, operator in host.operators.items()
+        if index not in refused
+        and operator.inputs
+        and all(t < 0 or host.tensors[t].is_constant for t in operator.inputs)
+        and (definition := ops.get(operator.name)) is not None
+        and not definition.stateful
+    )
 
 
-def _over_limits(subsets: Iterable[Subset], options: DelegateOptions) -> dict[int, str]:
-    """What the options' limits on parts give back, with the sentences of `compiler.partition`."""
-    reasons: dict[int, str] = {}
+def _over_limits(subsets: Sequence[Subset], engine: Engine) -> dict[int, Unsupported]:
+    """What does not pay, and what the options' limits on parts give back, with the sentences of
+    `tflgpu.compiler.gain` and `tflgpu.compiler.partition`."""
+    reasons: dict[int, Unsupported] = {}
+    options = engine.options
     least, most = options.min_nodes_per_partition, options.max_delegated_partitions
     kept = []
     for subset in subsets:
+        opened = subset.opened
         if len(subset.nodes) < least:
-            reason = f"its part of the graph has {len(subset.nodes)} nodes, fewer than {least}"
-            reasons.update(dict.fromkeys(subset.nodes, reason))
+            few = f"its part of the graph has {len(subset.nodes)} nodes, fewer than {least}"
+            reason = Unsupported(few, ReasonCode.MIN_NODES)
+        elif engine.partitioning[0] is PartitionBy.GAIN and opened.gain < 0:
+            cpu = opened.seconds + opened.gain
+            why = slower(len(subset.nodes), opened.seconds, cpu)
+            reason = Unsupported(why, ReasonCode.NOT_WORTH_IT)
         else:
             kept.append(subset)
+            continue
+        reasons.update(dict.fromkeys(subset.nodes, reason))
     if most is not None and not reasons:
         ranked = sorted(kept, key=lambda s: -s.opened.gain)
         for place, subset in enumerate(ranked[most:], most + 1):
-            reason = (
+            reason = Unsupported(
                 f"its part of the graph is number {place} by estimated gain, and at most "
-                f"{most} parts are delegated"
+                f"{most} parts are delegated",
+                ReasonCode.MAX_PARTITIONS,
             )
             reasons.update(dict.fromkeys(subset.nodes, reason))
     if options.memory_limit is not None and not reasons:
@@ -292,6 +343,9 @@ def _over_limits(subsets: Iterable[Subset], options: DelegateOptions) -> dict[in
             if subset.opened.nbytes <= left:
                 left -= subset.opened.nbytes
             else:
-                reason = too_much(subset.opened.nbytes, left, options.memory_limit)
+                reason = Unsupported(
+                    too_much(subset.opened.nbytes, left, options.memory_limit),
+                    ReasonCode.DEVICE_LIMIT,
+                )
                 reasons.update(dict.fromkeys(subset.nodes, reason))
     return reasons

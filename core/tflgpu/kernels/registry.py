@@ -12,11 +12,13 @@ import attrs
 from tflgpu import kernels
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.elementwise import as_kernel_rule
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import (
     Accepts,
     ElementwiseRule,
     GroupRule,
     KernelRule,
+    PluginFault,
     Rule,
     Site,
     Unsupported,
@@ -95,8 +97,10 @@ class KernelRegistry:
             if reason not in refusals:
                 refusals.append(reason)
         if not refusals:
-            return Unsupported(f"there is no GPU kernel for {node.op}")
-        return Unsupported("; ".join(refusals))
+            return Unsupported(f"there is no GPU kernel for {node.op}", ReasonCode.UNSUPPORTED_OP)
+        is_fault = all(isinstance(reason, PluginFault) for reason in refusals)
+        code = ReasonCode.PLUGIN_FAULT if is_fault else ReasonCode.UNSUPPORTED_FORM
+        return Unsupported("; ".join(refusals), code)
 
     def elementwise(self, node: Node, site: Site) -> ElementwiseRule | None:
         """The expression by which a node may join another kernel's store, None where it may

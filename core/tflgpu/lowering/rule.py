@@ -16,6 +16,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Precision
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.storage import IntegerStorage
 
 
@@ -42,9 +43,21 @@ class Site:
 
 @attrs.frozen
 class Unsupported:
-    """A "no", with the reason: what, why, and where possible what to do."""
+    """A "no", with the reason: what, why, and where possible what to do; and, for programs, what
+    kind of reason that is. Two with one sentence are equal."""
 
     reason: str
+    code: ReasonCode = attrs.field(
+        default=ReasonCode.UNSUPPORTED_FORM,
+        eq=False,
+        validator=attrs.validators.instance_of(ReasonCode),
+    )
+
+
+class PluginFault(str):
+    """A reason that says what a plugin did wrong when it was asked."""
+
+    __slots__ = ()
 
 
 #: None means yes; a string is the reason for no.
@@ -145,10 +158,12 @@ def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> st
         return rule.accepts(node, site)
     answer = attempt(rule.accepts, node, site)
     if isinstance(answer, Failed):
-        return f"plugin {rule.owner}: {rule} failed on the question whether it accepts: {answer}"
+        return PluginFault(
+            f"plugin {rule.owner}: {rule} failed on the question whether it accepts: {answer}"
+        )
     if answer is None or (isinstance(answer, str) and answer):
         return answer
-    return (
+    return PluginFault(
         f"plugin {rule.owner}: {rule} answered {shown(answer)} to whether it accepts, which is "
         "neither None nor a reason"
     )

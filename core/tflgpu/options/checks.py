@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tflgpu.compiler.partition import PartitionBy
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options.enums import WaitType
@@ -24,6 +25,19 @@ def check_precision(precision: Precision | None, loss: bool | None) -> None:
     if loss is False and precision in (Precision.F16, Precision.F32_F16):
         raise OptionError(
             f"precision={precision.name} needs 16-bit floats, which is_precision_loss_allowed=False "
+            "forbids; drop one of the two"
+        )
+
+
+def check_partitioning(partitioning: PartitionBy | None, allow_fallback: bool) -> None:
+    """That what does not pay may stay on the CPU.
+
+    Raises:
+        OptionError: names both options.
+    """
+    if partitioning is PartitionBy.GAIN and not allow_fallback:
+        raise OptionError(
+            "partitioning=GAIN leaves to the CPU what is faster there, which allow_fallback=False "
             "forbids; drop one of the two"
         )
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.partition import PartitionBy
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import priorities, sources
 from tflgpu.options.checks import (
     check_nodes,
+    check_partitioning,
     check_precision,
     check_serialization,
     check_wait,
@@ -150,7 +152,12 @@ class DelegateOptions:
     min_nodes_per_partition: int = option(
         Count(), 1, "Smaller parts stay on the CPU.", origin="benchmark_model"
     )
-
+    partitioning: PartitionBy | None = option(
+        OrNone(Member(PartitionBy)), None,
+        "GAIN leaves to the CPU what is estimated to be faster there, ALL gives the device whatever "
+        "it can run; none is GAIN on a GPU that nobody asked for by name, with `allow_fallback`, "
+        "and ALL elsewhere.",
+    )  # fmt: skip
     first_delegate_node_index: int = option(
         Count(0), 0, "Operators of the file before this one stay on the CPU.",
         origin="V2, debug builds only",
@@ -309,6 +316,7 @@ class DelegateOptions:
         check_nodes(self.first_delegate_node_index, self.last_delegate_node_index)
         check_serialization(self.serialization_dir, self.model_token, self.enable_serialization)
         check_wait(self.wait_type)
+        check_partitioning(self.partitioning, self.allow_fallback)
 
     @property
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TypedDict, Union
 
 from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.partition import PartitionBy
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options.enums import (
     ExperimentalFlags,
@@ -47,6 +48,7 @@ class OptionKeywords(TypedDict, total=False):
     inference_priority3: Priority
     max_delegated_partitions: int | None
     min_nodes_per_partition: int
+    partitioning: PartitionBy | str | None
     first_delegate_node_index: int
     last_delegate_node_index: int | None
     include: NodeNames

@@ -9,11 +9,14 @@ import attrs
 
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.report import DelegationReport, Refusal, report_of
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import on_device, report_of, untimed
+from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.targets import precision_on, target_of
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
 from tflgpu.profiles.delegation import Delegation, delegated
@@ -106,14 +109,14 @@ def _by_device(
     target = target_of(backend, caps, _ALIGNMENT, known, options)
     compiled = compile_graph(graph, attrs.evolve(target, spares_broken_rules=True))
     left_out = (f"a kernel rule is left out: {why}" for why in compiled.broken_rules.values())
-    report = attrs.evolve(
+    report = on_device(
         report_of(graph, compiled),
-        backend=backend,
-        device=f"{profile.title}, by its profile",
-        precision=precision_on(caps, options.wanted_precision).value,
-        choice=(*_said(profile), *dict.fromkeys(left_out)),
+        backend,
+        f"{profile.title}, by its profile",
+        precision_on(caps, options.wanted_precision).value,
+        (*_said(profile), *dict.fromkeys(left_out)),
     )
-    return Checked(report, graph, compiled)
+    return Checked(untimed(report), graph, compiled)
 
 
 def _by_rules(
@@ -132,8 +135,31 @@ def _by_rules(
         device=profile.title,
         precision="f32",  # the default of the original's options: MAX_PRECISION first
         choice=(*_said(profile), *_flaws(found.flaws, names)),
+        operators=_operators(file, profile, found),
+        parts=tuple(PartitionReport(i, tuple(p), 0) for i, p in enumerate(found.parts)),
     )
     return Checked(report, delegation=found)
+
+
+def _operators(file: ModelFile, profile: Profile, found: Delegation) -> tuple[OperatorReport, ...]:
+    parts = {index: number for number, part in enumerate(found.parts) for index in part}
+
+    def names(tensors: Sequence[int]) -> tuple[str, ...]:
+        return tuple(file.main.tensors[t].name if t >= 0 else "" for t in tensors)
+
+    rows = []
+    for op in file.main.operators:
+        row = OperatorReport(op.index, op.name, names(op.inputs), names(op.outputs), Place.FOLDED)
+        if op.index in found.reasons:
+            why = found.reasons[op.index]
+            row = attrs.evolve(row, place=Place.CPU, code=ReasonCode.UNSUPPORTED_FORM, reason=why)
+        elif op.index in parts:
+            row = attrs.evolve(
+                row, place=Place.DEVICE, backend=profile.name, device=profile.title,
+                partition=parts[op.index],
+            )  # fmt: skip
+        rows.append(row)
+    return tuple(rows)
 
 
 def _said(profile: Profile) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from functools import partial
 from tflgpu.compiler.numerics import Numerics, integer_node
 from tflgpu.compiler.partition import Part
 from tflgpu.compiler.references import reference_support
-from tflgpu.compiler.report import DelegationReport, Refusal, placed, with_numerics
+from tflgpu.compiler.report_of import cpu_report, placed, with_numerics
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.ir.graph import Graph
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.passes.float_view import float_view
@@ -39,9 +40,7 @@ def open_cpu_session(
         DeviceError: the CPU side that was asked for cannot run here.
     """
     refuse_unknown(graph, "the CPU cannot run")
-    total = len({o for n in graph for o in n.origins})
-    refusals = tuple(Refusal(o, n.op, "no delegate was given") for n in graph for o in n.origins)
-    report = DelegationReport(total, 0, refusals)
+    report = cpu_report(graph, "no delegate was given", ReasonCode.NO_DELEGATE)
     variables = make_variables(graph)
     loader = CpuLoader(side, ops, variables)
     is_integer = numerics is Numerics.INTEGER

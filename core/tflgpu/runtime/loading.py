@@ -10,7 +10,8 @@ import attrs
 from tflgpu.blame import attempt
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.partition import Part
-from tflgpu.compiler.report import DelegationReport, placed
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun
 from tflgpu.devices.cpu_side import CpuSide
@@ -26,11 +27,12 @@ _LOG = logging.getLogger("tflgpu")
 
 @attrs.frozen(eq=False)
 class Opened:
-    """A session wholly on the device, the estimated seconds that it saves a run, and the bytes of its
-    buffers."""
+    """A session wholly on the device, estimated seconds (what it saves a run, and takes), and the bytes
+    of its buffers."""
 
     session: Session
     gain: float
+    seconds: float = 0.0
     nbytes: int = 0
 
 

@@ -1,0 +1,197 @@
+"""How long nodes take, on the device and on the CPU: estimates, from a few figures of each.
+
+A run of nodes takes
+
+    launch + edge x bytes that go in and out + the sum over its nodes of
+        step + the longer of (operations x seconds an operation) and (bytes x seconds a byte)
+
+where operations count as `few` for ops that add up a few numbers for each result (a depthwise
+convolution), and as `flop` for all others (matrix products). On the device a reinterpretation takes
+nothing, and an elementwise node that joins the kernel of its producer only its own operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from tflgpu.compiler.work import estimate
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.facets import Work
+
+#: Operations for each result up to which an op adds up few numbers: a window of 5 x 5 has 50.
+_FEW = 64
+
+
+@attrs.frozen
+class Machine:
+    """What runs nodes, in seconds.
+
+    Attributes:
+        launch: For a run of any size: submitting and waiting, or the call.
+        step: For each kernel, or each operator.
+        flop: For an operation (a multiply-add is two) of a matrix product.
+        few: For an operation of an op that adds up few numbers for each result.
+        byte: For a byte that an operator reads or writes.
+        edge: For a byte that goes in from the host's arrays, or out to them.
+    """
+
+    launch: float
+    step: float
+    flop: float
+    few: float
+    byte: float
+    edge: float
+
+    def seconds(self, work: Work, results: int) -> float:
+        """Of one operator that makes ``results`` elements."""
+        rate = self.few if work.flops <= _FEW * results else self.flop
+        return self.step + max(work.flops * rate, work.nbytes * self.byte)
+
+
+@attrs.frozen
+class TimeModel:
+    """The two sides between which a graph is divided.
+
+    Attributes:
+        device, host: Their figures.
+        measured: Whether these were measured, both on this machine; else they are round figures,
+            which rank parts and tell little of how long anything takes.
+        note: Why they were not measured, or who the two are.
+    """
+
+    device: Machine
+    host: Machine
+    measured: bool = False
+    note: str = ""
+
+
+#: A discrete GPU and one core of a CPU, roughly.
+ROUND_FIGURES = TimeModel(
+    device=Machine(launch=5e-5, step=3e-6, flop=1e-13, few=1e-12, byte=2e-12, edge=1e-10),
+    host=Machine(launch=2e-6, step=1e-6, flop=1e-11, few=5e-11, byte=5e-11, edge=1e-10),
+    note="round figures: nothing was measured",
+)
+
+
+@attrs.frozen
+class Cost:
+    """Estimated seconds of a node by itself, without what it takes to get there."""
+
+    device: float
+    host: float
+
+
+def costs_of(
+    graph: Graph, ops: Mapping[str, OpDef], model: TimeModel, on_device: Collection[int]
+) -> dict[int, Cost]:
+    """Of every node, by ``id(node)``; ``on_device`` are those, by ``id``, that could be there."""
+    readers: dict[int, int] = {}
+    makers: dict[int, Node] = {}
+    for node in graph:
+        for value in node.inputs:
+            if value is not None:
+                readers[id(value)] = readers.get(id(value), 0) + 1
+        makers.update((id(v), node) for v in node.outputs)
+    for value in graph.outputs:
+        readers[id(value)] = readers.get(id(value), 0) + 1
+
+    def joins(node: Node, op: OpDef | None) -> bool:
+        return (
+            op is not None
+            and op.elementwise
+            and any(
+                v is not None
+                and readers[id(v)] == 1
+                and id(makers.get(id(v))) in on_device
+                and not _is_view(ops.get(makers[id(v)].op))
+                for v in node.inputs
+            )
+        )
+
+    found: dict[int, Cost] = {}
+    for node in graph:
+        op = ops.get(node.op)
+        if _is_done_once(node):
+            found[id(node)] = Cost(0.0, 0.0)
+            continue
+        work = estimate(node, op)
+        results = sum(v.elements for v in node.outputs)
+        host = model.host.seconds(work, results)
+        if _is_view(op):
+            device = 0.0
+        elif joins(node, op):
+            device = work.flops * model.device.few
+        else:
+            device = model.device.seconds(work, results)
+        found[id(node)] = Cost(device, host)
+    return found
+
+
+def _is_view(op: OpDef | None) -> bool:
+    return op is not None and op.is_view
+
+
+def _is_done_once(node: Node) -> bool:
+    """Whether all its operands are constants: DEQUANTIZE of 16-bit weights, above all."""
+    return bool(node.inputs) and all(v is None or v.is_const for v in node.inputs)
+
+
+def edges_of(
+    nodes: Sequence[Node], readers: Mapping[int, Collection[int]], leaving: Collection[int]
+) -> int:
+    """Bytes that nodes which run together read and do not make, and make for others.
+
+    Args:
+        nodes: Which ones.
+        readers: ``id`` of nodes that read a value, by the value's ``id``.
+        leaving: ``id`` of the graph's outputs.
+    """
+    inside = {id(n) for n in nodes}
+    made = {id(v) for n in nodes for v in n.outputs}
+    read: dict[int, Value] = {
+        id(v): v
+        for n in nodes
+        for v in n.inputs
+        if v is not None and not v.is_const and not v.is_variable and id(v) not in made
+    }
+    given = [
+        v
+        for n in nodes
+        for v in n.outputs
+        if id(v) in leaving or any(r not in inside for r in readers.get(id(v), ()))
+    ]
+    return sum(v.nbytes for v in (*read.values(), *given))
+
+
+def readers_of(graph: Graph) -> dict[int, set[int]]:
+    """``id`` of the nodes that read each value, by the value's ``id``."""
+    found: dict[int, set[int]] = {}
+    for node in graph:
+        for value in node.inputs:
+            if value is not None:
+                found.setdefault(id(value), set()).add(id(node))
+    return found
+
+
+def alone(graph: Graph, ops: Mapping[str, OpDef], model: TimeModel) -> float:
+    """Estimated seconds of a whole graph on the CPU."""
+    if not graph.nodes:
+        return 0.0
+    costs = costs_of(graph, ops, model, ())
+    crossing = edges_of(graph.nodes, readers_of(graph), {id(v) for v in graph.outputs})
+    return model.host.launch + model.host.edge * crossing + sum(c.host for c in costs.values())
+
+
+def told(seconds: float) -> str:
+    """In words: "210 us", "1.4 ms", "2.3 s"."""
+    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * size:
+            return (
+                f"{seconds / size:.0f} {unit}"
+                if seconds >= 10 * size
+                else (f"{seconds / size:.1f} {unit}")
+            )
+    return f"{seconds:.3g} s"

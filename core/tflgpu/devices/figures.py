@@ -1,0 +1,143 @@
+"""The figures by which the time of nodes is estimated, measured on a device or on the CPU side.
+
+Six small graphs are run, each of ops that show one figure more than the others. They are compiled as
+models are, so that what is measured are the kernels that models get.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.compiler.times import Machine
+from tflgpu.contract.device import Recording
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.ops.base import Fields, OpDef
+
+_CHAIN = 33  # nodes of the chain that shows what a node costs
+_LAYERS = 3
+_IMAGE, _PIXELS, _CHANNELS = (1, 56, 56, 64), (1, 28, 28, 64), 64
+_SMALL = (1, 16, 16, 8)  # little to do, and yet more than one workgroup
+_LARGE = (1, 512, 512)
+_BUDGET = 0.03  # seconds of running a graph, after the first run
+_RUNS = 3, 40  # least and most
+#: No figure is less: what is below is lost in the noise.
+_LEAST = 1e-15
+_ROUNDS = 4
+
+#: A graph, made ready to run.
+Open = Callable[[Graph], Recording]
+
+
+def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
+    """The figures of whatever ``open_graph`` opens graphs on. Takes some 0.3 s once everything is
+    compiled.
+
+    Raises:
+        TflgpuError: a graph cannot be opened there, or a run failed.
+    """
+    make = _Maker(ops)
+    one = _seconds(open_graph, make.elementwise((4,)))
+    chain = _seconds(open_graph, make.pools(_CHAIN, _SMALL))
+    image, small, large = (4 * int(np.prod(shape)) for shape in (_IMAGE, _SMALL, _LARGE))
+    copying = _seconds(open_graph, make.elementwise(_LARGE))
+    moving = _seconds(open_graph, make.pools(_LAYERS, _IMAGE))
+    step = pool = 0.0  # `pool`: seconds for a byte of a pool
+    for _ in range(_ROUNDS):  # each of the two is a little of what shows the other
+        slope = (chain - one) / (_CHAIN - 1)
+        step = max(slope - 2 * small * pool, slope / 10, _LEAST)
+        launch = max(one - step, _LEAST)
+        # Two graphs that move as many bytes over the edge each way, and others inside:
+        #     2 large (byte + edge) = copying,    2 image (layers pool + edge) = moving
+        both = max(copying - launch - step, _LEAST) / (2 * large)
+        inside = max(moving - launch - _LAYERS * step, _LEAST) / (2 * image)
+        # Where pools are bound by bytes their rate is that of all; chance must not make it nothing.
+        byte = min(max((inside - both) / (_LAYERS - 1), both / 100), both * 0.99)
+        edge = both - byte
+        pool = max((inside - edge) / _LAYERS, 0.0)
+
+    def rest(graph: Graph, outside: int) -> float:
+        spent = launch + _LAYERS * step + 2 * outside * edge
+        return _seconds(open_graph, graph) - spent
+
+    windows = rest(make.windows(), image)
+    products = rest(make.products(), 4 * int(np.prod(_PIXELS)))
+    taps = 9
+    few = windows / (_LAYERS * 2 * int(np.prod(_IMAGE)) * taps)
+    flop = products / (_LAYERS * 2 * int(np.prod(_PIXELS)) * taps * _CHANNELS)
+    return Machine(launch, step, max(flop, _LEAST), max(few, _LEAST), byte, edge)
+
+
+def _seconds(open_graph: Open, graph: Graph) -> float:
+    """Median seconds of a run."""
+    recording = open_graph(graph)
+    try:
+        for array in recording.inputs:
+            array[...] = 0.5
+        recording.run()
+        least, most = _RUNS
+        times: list[float] = []
+        while len(times) < least or (sum(times) < _BUDGET and len(times) < most):
+            start = time.perf_counter()
+            recording.run()
+            times.append(time.perf_counter() - start)
+        return median(times)
+    finally:
+        recording.close()
+
+
+@attrs.frozen
+class _Maker:
+    """Makes the graphs: chains of one op, from an input to an output."""
+
+    ops: Mapping[str, OpDef]
+
+    def elementwise(self, shape: tuple[int, ...]) -> Graph:
+        return self._chain("RELU", 1, shape, {})
+
+    def pools(self, length: int, shape: tuple[int, ...]) -> Graph:
+        """Of nodes that compute next to nothing and that no kernel joins."""
+        window = {"filter_height": 2, "filter_width": 2, "padding": 0}
+        return self._chain("MAX_POOL_2D", length, shape, {**_STRIDES, **window})
+
+    def windows(self) -> Graph:
+        fields = {**_STRIDES, **_DILATIONS, "padding": 0, "depth_multiplier": 1}
+        return self._chain("DEPTHWISE_CONV_2D", _LAYERS, _IMAGE, fields, (1, 3, 3, _CHANNELS))
+
+    def products(self) -> Graph:
+        fields = {**_STRIDES, **_DILATIONS, "padding": 0}
+        return self._chain("CONV_2D", _LAYERS, _PIXELS, fields, (_CHANNELS, 3, 3, _CHANNELS))
+
+    def _chain(
+        self,
+        op: str,
+        length: int,
+        shape: tuple[int, ...],
+        fields: Mapping[str, Any],
+        filter_shape: tuple[int, ...] | None = None,
+    ) -> Graph:
+        graph = Graph("figures")
+        attributes = self.ops[op].parse(Fields(op, dict(fields)))
+        last = graph.add_value(shape, DType.F32)
+        graph.inputs.append(last)
+        operands: list[Value] = []
+        if filter_shape is not None:
+            # Numbers near zero and not denormal, whatever the number of layers.
+            weights = np.full(filter_shape, 1e-3, np.float32)
+            operands = [graph.add_const(weights), graph.add_const(np.zeros(_CHANNELS, np.float32))]
+        for at in range(length):
+            made = graph.add_value(shape, DType.F32)
+            graph.add_node(op, attributes, [last, *operands], [made], origins=(at,))
+            last = made
+        graph.outputs.append(last)
+        return graph
+
+
+_STRIDES = {"stride_h": 1, "stride_w": 1}
+_DILATIONS = {"dilation_h_factor": 1, "dilation_w_factor": 1}

@@ -1,0 +1,41 @@
+"""Why an operator does not run on the device, for programs: one word beside each sentence."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ReasonCode(enum.Enum):
+    """What kind of reason it is. The values are what `DelegationReport.to_json` writes; they stay as
+    they are, and new kinds get new ones."""
+
+    #: No kernel and no plugin knows this operator.
+    UNSUPPORTED_OP = "unsupported_op"
+    #: The operator is known, but not with these shapes, types, attributes or kinds of tensors.
+    UNSUPPORTED_FORM = "unsupported_form"
+    #: The device is too small for it: buffers, workgroups, bindings.
+    DEVICE_LIMIT = "device_limit"
+    #: A plugin knows of a defect of the driver that it would meet.
+    DRIVER_FAULT = "driver_fault"
+    #: It would be slower there than on the CPU, by the estimates.
+    NOT_WORTH_IT = "not_worth_it"
+    #: It is quantized, and quantized_models_allowed is off.
+    QUANTIZED_OFF = "quantized_off"
+    #: The options leave this operator out.
+    EXCLUDED = "excluded"
+    #: Its part has fewer nodes than min_nodes_per_partition.
+    MIN_NODES = "min_nodes"
+    #: Other parts gain more, and max_delegated_partitions has no room for it.
+    MAX_PARTITIONS = "max_partitions"
+    #: The device refused or failed to load its part.
+    DEVICE_FAILED = "device_failed"
+    #: A plugin that was asked about it failed, or gave an answer that is none.
+    PLUGIN_FAULT = "plugin_fault"
+    #: Every tensor is to be kept, and fused ones would not be there.
+    PRESERVE_ALL = "preserve_all"
+    #: There is no device.
+    NO_DEVICE = "no_device"
+    #: Nobody gave a delegate.
+    NO_DELEGATE = "no_delegate"
+    #: Inside LiteRT: what it has for this operator cannot be read, or another delegate has it.
+    HOST = "host"

@@ -1,0 +1,89 @@
+"""The time model of a device and of the CPU side beside it: remembered, or measured now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.blame import Failed, attempt
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.partition import Part
+from tflgpu.compiler.target import Target
+from tflgpu.compiler.times import ROUND_FIGURES, Machine, TimeModel
+from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, NodeRun, Recording
+from tflgpu.devices.cpu_side import REFERENCES, CpuSide
+from tflgpu.devices.figures import Open, measure_machine
+from tflgpu.devices.remembered import Remembered, default_folder, figures_key
+from tflgpu.errors import UnsupportedError
+from tflgpu.ir.graph import Graph
+from tflgpu.plugins import Registry
+from tflgpu.runtime.reference import ReferenceRecording
+
+_LOG = logging.getLogger("tflgpu")
+
+
+def time_model(
+    device: Device | NodeDevice,
+    target: Target,
+    cpu: CpuSide,
+    known: Registry,
+    times: Remembered | None = None,
+) -> TimeModel:
+    """How long nodes take on a device and on the CPU side.
+
+    Each side is measured once and kept in ``times``, by default in the user's cache folder. Where one
+    cannot be measured, the answer is round figures for both, since figures of one side mean nothing
+    without the other's; the note says why.
+
+    Raises:
+        DeviceError: the CPU side that was asked for cannot run here.
+    """
+    store = Remembered(default_folder()) if times is None else times
+    host = cpu.device
+    owner = known.distribution
+    info = device.info
+    plain = attrs.evolve(target.for_all(), passes=(), times=ROUND_FIGURES)
+
+    def on_device(graph: Graph) -> Recording:
+        parts = compile_graph(graph, plain).parts
+        if len(parts) != 1 or not parts[0].delegated:
+            raise UnsupportedError(f"it does not take {graph.nodes[0].op}")
+        if isinstance(device, NodeDevice):
+            return device.load_nodes(_nodes(parts[0], target))
+        assert parts[0].plan is not None
+        return device.load(parts[0].plan)
+
+    def on_host(graph: Graph) -> Recording:
+        part = Part(tuple(graph.nodes), False, tuple(graph.inputs), tuple(graph.outputs))
+        run = _nodes(part, target)
+        return ReferenceRecording(run) if host is None else host.load_nodes(run)
+
+    references = DeviceInfo(REFERENCES, 0, "NumPy references", driver=f"NumPy {np.__version__}")
+    beside = references if host is None else host.info
+    sides: Sequence[tuple[DeviceInfo, str, Open]] = (
+        (info, f"precision {target.site.precision.value}", on_device),
+        (beside, cpu.settings, on_host),
+    )
+    found: list[Machine] = []
+    for side, settings, open_graph in sides:
+        key = figures_key(side, owner(side.backend), settings)
+        figures = store.load(key, len(attrs.fields(Machine)))
+        if figures is None:
+            machine = attempt(measure_machine, open_graph, target.ops)
+            if isinstance(machine, Failed):
+                note = f"round figures: {side.name} could not be measured: {machine}"
+                _LOG.info("tflgpu: %s", note)
+                return attrs.evolve(ROUND_FIGURES, note=note)
+            store.store(key, [side], list(attrs.astuple(machine)))
+        else:
+            machine = Machine(*figures)
+        found.append(machine)
+    note = f"measured on {info.name} ({info.backend}) and {beside.name}"
+    return TimeModel(found[0], found[1], measured=True, note=note)
+
+
+def _nodes(part: Part, target: Target) -> NodeRun:
+    return NodeRun(part.nodes, part.inputs, part.outputs, target.ops, {})

@@ -1,0 +1,311 @@
+"""The figures of a machine: found again from made-up times, kept under a key that names it, and not
+needed where nobody asks what pays."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu import engine
+from tflgpu.compat.judge import Judgement
+from tflgpu.compiler.partition import PartitionBy
+from tflgpu.compiler.times import ROUND_FIGURES, Machine, TimeModel, alone
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.devices import figures
+from tflgpu.devices.choose import Choice
+from tflgpu.devices.figures import measure_machine
+from tflgpu.devices.paying import partition_by
+from tflgpu.devices.remembered import Remembered, figures_key
+from tflgpu.errors import DeviceError, OptionError
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph
+from tflgpu.ir.quant import Quantization
+from tflgpu.lowering.reason import ReasonCode
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.options import DelegateOptions
+from tflgpu.runtime import timing
+from tflgpu.runtime.timing import time_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+OPS = builtin_ops()
+
+
+class Clock:
+    """Runs take as long as a machine's figures say; nothing else takes any time."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.model = TimeModel(machine, machine)
+        self.now = 0.0
+        self.open = 0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def opened(self, graph: Graph) -> Any:
+        clock = self
+        clock.open += 1
+
+        class Recording:
+            inputs = (np.zeros(graph.inputs[0].shape, np.float32),)
+
+            def run(self) -> None:
+                clock.now += alone(graph, OPS, clock.model)
+
+            def close(self) -> None:
+                clock.open -= 1
+
+        return Recording()
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        Machine(launch=2e-5, step=3e-6, flop=1e-13, few=5e-13, byte=2e-12, edge=1e-10),
+        Machine(launch=2e-6, step=3e-7, flop=1e-11, few=9e-11, byte=5e-11, edge=2e-11),
+        Machine(launch=1e-4, step=3e-5, flop=1e-9, few=3e-9, byte=1e-9, edge=1e-11),
+    ],
+    ids=["GPU", "CPU", "software"],
+)
+def test_figures_are_found_again(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    clock = Clock(machine)
+    monkeypatch.setattr(figures, "time", clock)
+    found = measure_machine(clock.opened, OPS)
+    assert attrs.astuple(found) == pytest.approx(attrs.astuple(machine), rel=0.2)
+    assert clock.open == 0
+
+
+def test_a_machine_without_any_speed_has_figures_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Times that are all noise, or a clock that stands, must not give figures that are no times."""
+    clock = Clock(Machine(1e-6, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(figures, "time", clock)
+    monkeypatch.setattr(figures, "_RUNS", (3, 3))
+    assert all(0 < figure < 1 for figure in attrs.astuple(measure_machine(clock.opened, OPS)))
+
+
+INFO = DeviceInfo("toy", 0, "Toy", driver="toy 1")
+
+
+def test_anything_that_figures_depend_on_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        figures_key(INFO, "tflgpu", "precision f32"),
+        figures_key(INFO, "tflgpu", "precision f16"),
+        figures_key(attrs.evolve(INFO, driver="toy 2"), "tflgpu", "precision f32"),
+        figures_key(attrs.evolve(INFO, name="Toy 2"), "tflgpu", "precision f32"),
+        figures_key(INFO, "attrs", "precision f32"),
+    ]
+    assert len(set(keys)) == len(keys)
+    monkeypatch.setattr("platform.node", lambda: "another machine")
+    assert figures_key(INFO, "tflgpu", "precision f32") != keys[0]
+
+
+SLOW = TimeModel(Machine(1.0, 0, 0, 0, 0, 0), Machine(0, 1e-6, 0, 0, 0, 0), True, "made up")
+FAST = TimeModel(Machine(0, 0, 0, 0, 0, 0), Machine(0, 1e-6, 0, 0, 0, 0), True, "made up")
+
+
+class TestTimeModel:
+    """Of the NumPy references as the device: it is there everywhere, and quick to open."""
+
+    @pytest.fixture
+    def measured(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        asked: list[Any] = []
+
+        def measure(open_graph: Any, ops: Any) -> Machine:
+            asked.append(open_graph)
+            return Machine(*([1e-6 * len(asked)] * 6))
+
+        monkeypatch.setattr(timing, "measure_machine", measure)
+        return asked
+
+    @staticmethod
+    def model(store: Remembered, **options: Any) -> TimeModel:
+        with tflgpu.GpuDelegate(backend="cpu_ref", **options) as delegate:
+            assert delegate.device is not None
+            return time_model(
+                delegate.device, delegate._target(), delegate._cpu, delegate._registry, store
+            )
+
+    def test_measured_once(self, measured: list[Any], tmp_path: Path) -> None:
+        store = Remembered(tmp_path)
+        first = self.model(store)
+        assert len(measured) == 2
+        assert first.measured
+        assert (first.device.launch, first.host.launch) == (1e-6, 2e-6)
+        assert self.model(store) == first
+        assert len(measured) == 2
+        # Another number of threads is another CPU side, beside the same device.
+        assert self.model(store, num_threads=3).host.launch == 3e-6
+        assert len(measured) == 3
+
+    def test_a_damaged_file_is_measured_again(self, measured: list[Any], tmp_path: Path) -> None:
+        store = Remembered(tmp_path)
+        first = self.model(store)
+        for path in tmp_path.glob("*.json"):
+            path.write_bytes(path.read_bytes().replace(b"1e-06", b"1e-09"))
+        assert self.model(store).device == attrs.evolve(first.device, **dict.fromkeys(
+            ("launch", "step", "flop", "few", "byte", "edge"), 3e-6))  # fmt: skip
+
+    def test_what_cannot_be_measured_has_round_figures(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def fail(*_: Any) -> Machine:
+            raise DeviceError("out of toys")
+
+        monkeypatch.setattr(timing, "measure_machine", fail)
+        found = self.model(Remembered(tmp_path))
+        assert (found.device, found.host) == (ROUND_FIGURES.device, ROUND_FIGURES.host)
+        assert not found.measured
+        assert found.note.startswith("round figures: NumPy op references could not be measured")
+        assert "out of toys" in found.note
+        assert list(tmp_path.glob("*.json")) == []
+
+    def test_the_real_thing(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(figures, "_RUNS", (1, 1))
+        monkeypatch.setattr(figures, "_IMAGE", (1, 5, 5, 64))
+        monkeypatch.setattr(figures, "_SMALL", (1, 3, 3, 4))
+        monkeypatch.setattr(figures, "_PIXELS", (1, 5, 5, 64))
+        found = self.model(Remembered(tmp_path))
+        assert found.measured, found.note
+        assert "NumPy op references (cpu_ref) and NumPy references" in found.note
+        assert all(0 < figure < 60 for figure in attrs.astuple(found.device))
+
+
+class TestWhoDecides:
+    GPU = Choice(DeviceInfo("toy", 0, "Toy", is_gpu=True), (), Judgement())
+
+    @pytest.mark.parametrize(
+        ("choice", "options", "wanted"),
+        [
+            (GPU, {}, PartitionBy.GAIN),
+            (attrs.evolve(GPU, explicit=True), {}, PartitionBy.ALL),
+            (Choice(INFO, ()), {}, PartitionBy.ALL),
+            (Choice(None, ()), {}, PartitionBy.ALL),
+            (GPU, {"allow_fallback": False}, PartitionBy.ALL),
+            (Choice(INFO, ()), {"partitioning": "gain"}, PartitionBy.GAIN),
+            (GPU, {"partitioning": "all"}, PartitionBy.ALL),
+            (attrs.evolve(GPU, explicit=True), {"partitioning": "gain"}, PartitionBy.GAIN),
+        ],
+    )
+    def test_who(self, choice: Choice, options: Any, wanted: PartitionBy) -> None:
+        found, why = partition_by(DelegateOptions(**options), choice)
+        assert found is wanted
+        assert why
+
+    @pytest.mark.parametrize(
+        ("said", "wanted"), [("gain", PartitionBy.GAIN), (" ALL ", PartitionBy.ALL)]
+    )
+    def test_the_environment(self, said: str, wanted: PartitionBy) -> None:
+        environ = {"TFLGPU_PARTITIONING": said}
+        assert DelegateOptions.gathered({}, environ=environ).partitioning is wanted
+
+    def test_a_variable_that_says_neither(self) -> None:
+        with pytest.raises(OptionError, match=r"TFLGPU_PARTITIONING.* is one of GAIN"):
+            DelegateOptions.gathered({}, environ={"TFLGPU_PARTITIONING": "most"})
+
+    def test_a_clash(self) -> None:
+        with pytest.raises(OptionError, match="allow_fallback=False forbids"):
+            DelegateOptions(partitioning="gain", allow_fallback=False)  # type: ignore[arg-type]
+
+
+def small(quantized: bool = False) -> bytes:
+    quant = Quantization((0.05,), (3,)) if quantized else None
+    dtype = DType.I8 if quantized else DType.F32
+    tensors = [TensorSpec(name, (2, 3), dtype, quantization=quant) for name in "xmy"]
+    operators = [OperatorSpec("ABS", {}, (0,), (1,)), OperatorSpec("RELU", {}, (1,), (2,))]
+    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+
+
+def run(model: bytes, **options: Any) -> tuple[Any, Any]:
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1, **options) as delegate,
+        tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        detail = interpreter.get_input_details()[0]
+        x = np.arange(-3, 3).reshape(2, 3).astype(detail["dtype"])
+        interpreter.set_tensor(detail["index"], x)
+        interpreter.invoke()
+        output = interpreter.get_output_details()[0]["index"]
+        return interpreter.get_tensor(output), interpreter.delegation_report()
+
+
+class TestInADelegate:
+    def test_nothing_pays(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(engine, "time_model", lambda *_: SLOW)
+        with caplog.at_level(logging.WARNING, "tflgpu"):
+            y, report = run(small(), partitioning="gain")
+        np.testing.assert_array_equal(y, [[3, 2, 1], [0, 1, 2]])
+        assert (report.delegated_nodes, report.partitions) == (0, 0)
+        assert {r.code for r in report.refusals} == {ReasonCode.NOT_WORTH_IT}
+        assert (report.partitioning, report.estimates, report.measured) == ("gain", "made up", True)
+        assert report.seconds == report.cpu_seconds == pytest.approx(2e-6)
+        (record,) = caplog.records
+        assert record.getMessage() == (
+            "tflgpu: 0 of 2 operators run on cpu_ref (NumPy kernel interpreter, f32); 2 on the CPU: "
+            "ABS, RELU: part of 2 nodes: 1 s on the device, 2.0 us on the CPU (estimates) "
+            "(2 operators); see delegation_report"
+        )
+
+    def test_all_of_it_pays(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(engine, "time_model", lambda *_: FAST)
+        with caplog.at_level(logging.WARNING, "tflgpu"):
+            _, report = run(small(), partitioning="gain")
+        assert report.fully_delegated
+        assert report.parts[0].gain == pytest.approx(2e-6)
+        assert [o.gain for o in report.operators] == pytest.approx([1e-6, 1e-6])
+        assert not caplog.records
+
+    def test_nobody_is_measured_where_everything_goes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any) -> TimeModel:
+            raise AssertionError
+
+        monkeypatch.setattr(engine, "time_model", fail)
+        _, report = run(small(), partitioning="all")
+        assert report.fully_delegated
+        assert (report.measured, report.estimates) == (False, ROUND_FIGURES.note)
+
+    def test_a_quantized_model_that_stays_runs_as_the_file_has_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+        monkeypatch.setattr(engine, "time_model", lambda *_: SLOW)
+        y, report = run(small(quantized=True), partitioning="gain", cpu_backend="litert")
+        oracle = litert.Interpreter(model_content=small(quantized=True))
+        oracle.allocate_tensors()
+        oracle.set_tensor(0, np.arange(-3, 3, dtype=np.int8).reshape(2, 3))
+        oracle.invoke()
+        np.testing.assert_array_equal(y, oracle.get_tensor(2))
+        assert all(r.runs_on.startswith("LiteRT") for r in report.refusals)
+        # Two operators, and none that rounds: those are of the device's view of the model.
+        assert report.seconds == report.cpu_seconds == pytest.approx(2e-6)
+
+    def test_inside_of_litert_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+        for model, wanted in ((SLOW, 0), (FAST, 2)):
+            monkeypatch.setattr(engine, "time_model", lambda *_, made=model: made)
+            options = {"backend": "cpu_ref", "device": 1, "partitioning": "gain"}
+            delegate = tflgpu.GpuDelegate(**options)  # type: ignore[arg-type]
+            interpreter = litert.Interpreter(
+                model_content=small(), experimental_delegates=[delegate]
+            )
+            interpreter.allocate_tensors()
+            report = delegate.reports[-1]
+            assert report.delegated_nodes == wanted
+            codes = {r.code for r in report.refusals}
+            assert codes == (set() if wanted else {ReasonCode.NOT_WORTH_IT})
+            assert report.partitioning == "gain"
+            del interpreter
+            delegate.close()
