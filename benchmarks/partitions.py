@@ -90,8 +90,8 @@ def race(model: Path, options: DelegateOptions, rounds: int, warm_up: int) -> li
         interpreters: dict[str, TflgpuInterpreter] = {}
         for name, given in (
             (_CPU, None),
-            (_ALL, attrs.evolve(options, partitioning="all")),
-            (_CHOSEN, attrs.evolve(options, partitioning="gain")),
+            (_ALL, options.changed(partitioning="all")),
+            (_CHOSEN, options.changed(partitioning="gain")),
         ):
             delegates = [] if given is None else [stack.enter_context(GpuDelegate(given))]
             interpreter = stack.enter_context(

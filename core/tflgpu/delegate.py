@@ -6,13 +6,16 @@ steps after the choice are in `tflgpu.engine`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.engine import Engine
 from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
+from tflgpu.saved.keeping import Keeping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,6 +34,10 @@ class GpuDelegate(Engine):
     before environment variables and a file (docs/options.md), or as a `DelegateOptions`. One delegate opens one device and may
     serve several interpreters. `ai_edge_litert.interpreter.Interpreter` takes it in the same way.
 
+    ``saved`` is a file that `tflgpu compile` made of the model for this device and these options:
+    it is read, and nothing is compiled. It is refused for anything else (`SavedModelError`, when
+    tensors are allocated).
+
     Raises:
         OptionError: an unknown option, a bad value, or a clash.
         DeviceError: the backend or device asked for is not there or cannot be opened.
@@ -39,9 +46,16 @@ class GpuDelegate(Engine):
     _host: LiteRtHost | None = None  # made when LiteRT first asks
 
     def __init__(
-        self, options: DelegateOptions | None = None, **kwargs: Unpack[OptionKeywords]
+        self,
+        options: DelegateOptions | None = None,
+        *,
+        saved: str | os.PathLike[str] | None = None,
+        **kwargs: Unpack[OptionKeywords],
     ) -> None:
-        super().__init__(_options(options, kwargs))
+        if saved is not None and not isinstance(saved, (str, os.PathLike)):
+            raise OptionError(f"saved is the path of a file, not {type(saved).__name__}")
+        path = None if saved is None else Path(saved)
+        super().__init__(_options(options, kwargs), kept=Keeping(path))
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:

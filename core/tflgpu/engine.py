@@ -9,9 +9,11 @@ and TensorFlow Lite's, which is asked what it has (`tflgpu.hosts`).
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import attrs
 
@@ -32,7 +34,7 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
 from tflgpu.devices.paying import partition_by
 from tflgpu.devices.targets import node_choice, precision_on, target_on
-from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.errors import OptionError, SavedModelError, StateError, UnsupportedError
 from tflgpu.guard.guard import guard_session
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
@@ -49,6 +51,9 @@ from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 from tflgpu.runtime.timing import time_model
 from tflgpu.runtime.trials import faster
+from tflgpu.saved import keeping
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
 
 _LOG = logging.getLogger("tflgpu")
 _MOST_CHECKS = 32
@@ -56,11 +61,6 @@ _MOST_CHECKS = 32
 
 class Engine(Holder):
     """The device that options ask for, opened, and the CPU beside it.
-
-    Args:
-        options: What is asked for.
-        is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the environment
-            names, and what fails on it may always run on the CPU.
 
     Attributes:
         options: As the user gave them.
@@ -72,9 +72,24 @@ class Engine(Holder):
         OptionError: the device cannot do what was asked for.
     """
 
-    def __init__(self, options: DelegateOptions, *, is_default: bool = False) -> None:
+    def __init__(
+        self,
+        options: DelegateOptions,
+        *,
+        is_default: bool = False,
+        kept: keeping.Keeping = keeping.Keeping(),  # noqa: B008  (frozen)
+    ) -> None:
+        """Open it.
+
+        Args:
+            options: Which device, and how it is used.
+            is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the
+                environment names, and what fails on it may always run on the CPU.
+            kept: Where compiled graphs come from.
+        """
         self.options = options
         self._is_default = is_default
+        self._kept = kept
         self._registry: Registry = registry()
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
@@ -135,6 +150,8 @@ class Engine(Holder):
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run, or any
                 refusal where ``allow_fallback`` is off.
+            SavedModelError: a saved model was given, and it is not this one for this device; or
+                there is no device.
             DeviceError: the device could not load a part, and was asked for or ``allow_fallback``
                 is off. Otherwise that part runs on the CPU, which the report and a warning say.
             PluginError: a plugin's graph pass or op broke its contract; or its kernel rule did,
@@ -146,13 +163,14 @@ class Engine(Holder):
             raise UnsupportedError(
                 "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
             )
+        self._kept.insist_on_device(self._device, "; ".join(self.choice.reasons))
         if self._device is None:
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
         self._warn_of_names(graph)
         wanted = _with_all_results(graph) if preserve_all else graph
         target = self._target() if fuse else self._target().unfused()
-        compiled = self.compile(wanted) if fuse else self._compile(wanted, target)
+        compiled = self.compile(wanted) if fuse else self._kept_or_compiled(wanted, target)
         if not compiled.delegated:
             return self._none_delegated(graph, compiled, cpu or self._cpu, preserve_all)
         loader = self._loader(cpu or self._cpu, self._may_fall_back)
@@ -167,7 +185,34 @@ class Engine(Holder):
         Raises:
             PluginError, GraphError: as `open_session`.
         """
-        return self._compile(graph, self._target())
+        return self._kept_or_compiled(graph, self._target())
+
+    def save(
+        self, model: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]
+    ) -> DelegationReport:
+        """Compile a model, by its file or bytes, and write what it becomes to a file, for ``saved``:
+        its main subgraph, at the shapes that the model says. Gives where its operators will run.
+
+        Raises:
+            SavedModelError: there is no device that runs kernels, something in it cannot be saved,
+                or the file cannot be written.
+            ModelError: no such file, or no well-formed model.
+            UnsupportedError, PluginError, GraphError: as `open_session`.
+        """
+        self._check_open()
+        if self._device is None or isinstance(self._device, NodeDevice):
+            raise SavedModelError(
+                "only what is compiled for a device that runs kernels can be saved; `tflgpu devices` "
+                "lists what there is"
+            )
+        file = read_model(model if isinstance(model, bytes) else os.fspath(model))
+        graph = build_graph(file, 0, self.ops, foreign=self._cpu.infer)
+        refuse_unknown(graph, "neither the device nor the CPU can run")
+        target = self._target()
+        compiled = self._compile(graph, target)
+        report, plugins = self._report(graph, compiled), self._registry.plugins
+        keeping.write(Path(path), compiled, graph, target, self._device, plugins)
+        return report
 
     # What hosts ask: see `tflgpu.hosts.subsets.Engine`
 
@@ -202,7 +247,7 @@ class Engine(Holder):
         if self._device is None:
             return self.declined(graph)
         target = self._target().for_all()
-        compiled = self._compile(graph, target)
+        compiled = self._kept_or_compiled(graph, target)
         if compiled.refusals:
             return compiled.refusals
         loader = self._loader(self._cpu, may_fall_back=False)
@@ -294,6 +339,11 @@ class Engine(Holder):
         session = loader.open(compiled, report)
         if self.options.inference_preference is not InferencePreference.SUSTAINED_SPEED:
             return session
+        if self._kept.saved is not None:
+            note = "inference_preference: a saved model is used as it is"
+            choice = (*session.report.choice, note)
+            session.report = attrs.evolve(session.report, choice=choice)
+            return session
         try:
             other = self._compile(graph, target.joining())
             load = partial(loader.open, report=report)
@@ -314,8 +364,14 @@ class Engine(Holder):
             self._times = time_model(self._device, target, self._cpu, self._registry)
         return attrs.evolve(target, by_gain=True, times=self._times)
 
+    def _kept_or_compiled(self, graph: Graph, target: Target) -> Compiled:
+        assert self._device is not None
+        return self._noted(self._kept.compiled(graph, target, self._device, self._registry.plugins))
+
     def _compile(self, graph: Graph, target: Target) -> Compiled:
-        compiled = compile_graph(graph, target)
+        return self._noted(compile_graph(graph, target))
+
+    def _noted(self, compiled: Compiled) -> Compiled:
         for rule, reason in compiled.broken_rules.items():
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self._broken_rules[rule] = reason

@@ -48,6 +48,10 @@ class CompileError(DeviceError):
     """A driver refused a generated program; carries the source and the driver's log."""
 
 
+class SavedModelError(TflgpuError, RuntimeError):
+    """A saved model is damaged, is for another model, device or version, or cannot be made."""
+
+
 class OptionError(TflgpuError, ValueError):
     """An option is unknown, has a value outside its range, or clashes with another."""
 

@@ -38,6 +38,7 @@ ROOMS = (
     "devices",
     "profiles",
     "runtime",
+    "saved",
     "guard",
     "hosts",
     "engine",

@@ -104,6 +104,14 @@ class OpenCLDevice(BaseDevice):
         """The OpenCL C of a kernel."""
         return self._dialect.source(kernel)
 
+    def code_of(self, kernel: Kernel) -> bytes:
+        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        return self._compiler.code(kernel, self._dialect).encode()
+
+    def use_code(self, kernel: Kernel, code: bytes) -> None:
+        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        self._compiler.use(kernel, self._dialect, code.decode())
+
     # Inside
 
     def _assume(self, **caps: Any) -> None:

@@ -9,7 +9,6 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.contract.base_device import BaseDevice, releasing_on_error
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import DeviceError
-from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
@@ -75,12 +74,17 @@ class VulkanDevice(BaseDevice):
         """
         return text_of(kernel, self._context.details.target)
 
+    def code_of(self, kernel: Kernel) -> bytes:
+        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        return self._pipelines.code(kernel, 0)
+
+    def use_code(self, kernel: Kernel, code: bytes) -> None:
+        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        self._pipelines.use(kernel, 0, code)
+
     # Inside
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> VulkanRecording:
-        for dispatch in plan.dispatches:
-            # A name that is never defined would only be a KeyError in the printer.
-            check(dispatch.kernel)
         memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
         with releasing_on_error(memory):
             made = self._pipelines.get((d.kernel, memory.band) for d in plan.dispatches)

@@ -12,6 +12,7 @@ import attrs
 from tflgpu.cache.disk_cache import DiskCache, cache_key
 from tflgpu.contract.kernel_cache import KernelCache
 from tflgpu.errors import CompileError, DeviceError
+from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel
 
 from tflgpu_vulkan.api import NULL, array, create, ffi, lib, make, result_name, vk
@@ -77,6 +78,8 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
     # Inside
 
     def _write(self, kernel: Kernel, way: int) -> bytes:
+        # A name that is never defined would only be a KeyError in the printer.
+        check(kernel)
         self._layout(len(kernel.buffers))
         return module_of(kernel, self._context.details.target, guard=way)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import attrs
@@ -65,6 +66,17 @@ class WgpuDevice(BaseDevice):
     def source(self, kernel: Kernel) -> str:
         """The WGSL of a kernel."""
         return self._dialect(0).source(kernel)
+
+    def code_of(self, kernel: Kernel) -> bytes:
+        """As `tflgpu.contract.kept_code.KeepsCode`: a kernel is bound in one of two ways, and which
+        one is only known when its plan is loaded."""
+        dialect = self._dialect(0)
+        texts = [dialect.source(kernel, writable=writable) for writable in (False, True)]
+        return json.dumps(texts).encode()
+
+    def use_code(self, kernel: Kernel, code: bytes) -> None:
+        """As `tflgpu.contract.kept_code.KeepsCode`."""
+        self._compiler.use_texts(kernel, self._dialect(0), json.loads(code))
 
     # Inside
 

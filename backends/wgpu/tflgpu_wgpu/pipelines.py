@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -66,14 +68,27 @@ class Compiler(KernelCache[Way, Job, Pipeline]):
         super().__init__()
         self._device = device
         self._layouts: dict[tuple[bool, ...], Any] = {}
+        #: Texts that another process printed: for which dialect, read-only bindings, read_write.
+        self._texts: weakref.WeakKeyDictionary[Kernel, tuple[Dialect, Sequence[str]]]
+        self._texts = weakref.WeakKeyDictionary()
+
+    def use_texts(self, kernel: Kernel, dialect: Dialect, texts: Sequence[str]) -> None:
+        """Take these for what a dialect prints of a kernel, as it is and ``writable``."""
+        with self._lock:
+            self._texts[kernel] = dialect, texts
 
     def clear(self) -> None:
         """Forget all pipelines."""
         super().clear()
         self._layouts.clear()
+        self._texts.clear()
 
     def _write(self, kernel: Kernel, way: Way) -> Job:
-        source = way.dialect.source(kernel, writable=way.writable)
+        dialect, texts = self._texts.get(kernel, (None, ()))
+        if dialect == way.dialect:
+            source = texts[way.writable]
+        else:
+            source = way.dialect.source(kernel, writable=way.writable)
         access = tuple(b.access == "read" and not way.writable for b in kernel.buffers)
         return Job(source, access, way.checked, self._layout(access))
 

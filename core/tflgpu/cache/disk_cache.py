@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import platformdirs
 
-from tflgpu.cache import private_folder
+from tflgpu.cache import private_folder, whole_file
 from tflgpu.cache.file_lock import exclusive
 from tflgpu.cache.load_marks import Kind, deaths, marked
 
@@ -33,7 +32,6 @@ _START = len(_MAGIC) + 2 * hashlib.sha256().digest_size + 1
 MAX_BYTES = 256 << 20
 _UNSAFE = ".unsafe"
 _DISTRUST = 7 * 24 * 3600.0  # seconds
-_TEMPORARY = ".tmp"
 _LEFT = 3600.0  # seconds after which a temporary file is one that a dead process left
 
 
@@ -93,7 +91,7 @@ class DiskCache:
             return
         try:
             # Of mode 0600, as the files that they become.
-            handle, name = tempfile.mkstemp(dir=self._folder, suffix=_TEMPORARY)
+            handle, name = tempfile.mkstemp(dir=self._folder, suffix=whole_file.TEMPORARY)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(_header(key, content))
@@ -154,7 +152,7 @@ class DiskCache:
             return
         self._is_swept = True
         with contextlib.suppress(OSError):
-            for path in self._folder.glob(f"*{_TEMPORARY}"):
+            for path in self._folder.glob(f"*{whole_file.TEMPORARY}"):
                 if time.time() - path.lstat().st_mtime > _LEFT:
                     path.unlink()
 
@@ -206,16 +204,9 @@ def _read(path: Path) -> bytes:
     Raises:
         OSError: it is not, or cannot be read.
     """
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe must not be waited for
-        flags |= getattr(os, name, 0)
-    handle = os.open(path, flags)
+    handle = whole_file.opened(path)
     try:
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no file")
-        if reason := private_folder.objection(status):
-            raise OSError(reason)
         if status.st_size > MAX_BYTES:
             raise OSError(f"it has {status.st_size} bytes")
         with os.fdopen(handle, "rb", closefd=False) as file:

@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from tflgpu.cli import console
+from tflgpu.cli.cache import cache
+from tflgpu.cli.compile import compile as compile_command
 from tflgpu.cli.demo import demo
 from tflgpu.cli.devices import devices
 from tflgpu.cli.inspect import inspect
@@ -63,6 +65,8 @@ def make_app() -> typer.Typer:
     app.callback()(_root)
     for command in (devices, run, inspect, profiles, shader, demo):
         app.command()(command)
+    app.command("compile")(compile_command)
+    app.add_typer(cache, name="cache")
     try:
         failures = registry().register_commands(app)
     except TflgpuError as error:

@@ -115,6 +115,23 @@ class KernelCache(Generic[W, C, T]):
                 self._make_all(wanted())
             return {job: self._made[codes[job]] for job in jobs}
 
+    def code(self, kernel: Kernel, way: W) -> C:
+        """The code of a kernel, which is not compiled.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        with self._lock:
+            known = self._written.setdefault(kernel, {})
+            if way not in known:
+                known[way] = self._write(kernel, way)
+            return known[way]
+
+    def use(self, kernel: Kernel, way: W, code: C) -> None:
+        """Take ``code`` for that of a kernel, which is not printed then."""
+        with self._lock:
+            self._written.setdefault(kernel, {}).setdefault(way, code)
+
     def clear(self) -> None:
         """Forget everything that was written and compiled."""
         with self._lock:

@@ -1,0 +1,72 @@
+"""Files that are there as a whole or not at all, and that are only read if they are only ours."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from tflgpu.cache import private_folder
+
+#: What a file is called until it is whole.
+TEMPORARY = ".tmp"
+
+
+def opened(path: Path) -> int:
+    """A descriptor of a file that is one, and only ours; to be closed by the caller.
+
+    Raises:
+        OSError: it is not, or cannot be read.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe must not be waited for
+        flags |= getattr(os, name, 0)
+    handle = os.open(path, flags)
+    status = os.fstat(handle)
+    reason = private_folder.objection(status)
+    if not stat.S_ISREG(status.st_mode):
+        reason = "it is no file"
+    if reason:
+        os.close(handle)
+        raise OSError(reason)
+    return handle
+
+
+def mapped(path: Path) -> memoryview:
+    """The bytes of a file that is only ours, read when they are looked at. They stay the same where
+    another file takes the name.
+
+    Raises:
+        OSError: it is no such file, or cannot be read.
+    """
+    handle = opened(path)
+    try:
+        if not os.fstat(handle).st_size:  # which cannot be mapped
+            return memoryview(b"")
+        return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(handle)
+
+
+def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file, open to this user only. It takes the name when all of it is on the disk.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=TEMPORARY)  # of mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

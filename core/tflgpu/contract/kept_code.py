@@ -1,0 +1,28 @@
+"""What a device may have besides: the code that it prints of kernels, for files of compiled models."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from tflgpu.language.tree import Kernel
+
+
+@runtime_checkable
+class KeepsCode(Protocol):
+    """A `tflgpu.contract.device.Device` that can be spared printing.
+
+    The code follows from the kernel, the device's capabilities and its driver, and the sources of
+    tflgpu and of the backend: where all of these are the same, another process may give it back.
+    """
+
+    def code_of(self, kernel: Kernel) -> bytes:
+        """What it hands to the driver for a kernel of a plan that is loaded without guard bands.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        ...
+
+    def use_code(self, kernel: Kernel, code: bytes) -> None:
+        """Take this for what `code_of` gives, as long as the kernel lives."""
+        ...

@@ -1,0 +1,103 @@
+"""Which code there is: versions, and digests of the sources that decide what a graph becomes.
+
+A version alone is not enough, since it stays the same while somebody works on the code; and the time
+of a file is not either, since the same version is installed at many times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+import tflgpu
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.errors import SavedModelError
+from tflgpu.language.fingerprint import LANGUAGE_VERSION
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.plugin_sources import Plugin
+from tflgpu.saved.key import Facts
+
+#: What a graph becomes is decided in these. (What was read is in the key itself, as a graph.)
+_ROOMS = ("ir", "ops", "language", "lowering", "kernels", "passes", "compiler", "saved")
+_CODE = frozenset({".py", ".so", ".pyd", ".json"})
+_DIGITS = 16
+
+
+def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) -> Facts:
+    """What a compiled graph depends on besides graph and target.
+
+    Raises:
+        SavedModelError: the sources of a plugin are not to be found, so that nobody could tell when
+            they change.
+    """
+    named = [
+        ("backend", device.backend),
+        ("device", device.name),
+        ("vendor", device.vendor),
+        ("driver", device.driver),
+        # All of them: the target has those that are used, and a printer may ask for others.
+        ("capabilities", repr(caps)),
+        *_own(),
+    ]
+    named += [(f"plugin {plugin}", _plugin_text(plugin)) for plugin in plugins]
+    return tuple(named)
+
+
+@cache
+def _own() -> Facts:
+    root = Path(tflgpu.__file__).parent
+    rooms = [root / room for room in _ROOMS]
+    return (
+        ("tflgpu", f"{_version('tflgpu')} {_stamp(tuple(rooms))}"),
+        ("language", str(LANGUAGE_VERSION)),
+        ("python", ".".join(platform.python_version_tuple()[:2])),
+        ("numpy", np.__version__),
+    )
+
+
+def _plugin_text(plugin: Plugin) -> str:
+    return f"{_version(plugin.distribution)} {_stamp((_home(plugin),))}"
+
+
+def _home(plugin: Plugin) -> Path:
+    """The folder of a plugin's package, or the file of its module."""
+    target = plugin.target
+    name = target.__name__ if isinstance(target, ModuleType) else type(target).__module__
+    package = sys.modules.get(name.partition(".")[0])
+    found = getattr(package, "__path__", None) or [getattr(package, "__file__", None)]
+    (path, *others) = list(found)
+    if path is None or others:
+        raise SavedModelError(
+            f"plugin {plugin} has no folder of its own, so that it cannot be told when it changes; "
+            "nothing that it takes part in can be saved"
+        )
+    return Path(path)
+
+
+@cache
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@cache
+def _stamp(places: tuple[Path, ...]) -> str:
+    """A digest of the code in folders and files."""
+    digest = hashlib.sha256()
+    for place in places:
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if path.suffix in _CODE and path.is_file():
+                content = path.read_bytes()
+                digest.update(f"{path.relative_to(place)} {len(content)}\n".encode())
+                digest.update(content)
+    return digest.hexdigest()[:_DIGITS]

@@ -1,0 +1,45 @@
+"""A kernel that was read: its statements are made of the file when somebody asks for them.
+
+A device that has the code of a kernel already needs its name, workgroup and buffers only; the
+statements are most of what there is to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tflgpu.language.tree import Kernel, Stmt
+
+
+class SavedKernel(Kernel):
+    """A kernel of a file.
+
+    Attributes:
+        code: What the device it was saved for printed of it; None where that is not known.
+    """
+
+    __slots__ = ("_read", "_statements", "code")
+    code: bytes | None
+    _read: Callable[[], tuple[Stmt, ...]]
+    _statements: tuple[Stmt, ...] | None
+
+    def __init__(
+        self, given: dict[str, Any], read: Callable[[], tuple[Stmt, ...]], code: bytes | None
+    ) -> None:
+        """Of the other fields, and what reads the body."""
+        for name, value in (*given.items(), ("code", code), ("_read", read), ("_statements", None)):
+            object.__setattr__(self, name, value)  # kernels are frozen
+
+    @property
+    def body(self) -> tuple[Stmt, ...]:
+        """The statements.
+
+        Raises:
+            SavedModelError: the file, though its digest is right, is not what tflgpu writes.
+        """
+        found = self._statements
+        if found is None:
+            found = self._read()
+            object.__setattr__(self, "_statements", found)
+        return found

@@ -1,0 +1,183 @@
+"""A folder of saved models: what was compiled once is read the next time.
+
+A cache: whatever is wrong with a file, it is dropped, and made anew. A file's name is a digest of its
+key, and the key in it is compared as well. Two processes that want the same model compile it once. The
+time of a file is when it was last used; where the folder is over its limit, those go that were not
+used for longest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from tflgpu.cache import private_folder
+from tflgpu.cache.disk_cache import cache_folder, cache_key
+from tflgpu.cache.file_lock import exclusive
+from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.target import Target
+from tflgpu.errors import SavedModelError
+from tflgpu.ir.graph import Graph
+from tflgpu.saved.flatten import CodeOf
+from tflgpu.saved.key import Facts, Key, key_of
+from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
+
+_LOG = logging.getLogger("tflgpu")
+#: Bytes that a folder may have, unless it is told otherwise.
+LIMIT = 2 << 30
+_WAIT = 120.0  # seconds to wait for another process that compiles the same
+_LOCKS = "locks"
+_OLD = 3600.0  # seconds after which a temporary file is one that a dead process left
+
+
+def default_folder() -> Path:
+    """Where saved models are kept: in TFLGPU_CACHE_DIR, or the user's cache folder."""
+    return cache_folder("models")
+
+
+def open_or_compile(
+    graph: Graph,
+    target: Target,
+    facts: Callable[[], Facts],
+    folder: Path,
+    token: str = "",
+    *,
+    code_of: CodeOf | None = None,
+    limit: int = LIMIT,
+) -> Compiled:
+    """What a graph becomes: read from a folder if it is there, else compiled, and kept there.
+
+    Args:
+        graph: As it was read; it is not changed.
+        target: What to compile for.
+        facts: Gives those of `key_of`.
+        folder: Made if it is missing, open to this user only. One that others can write to is not
+            used, which is logged.
+        token: A name that the user gives the model; part of the key.
+        code_of: Gives a device's code of a kernel, which is kept too.
+        limit: Bytes from which on the folder loses what was not used for longest.
+
+    Raises:
+        PluginError, GraphError: as `tflgpu.compiler.compile.compile`. What goes wrong with files is
+            logged.
+    """
+    try:
+        key = key_of(graph, target, (("token", token), *facts()))
+    except SavedModelError as error:
+        _LOG.info("tflgpu: this model is not kept compiled: %s", error)
+        return compile_graph(graph, target)
+    path = folder / f"{key.name}{SUFFIX}"
+    if not private_folder.make(folder):
+        return compile_graph(graph, target)
+    found = _read(path, graph, key)
+    if found is not None:
+        return found
+    with _making(folder, key) as waited:
+        found = _read(path, graph, key) if waited else None
+        if found is not None:
+            return found
+        compiled = compile_graph(graph, target)
+        try:
+            write_saved(path, compiled, graph, key, code_of)
+        except SavedModelError as error:
+            private_folder.warn_once(folder, "a compiled model is not kept", f": {error}")
+    prune(folder, limit)
+    return compiled
+
+
+@attrs.frozen
+class Entry:
+    """A saved model in a folder.
+
+    Attributes:
+        path: Its file.
+        nbytes: Its size.
+        age: Seconds since it was last used.
+    """
+
+    path: Path
+    nbytes: int
+    age: float
+
+
+def entries(folder: Path) -> list[Entry]:
+    """The files of a folder, last used first; none where there is no folder."""
+    found = []
+    now = time.time()
+    with contextlib.suppress(OSError), os.scandir(folder) as inside:
+        for entry in inside:
+            with contextlib.suppress(OSError):
+                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    age = max(now - status.st_mtime, 0.0)
+                    found.append(Entry(Path(entry.path), status.st_size, age))
+    return sorted(found, key=lambda each: (each.age, each.path))
+
+
+def fault(path: Path) -> str:
+    """What is wrong with a file, "" where nothing is: its digest is right, and its name is that of
+    its key."""
+    try:
+        _, key = checked(path)
+    except SavedModelError as error:
+        return str(error)
+    return "" if path.name == f"{key.name}{SUFFIX}" else "its name is not that of its key"
+
+
+def prune(folder: Path, limit: int = LIMIT) -> Sequence[Entry]:
+    """Remove what was not used for longest until the others have at most ``limit`` bytes together, and
+    what processes that died have left. Gives what was removed."""
+    found, removed = entries(folder), []
+    total = sum(entry.nbytes for entry in found)
+    for entry in reversed(found):
+        if total > limit and drop(entry.path):
+            total -= entry.nbytes
+            removed.append(entry)
+    with contextlib.suppress(OSError):
+        for path in folder.glob("*.tmp"):
+            if time.time() - path.lstat().st_mtime > _OLD:
+                path.unlink()
+    return removed
+
+
+def drop(path: Path) -> bool:
+    """Remove a file; whether it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            path.unlink()
+        except OSError as error:
+            _LOG.warning("tflgpu: %s cannot be removed: %s", path, error.strerror)
+            return False
+    return True
+
+
+def _read(path: Path, graph: Graph, key: Key) -> Compiled | None:
+    if not path.exists():
+        return None
+    try:
+        found = read_saved(path, graph, key)
+    except SavedModelError as error:
+        _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", error)
+        drop(path)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # used now
+    return found
+
+
+@contextlib.contextmanager
+def _making(folder: Path, key: Key) -> Iterator[bool]:
+    """While inside, other processes that want to make the same wait. Gives whether this one did."""
+    locks = folder / _LOCKS
+    if not private_folder.make(locks):
+        yield False
+        return
+    with exclusive(locks / f"{cache_key(key.name)[:3]}.lock", _WAIT) as waited:
+        yield waited

@@ -1,0 +1,118 @@
+"""`tflgpu compile` and `tflgpu cache`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tflgpu
+from cli_helpers import Tflgpu
+from tflgpu.engine import Engine
+from tflgpu.options import DelegateOptions
+from tflgpu.saved.store import default_folder, entries
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+REF = ("--backend", "cpu_ref", "--device", 1)
+
+
+def test_a_model_is_compiled_into_a_file(tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tflgpu"
+    ran = tflgpu("compile", scale, "-o", out, *REF)
+    assert ran.exit_code == 0, ran.stderr
+    assert "operators run on cpu_ref" in ran.stdout
+    assert f"{out.stat().st_size:,} bytes" in ran.stdout
+    _allocate(scale, out)
+
+
+def _allocate(model: Path, saved: Path) -> None:
+    with (
+        tflgpu.GpuDelegate(saved=saved, backend="cpu_ref", device=1) as delegate,
+        tflgpu.Interpreter(model, experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+
+
+def test_flags_reach_the_delegate(tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tflgpu"
+    ran = tflgpu("compile", scale, "-o", out, *REF, "--min-nodes-per-partition", 2)
+    assert ran.exit_code == 0, ran.stderr
+    assert "fewer than 2" in ran.stdout
+
+
+def test_without_a_name_it_has_the_model_s(
+    tflgpu: Tflgpu, scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tflgpu("compile", scale, *REF).exit_code == 0
+    assert (tmp_path / f"{scale.stem}.tflgpu").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--backend", "cpu"), "nothing to compile"),
+        (("--backend", "cpu_ref", "--device", 0), "runs kernels"),
+        ((*REF, "-o", "/nowhere/at/all"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    tflgpu: Tflgpu, scale: Path, options: tuple[object, ...], says: str
+) -> None:
+    ran = tflgpu("compile", scale, *options)
+    assert ran.exit_code == 2
+    assert says in ran.stderr
+
+
+@pytest.fixture
+def kept(scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache with one model in it."""
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
+    engine = Engine(DelegateOptions(backend="cpu_ref", device=1), folder=default_folder())
+    engine.compile(build_graph(read_model(str(scale)), 0, engine.ops))
+    engine.close()
+    (entry,) = entries(default_folder())
+    yield entry.path
+
+
+def test_the_cache_is_listed(tflgpu: Tflgpu, kept: Path) -> None:
+    ran = tflgpu("cache", "ls")
+    assert ran.exit_code == 0, ran.stderr
+    assert kept.name[:12] in ran.stdout
+    assert "cpu_ref: NumPy kernel interpreter" in ran.stdout
+    assert "1 models, " in ran.stdout
+    kept.write_bytes(b"hello")
+    assert "not usable" in tflgpu("cache", "ls").stdout
+
+
+def test_the_cache_is_verified(tflgpu: Tflgpu, kept: Path) -> None:
+    ran = tflgpu("cache", "verify")
+    assert (ran.exit_code, ran.stdout.strip()) == (0, "1 models, 0 of them faulty")
+    data = bytearray(kept.read_bytes())
+    data[-1] ^= 1
+    kept.write_bytes(data)
+    ran = tflgpu("cache", "verify")
+    assert ran.exit_code == 1
+    assert f"{kept}: " in ran.stdout
+    assert "damaged" in ran.stdout
+
+
+def test_the_cache_is_pruned_and_cleared(tflgpu: Tflgpu, kept: Path) -> None:
+    assert "0 models removed" in tflgpu("cache", "prune", "--limit", "1G").stdout
+    assert kept.exists()
+    assert "1 models removed" in tflgpu("cache", "prune", "--limit", "1k").stdout
+    assert not kept.exists()
+    assert "0 models removed" in tflgpu("cache", "clear").stdout
+    kept.write_bytes(b"whatever it is")
+    os.utime(kept)
+    assert "1 models removed" in tflgpu("cache", "clear").stdout
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("limit", ["10x", "-1", "", "1e9"])
+def test_a_limit_is_a_size(tflgpu: Tflgpu, limit: str) -> None:
+    ran = tflgpu("cache", "prune", "--limit", limit)
+    assert ran.exit_code == 2
+    assert "no size" in ran.stderr

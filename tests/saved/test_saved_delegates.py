@@ -1,0 +1,262 @@
+"""A delegate that reads what was saved: the same bits, the same report, and no compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from saved_models import graph_of, small_model
+from tflgpu import engine as engine_module
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.engine import Engine
+from tflgpu.errors import SavedModelError
+from tflgpu.options import DelegateOptions
+from tflgpu.saved import keeping as keeping_module
+from tflgpu.saved import store
+from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.store import entries
+
+DEVICES = [("cpu_ref", 1), ("opencl", 0)]
+REF: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
+
+
+def run(model: bytes | Path, delegate: Engine) -> tuple[list[np.ndarray], DelegationReport]:
+    """All outputs of a run on numbers that are always the same, and where it ran."""
+    given: Any = {"model_content": model} if isinstance(model, bytes) else {"model_path": model}
+    with tflgpu.Interpreter(**given, experimental_delegates=[delegate]) as interpreter:
+        interpreter.allocate_tensors()
+        rng = np.random.default_rng(5)
+        for detail in interpreter.get_input_details():
+            drawn = 4 * rng.random(detail["shape"]) - 2
+            scale = 50 if np.issubdtype(detail["dtype"], np.integer) else 1
+            interpreter.set_tensor(detail["index"], (scale * drawn).astype(detail["dtype"]))
+        interpreter.invoke()
+        outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+        return outputs, interpreter.delegation_report()
+
+
+def assert_same(mine: Any, theirs: Any) -> None:
+    assert [array.tobytes() for array in mine[0]] == [array.tobytes() for array in theirs[0]]
+    assert mine[1] == theirs[1]
+
+
+@pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
+def test_nothing_is_printed_again(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    require_backend: Callable[[str], Any],
+) -> None:  # fmt: skip
+    """The file has the code of kernels, and their statements are not even read."""
+    require_backend(backend)
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(backend=backend) as delegate:
+        delegate.save(model, path)
+        compiled = run(model, delegate)
+    with tflgpu.GpuDelegate(backend=backend, saved=path) as delegate:
+        monkeypatch.setattr(SavedKernel, "body", property(never))
+        assert_same(run(model, delegate), compiled)
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "wgpu"])
+def test_guard_bands_have_code_of_their_own(
+    backend: str, tmp_path: Path, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(backend=backend) as delegate:
+        delegate.save(model, path)
+        compiled = run(model, delegate)
+    with tflgpu.GpuDelegate(backend=backend, guard_bands=True, saved=path) as delegate:
+        assert_same(run(model, delegate), compiled)
+
+
+def test_litert_s_interpreter_uses_a_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+
+    def started() -> bytes:
+        delegate = tflgpu.GpuDelegate(**REF)
+        kept = keeping_module.Keeping(folder=tmp_path / "models")
+        monkeypatch.setattr(delegate, "_kept", kept)
+        interpreter = litert.Interpreter(
+            model_content=small_model(), experimental_delegates=[delegate]
+        )
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.full((1, 7, 5, 3), 0.5, np.float32))
+        interpreter.invoke()
+        assert delegate.reports[-1].fully_delegated
+        found: bytes = interpreter.get_tensor(6).tobytes()
+        return found
+
+    compiled = started()
+    assert len(entries(tmp_path / "models")) == 1
+    monkeypatch.setattr(store, "compile_graph", never)
+    assert started() == compiled
+
+
+def never(*_: Any) -> Any:
+    raise AssertionError("something was compiled")
+
+
+@pytest.mark.parametrize(("backend", "device"), DEVICES)
+@pytest.mark.parametrize("precision", ["f32", "f32_f16"])
+def test_the_same_bits_and_report(
+    backend: str, device: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    require_backend: Callable[[str], Any],
+) -> None:  # fmt: skip
+    require_backend(backend)
+    options: dict[str, Any] = {"backend": backend, "device": device, "precision": precision}
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(**options) as delegate:
+        said = delegate.save(model, path)
+        compiled = run(model, delegate)
+    assert said == compiled[1]
+    for module in (engine_module, keeping_module):
+        monkeypatch.setattr(module, "compile_graph", never)
+    with tflgpu.GpuDelegate(saved=path, **options) as delegate:
+        assert_same(run(model, delegate), compiled)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "name"),
+    [
+        ("cpu_ref", 1, "tflm_mnist_lstm_fp32"),
+        ("cpu_ref", 1, "dtln_model_quant_1"),
+        ("cpu_ref", 1, "movie_review_nl_classifier"),
+        ("opencl", 0, "tflm_mnist_lstm_fp32"),
+    ],
+)
+def test_real_models(
+    backend: str, device: int, name: str, tmp_path: Path, model_path: Callable[[str], Path],
+    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With variables, quantized, and with parts on the CPU."""
+    require_backend(backend)
+    model, path = model_path(name), tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(backend=backend, device=device) as delegate:
+        delegate.save(model, path)
+        compiled = run(model, delegate)
+    for module in (engine_module, keeping_module):
+        monkeypatch.setattr(module, "compile_graph", never)
+    with tflgpu.GpuDelegate(saved=path, backend=backend, device=device) as delegate:
+        assert_same(run(model, delegate), compiled)
+
+
+def test_an_engine_with_a_folder_compiles_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, graph = tmp_path / "models", graph_of(small_model())
+
+    def opened() -> tuple[bytes, DelegationReport]:
+        engine = Engine(DelegateOptions(**REF), kept=keeping_module.Keeping(None, folder, "mine"))
+        session = engine.open_session(graph)
+        session.arrays[graph.inputs[0].id][...] = 0.5
+        session.run()
+        found = session.arrays[graph.outputs[0].id].tobytes(), session.report
+        session.close()
+        engine.close()
+        return found
+
+    compiled = opened()
+    assert len(entries(folder)) == 1
+    monkeypatch.setattr(store, "compile_graph", never)
+    assert opened() == compiled
+
+
+def test_a_saved_model_is_not_tried_against_another(tmp_path: Path) -> None:
+    path = tmp_path / "m.tflgpu"
+    options = {**REF, "inference_preference": "sustained_speed"}
+    with tflgpu.GpuDelegate(**options) as delegate:
+        delegate.save(small_model(), path)
+    with tflgpu.GpuDelegate(saved=path, **options) as delegate:
+        _, report = run(small_model(), delegate)
+    assert "inference_preference: a saved model is used as it is" in report.choice
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "m.tflgpu"
+    with tflgpu.GpuDelegate(**REF) as delegate:
+        delegate.save(small_model(), path)
+    return path
+
+
+def refusal(path: Path, model: bytes | None = None, **changes: Any) -> str:
+    with (
+        tflgpu.GpuDelegate(saved=path, **{**REF, **changes}) as delegate,
+        pytest.raises(SavedModelError) as error,
+    ):
+        run(model or small_model(), delegate)
+    return str(error.value)
+
+
+def test_another_model_is_refused(saved: Path) -> None:
+    assert "model: " in refusal(saved, small_model(scale=0.25))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"precision": "f32_f16"}, "site.precision: F32_F16 here, F32 there"),
+        ({"max_delegated_partitions": 1}, "max_partitions: 1 here, None there"),
+        ({"quantized_numerics": "integer"}, "numerics: INTEGER here, FLOAT there"),
+        ({"device": 0}, "this device runs none"),
+    ],
+)
+def test_other_options_are_refused(saved: Path, changes: dict[str, Any], says: str) -> None:
+    text = refusal(saved, **changes)
+    assert says in text
+    assert str(saved) in text
+
+
+def test_other_shapes_are_refused(saved: Path) -> None:
+    with (
+        tflgpu.GpuDelegate(saved=saved, **REF) as delegate,
+        tflgpu.Interpreter(
+            model_content=small_model(), experimental_delegates=[delegate]
+        ) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        interpreter.resize_tensor_input(0, (2, 7, 5, 3))
+        with pytest.raises(SavedModelError, match=r"inputs: x: f32\[2,7,5,3\] here"):
+            interpreter.allocate_tensors()
+
+
+def test_another_driver_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tflgpu.GpuDelegate(saved=saved, **REF) as delegate:
+        device = delegate.device
+        assert device is not None
+        newer = attrs.evolve(device.info, driver="another one")
+        monkeypatch.setattr(device, "info", newer)
+        with pytest.raises(SavedModelError, match="driver: another one here"):
+            run(small_model(), delegate)
+
+
+def test_a_file_that_is_not_there_or_is_none(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "absent.tflgpu")
+    (tmp_path / "text").write_bytes(b"hello")
+    assert "no saved model" in refusal(tmp_path / "text")
+    assert "it is no file" in refusal(tmp_path)
+    with pytest.raises(tflgpu.OptionError, match="path of a file"):
+        tflgpu.GpuDelegate(saved=b"bytes", **REF)  # type: ignore[arg-type]
+
+
+def test_what_runs_no_kernels_cannot_be_saved(tmp_path: Path) -> None:
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=0) as delegate,
+        pytest.raises(SavedModelError, match="runs kernels"),
+    ):
+        delegate.save(small_model(), tmp_path / "m.tflgpu")
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    with (
+        tflgpu.GpuDelegate(**REF) as delegate,
+        pytest.raises(SavedModelError, match="cannot be written"),
+    ):
+        delegate.save(small_model(), tmp_path / "nowhere" / "m.tflgpu")

@@ -1,0 +1,177 @@
+"""A key names all that the content depends on: whatever changes, it is another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from saved_models import (
+    FACTS,
+    bytes_of,
+    compiled_small,
+    graph_of,
+    small_model,
+    target_of,
+)
+from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.target import Target
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.errors import SavedModelError
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import KernelRule
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.base import Pass
+from tflgpu.plugin_sources import Plugin
+from tflgpu.saved import facts
+from tflgpu.saved.facts import facts_of
+from tflgpu.saved.key import Key, key_of
+from tflgpu.saved.model import compiled_in
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+INFO = DeviceInfo("opencl", 0, "a device", "nvidia", True, "driver 1.0")
+
+
+def key(model: bytes | None = None, given: Any = FACTS, **changes: Any) -> Key:
+    return key_of(graph_of(model or small_model()), target_of(**changes), given)
+
+
+def test_the_same_again_has_the_same_key() -> None:
+    assert key() == key()
+    assert key().name == key().name
+    assert key().differences(key()) == ()
+
+
+def test_one_weight_is_enough() -> None:
+    """The last float of the last constant, by its lowest bit."""
+    model = graph_of(small_model())
+    plain = key_of(model, target_of(), FACTS)
+    value = [v for v in model.values.values() if v.data is not None][-1]
+    assert value.data is not None
+    changed = value.data.copy()
+    changed.reshape(-1).view(np.uint32)[-1] ^= 1
+    value.data = changed
+    (said,) = plain.differences(key_of(model, target_of(), FACTS))
+    assert said.startswith("model: ")
+
+
+def test_other_shapes_have_another_key() -> None:
+    target = target_of()
+    tensors = [TensorSpec("x", (1, 5)), TensorSpec("y", (1, 5))]
+    model = write_model(ModelSpec(tensors, [OperatorSpec("TANH", {}, (0,), (1,))], (0,), (1,)))
+    plain = key_of(graph_of(model), target, FACTS)
+    resized = key_of(graph_of(model, {0: (3, 5)}), target, FACTS)
+    said = plain.differences(resized)
+    assert any(text == "inputs: x: f32[1,5] here, x: f32[3,5] there" for text in said)
+
+
+def _rule(owner: str) -> KernelRule:
+    return KernelRule("TANH", "mine", lambda low: None, owner=owner)
+
+
+def _changed_site(**changes: Any) -> Any:
+    site = target_of().site
+    return attrs.evolve(site, caps=attrs.evolve(site.caps, **changes))
+
+
+CHANGES = {
+    "precision": {"site": attrs.evolve(target_of().site, precision=Precision.F32_F16)},
+    "a limit of the device": {"site": _changed_site(shared_bytes=1)},
+    "a feature of the device": {"site": _changed_site(subgroup_shuffle=8)},
+    "alignment": {"alignment": 256},
+    "numerics": {"numerics": Numerics.INTEGER},
+    "quantized_allowed": {"quantized_allowed": False},
+    "max_partitions": {"max_partitions": 1},
+    "min_nodes": {"min_nodes": 2},
+    "fuse": {"fuse": False},
+    "spares_broken_rules": {"spares_broken_rules": True},
+    "passes": {"passes": ()},
+    "a plugin's pass": {"passes": (Pass("p", lambda graph, context: 0, owner="q"),)},
+    "a plugin's rule": {"rules": (_rule("p"),)},
+    "the same rule of another": {"rules": (_rule("q"),)},
+    "a plugin's op": {"ops": {**builtin_ops(), "X": attrs.evolve(builtin_ops()["TANH"], name="X")}},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_whatever_the_target_has_counts(name: str) -> None:
+    assert key(**CHANGES[name]) != key()
+    assert key(**CHANGES[name]).name != key().name
+
+
+def test_every_field_of_the_target_is_asked() -> None:
+    """A field that comes later is part of the key without a word here, or nothing is saved."""
+
+    @attrs.frozen(eq=False, slots=False)
+    class Later(Target):
+        per_node: Any = None
+
+    def made(value: Any) -> Key:
+        return key_of(graph_of(small_model()), Later(**shared, per_node=value), FACTS)
+
+    target = target_of()
+    shared = {f.name: getattr(target, f.name) for f in attrs.fields(Target)}
+    assert made({1: Precision.F32}) != made({1: Precision.F16})
+    assert made({1: Precision.F32}) == made({1: Precision.F32})
+    with pytest.raises(SavedModelError, match="function"):
+        made(lambda node: Precision.F32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"name": "another"}, {"driver": "driver 1.1"}, {"backend": "vulkan"}, {"vendor": "amd"}],
+)
+def test_the_device_and_its_driver_count(changes: dict[str, str]) -> None:
+    assert facts_of(attrs.evolve(INFO, **changes), DeviceCaps(), ()) != facts_of(
+        INFO, DeviceCaps(), ()
+    )
+
+
+def test_capabilities_that_no_target_has_count_too() -> None:
+    assert facts_of(INFO, DeviceCaps(subgroup=8), ()) != facts_of(INFO, DeviceCaps(), ())
+
+
+@pytest.mark.parametrize("name", ["tflgpu", "language", "python", "numpy"])
+def test_versions_are_named(name: str) -> None:
+    assert dict(facts_of(INFO, DeviceCaps(), ()))[name]
+
+
+def test_a_plugin_counts_with_every_line_of_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "tflgpu_outside"
+    package.mkdir()
+    (package / "plugin.py").write_text("A = 1\n")
+    module, top = ModuleType("tflgpu_outside.plugin"), ModuleType("tflgpu_outside")
+    top.__path__ = [str(package)]
+    monkeypatch.setitem(__import__("sys").modules, "tflgpu_outside", top)
+    plugin = Plugin("outside", "a-distribution", module)
+
+    def said() -> str:
+        facts._stamp.cache_clear()
+        return dict(facts_of(INFO, DeviceCaps(), [plugin]))[f"plugin {plugin}"]
+
+    before = said()
+    assert said() == before
+    (package / "plugin.py").write_text("A = 2\n")
+    assert said() != before
+
+
+def test_code_that_is_not_to_be_found_is_not_guessed_about() -> None:
+    with pytest.raises(SavedModelError, match="no folder of its own"):
+        facts_of(
+            INFO, DeviceCaps(), [Plugin("odd", "a-distribution", ModuleType("nowhere_at_all"))]
+        )
+
+
+def test_a_file_for_something_else_says_what_differs() -> None:
+    graph, compiled, mine = compiled_small(small_model())
+    data = memoryview(bytes_of(compiled, graph, mine))
+    newer = key_of(graph, target_of(), (*FACTS[:2], ("driver", "1.1")))
+    with pytest.raises(SavedModelError, match=r"driver: 1\.1 here, 1\.0 there"):
+        compiled_in(data, graph, newer, "the file")

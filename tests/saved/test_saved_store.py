@@ -1,0 +1,254 @@
+"""A folder of saved models: read where they are, made where not, dropped where bad, pruned."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saved_models import FACTS, graph_of, small_model, target_of
+from tflgpu.compiler.compile import Compiled
+from tflgpu.errors import SavedModelError
+from tflgpu.saved import store
+from tflgpu.saved.model import SUFFIX
+from tflgpu.saved.store import entries, fault, open_or_compile, prune
+
+POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has other access rules")
+AS_ROOT = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files to others"
+)
+
+Open = Callable[..., Compiled]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that gets a line for each graph that is compiled."""
+    found: list[str] = []
+    real = store.compile_graph
+
+    def counted(*given: Any) -> Compiled:
+        found.append("compiled")
+        return real(*given)
+
+    monkeypatch.setattr(store, "compile_graph", counted)
+    return found
+
+
+def opened(folder: Path, model: bytes | None = None, token: str = "", **more: Any) -> Compiled:
+    graph = graph_of(model or small_model())
+    return open_or_compile(graph, target_of(), lambda: FACTS, folder, token, **more)
+
+
+def only(folder: Path) -> Path:
+    (entry,) = entries(folder)
+    return entry.path
+
+
+def test_the_second_time_it_is_read(folder: Path, compiled: list[str]) -> None:
+    first, second = opened(folder), opened(folder)
+    assert compiled == ["compiled"]
+    assert second.graph.dump() == first.graph.dump()
+    assert fault(only(folder)) == ""
+
+
+def test_another_model_or_token_is_another_entry(folder: Path, compiled: list[str]) -> None:
+    opened(folder)
+    opened(folder, small_model(scale=0.25))
+    opened(folder, token="mine")
+    assert len(compiled) == len(entries(folder)) == 3
+
+
+def test_changed_facts_are_compiled_anew(folder: Path, compiled: list[str]) -> None:
+    graph, target = graph_of(small_model()), target_of()
+    for driver in ("1.0", "1.1", "1.0"):
+        open_or_compile(graph, target, lambda d=driver: (("driver", d),), folder)
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "foreign", "older", "a folder"])
+def test_a_bad_file_is_dropped_and_made_anew(
+    folder: Path, compiled: list[str], damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(folder)
+    path = only(folder)
+    good = path.read_bytes()
+    if damage == "a folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        bad = {
+            "flipped": good[:-1] + bytes([good[-1] ^ 1]), "cut": good[:1000], "empty": b"",
+            "foreign": b"TFL3" * 100, "older": good.replace(b"saved 1", b"saved 0", 1),
+        }  # fmt: skip
+        path.write_bytes(bad[damage])
+        assert fault(path)
+    opened(folder)
+    assert compiled == ["compiled", "compiled"]
+    assert any("made anew" in r.getMessage() for r in caplog.records)
+    if damage != "a folder":  # which is in the way, and stays
+        assert path.read_bytes() == good
+        opened(folder)
+        assert len(compiled) == 2
+
+
+def test_a_file_under_the_name_of_another_is_not_used(folder: Path, compiled: list[str]) -> None:
+    opened(folder)
+    mine = only(folder)
+    opened(folder, small_model(scale=0.25))
+    (other,) = (entry.path for entry in entries(folder) if entry.path != mine)
+    other.write_bytes(mine.read_bytes())
+    assert "not that of its key" in fault(other)
+    opened(folder, small_model(scale=0.25))
+    assert len(compiled) == 3
+    assert fault(other) == ""
+
+
+@POSIX
+def test_it_is_open_to_its_owner_only(folder: Path) -> None:
+    opened(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(only(folder).stat().st_mode) == 0o600
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o622, 0o620])
+def test_what_others_can_write_is_not_read(folder: Path, compiled: list[str], mode: int) -> None:
+    opened(folder)
+    only(folder).chmod(mode)
+    opened(folder)
+    assert len(compiled) == 2
+    assert stat.S_IMODE(only(folder).stat().st_mode) == 0o600
+
+
+@AS_ROOT
+def test_a_file_of_another_user_is_not_read(folder: Path, compiled: list[str]) -> None:
+    opened(folder)
+    os.chown(only(folder), 12345, 12345)
+    opened(folder)
+    assert len(compiled) == 2
+
+
+@POSIX
+def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, compiled: list[str]) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    opened(folder)
+    opened(folder)
+    assert len(compiled) == 2
+    assert entries(folder) == []
+
+
+def test_where_nothing_can_be_written_it_is_compiled(
+    folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    def full(*_: Any) -> None:
+        raise SavedModelError("no space left on device")
+
+    monkeypatch.setattr(store, "write_saved", full)
+    caplog.set_level(logging.WARNING)
+    assert isinstance(opened(folder), Compiled)
+    assert entries(folder) == []
+    assert any("no space left" in r.getMessage() for r in caplog.records)
+
+
+def test_a_disk_that_fills_leaves_nothing_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert isinstance(opened(folder), Compiled)
+    assert [path for path in folder.iterdir() if path.is_file()] == []
+
+
+def test_threads_that_want_the_same_compile_it_once(folder: Path, compiled: list[str]) -> None:
+    found: list[Compiled] = []
+    threads = [threading.Thread(target=lambda: found.append(opened(folder))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(compiled) == 1
+
+
+_CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import test_saved_store as tests
+tests.opened(Path(sys.argv[2]))
+"""
+
+
+def test_processes_that_want_the_same_leave_one_good_file(folder: Path) -> None:
+    here = str(Path(__file__).parent)
+    call = [sys.executable, "-c", _CHILD, here, str(folder)]
+    children = [subprocess.Popen(call) for _ in range(2)]
+    assert [child.wait() for child in children] == [0, 0]
+    assert fault(only(folder)) == ""
+    assert not list(folder.glob("*.tmp"))
+
+
+def _entry(folder: Path, name: str, nbytes: int, age: float) -> Path:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{name}{SUFFIX}"
+    path.write_bytes(bytes(nbytes))
+    now = path.stat().st_mtime
+    os.utime(path, (now - age, now - age))
+    return path
+
+
+def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:
+    paths = [_entry(folder, name, 1000, age) for name, age in (("a", 5e3), ("b", 1e3), ("c", 9e3))]
+    assert prune(folder, 3000) == []
+    assert [entry.path for entry in prune(folder, 2500)] == [paths[2]]
+    assert [entry.path for entry in prune(folder, 1999)] == [paths[0]]
+    assert [entry.path for entry in entries(folder)] == [paths[1]]
+
+
+def test_using_an_entry_makes_it_young(folder: Path) -> None:
+    opened(folder)
+    path = only(folder)
+    old = path.stat().st_mtime - 1e5
+    os.utime(path, (old, old))
+    opened(folder)
+    assert entries(folder)[0].age < 1e4
+
+
+def test_storing_prunes(folder: Path) -> None:
+    old = _entry(folder, "old", 1000, 1e4)
+    opened(folder, limit=10 << 20)
+    assert old.exists()
+    opened(folder, small_model(scale=0.25), limit=1 << 10)
+    assert not old.exists()
+
+
+def test_what_dead_processes_left_goes_too(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    left, fresh = folder / "x.tmp", folder / "y.tmp"
+    for path in (left, fresh):
+        path.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    prune(folder)
+    assert [path.name for path in folder.iterdir()] == ["y.tmp"]
+
+
+def test_a_folder_that_is_not_there_is_empty(folder: Path) -> None:
+    assert entries(folder) == []
+    assert prune(folder) == []
