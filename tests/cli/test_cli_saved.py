@@ -11,6 +11,7 @@ import tflgpu
 from cli_helpers import Tflgpu
 from tflgpu.engine import Engine
 from tflgpu.options import DelegateOptions
+from tflgpu.saved.keeping import Keeping
 from tflgpu.saved.store import default_folder, entries
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -70,7 +71,9 @@ def test_what_cannot_be_done_is_one_line(
 def kept(scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache with one model in it."""
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
-    engine = Engine(DelegateOptions(backend="cpu_ref", device=1), folder=default_folder())
+    engine = Engine(
+        DelegateOptions(backend="cpu_ref", device=1), kept=Keeping(folder=default_folder())
+    )
     engine.compile(build_graph(read_model(str(scale)), 0, engine.ops))
     engine.close()
     (entry,) = entries(default_folder())
