@@ -184,7 +184,7 @@ def test_but_where_the_environment_names_it(name: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("TFLGPU_BACKEND", "opencil"), ("TFLGPU_DEVICE", "radeon"), ("TFLGPU_DEVICE", "-3")],
+    [("TFLGPU_BACKEND", "opencil"), ("TFLGPU_DEVICE", "radeon")],
 )
 def test_what_the_environment_names_and_is_not_there(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -194,6 +194,17 @@ def test_what_the_environment_names_and_is_not_there(
     with caplog.at_level(logging.WARNING, "tflgpu"):
         assert text in why(ran())
     assert text in caplog.text
+
+
+@pytest.mark.parametrize(("name", "text"), [("TFLGPU_DEVICE", "-3"), ("TFLGPU_PRECISION", "f8")])
+def test_what_the_environment_says_and_is_no_value(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of whoever set it, told as to whoever gives a delegate."""
+    install(monkeypatch, toys.hooks(PlanToy))
+    monkeypatch.setenv(name, text)
+    with pytest.raises(OptionError, match=f"{name}.* not '?{text}"):
+        ran()
 
 
 def test_no_gpu_is_no_reason_to_warn(
@@ -248,7 +259,7 @@ def test_a_mistake_of_our_own_is_shown_whole(
 ) -> None:
     install(monkeypatch, toys.hooks(PlanToy))
     monkeypatch.setattr(
-        "tflgpu.engine.compile_graph", toys.raising(AssertionError("not thought of"))
+        "tflgpu.saved.keeping.compile_graph", toys.raising(AssertionError("not thought of"))
     )
     with caplog.at_level(logging.WARNING, "tflgpu"):
         assert "AssertionError: not thought of" in why(ran())

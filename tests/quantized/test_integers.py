@@ -223,7 +223,7 @@ def test_without_a_device_the_references_compute_the_same(
     from tflgpu import engine as module
     from tflgpu.devices.choose import Choice
 
-    nothing = lambda registry, options: (Choice(None, ("a test says so",)), None)  # noqa: E731
+    nothing = lambda *given, **only: (Choice(None, ("a test says so",)), None)  # noqa: E731
     monkeypatch.setattr(module, "open_best", nothing)
     delegate = tflgpu.GpuDelegate(quantized_numerics="integer")
     content, inputs = additions(9, DType.I8)[1]

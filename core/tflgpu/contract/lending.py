@@ -80,7 +80,8 @@ class OutputSet:
     @property
     def is_free(self) -> bool:
         """Whether nobody holds an array that was lent."""
-        self._loans = [loan for loan in self._loans if loan() is not None]
+        if self._loans:
+            self._loans = [loan for loan in self._loans if loan() is not None]
         return not self._loans
 
     def lend(self, index: int) -> Array:
