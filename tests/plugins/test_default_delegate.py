@@ -18,9 +18,11 @@ import pytest
 import tflgpu
 import third_party_toys as toys
 from tflgpu import default_delegate
+from tflgpu.compiler.times import ROUND_FIGURES
 from tflgpu.contract.device import BackendInfo, Probe
 from tflgpu.errors import DeviceError, OptionError, StateError, UnsupportedError
 from tflgpu.interpreter import OpResolverType
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef, TensorSpec, no_attrs
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec
@@ -582,3 +584,20 @@ def test_the_toy_is_the_better_ranked_backend() -> None:
     """What the tests above take for granted."""
     assert BackendInfo("toy", 0).rank >= 0
     assert INFO.is_gpu
+
+
+def test_what_does_not_pay_stays_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a machine with a GPU, where nobody says anything: one that takes a second a part."""
+    slow = attrs.evolve(ROUND_FIGURES.device, launch=1.0)
+    times = attrs.evolve(ROUND_FIGURES, device=slow, measured=True, note="a test's")
+    monkeypatch.setattr("tflgpu.engine.time_model", lambda *asked: times)
+    monkeypatch.delenv("TFLGPU_PARTITIONING")
+    install(monkeypatch, toys.hooks(PlanToy))
+    with caplog.at_level(logging.WARNING, "tflgpu"):
+        report = ran()
+    assert (report.partitioning, report.estimates) == ("gain", "a test's"), str(report)
+    assert report.delegated_nodes == 0
+    assert {r.code for r in report.refusals} == {ReasonCode.NOT_WORTH_IT}
+    assert "on the CPU (estimates)" in caplog.text
