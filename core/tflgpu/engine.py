@@ -85,11 +85,11 @@ class Engine(Holder):
             options: Which device, and how it is used.
             is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the
                 environment names, and what fails on it may always run on the CPU.
-            kept: Where compiled graphs come from.
+            kept: Where compiled graphs come from; a folder may also be named by the options.
         """
         self.options = options
         self._is_default = is_default
-        self._kept = kept
+        self._kept = kept.asked(options)
         self._registry: Registry = registry()
         self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}

@@ -352,6 +352,30 @@ def test_pipelines_are_kept_where_the_options_say(
     assert [path.name for path in tmp_path.iterdir()] == ["digits"]
 
 
+def test_compiled_models_are_kept_where_the_options_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tflgpu.saved import keeping, store
+
+    kept = {"serialization_dir": tmp_path, "model_token": "digits"}
+
+    def result(**other: Any) -> Any:
+        with opened(chain("ABS"), backend="cpu_ref", device=1, **{**kept, **other}) as interpreter:
+            return run(interpreter, X)
+
+    first = result()
+    assert len(store.entries(tmp_path / "digits" / "models")) == 1
+
+    def never(*arguments: Any) -> None:
+        raise AssertionError("it compiles")
+
+    for module in (keeping, store):
+        monkeypatch.setattr(module, "compile_graph", never)
+    np.testing.assert_array_equal(result(), first)
+    with pytest.raises(AssertionError, match="it compiles"):
+        result(model_token="others")
+
+
 def test_binaries_are_kept_where_the_options_say(
     require_backend: Callable[[str], Any], tmp_path: Path
 ) -> None:
@@ -361,21 +385,22 @@ def test_binaries_are_kept_where_the_options_say(
     device: Any = registry().open_device("opencl", 0, options)
     compiler = device.inner._compiler
     assert compiler._cache.path("key").parent == tmp_path / "digits" / "opencl"
-    kept = compiler._binaries is not None
-    assert (device.not_kept == "") == kept
-    assert kept or "POCL_CACHE_DIR" in device.not_kept
     device.close()
 
 
 def test_a_backend_that_keeps_nothing_refuses(caplog: pytest.LogCaptureFixture) -> None:
     kept: dict[str, Any] = {"serialization_dir": "x", "model_token": "y"}
     with pytest.raises(
-        tflgpu.OptionError, match=r"serialization_dir=x .*backend cpu_ref: it keeps"
+        tflgpu.OptionError, match=r"serialization_dir=x .*backend cpu_ref: it runs operators"
     ):
-        tflgpu.GpuDelegate(**HERE, **kept)
+        tflgpu.GpuDelegate(backend="cpu_ref", device=0, **kept)
     options = DelegateOptions(**kept)
-    device: Any = SimpleNamespace(info=SimpleNamespace(backend="some"), not_kept="")
-    assert objections(options, device, explicit=True) == ()
-    device.not_kept = "its disk is full"
-    (reason,) = objections(options, device, explicit=False)
-    assert "has no effect with backend some: its disk is full" in reason
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=0) as nodes,
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1) as plans,
+    ):
+        assert nodes.device is not None
+        assert plans.device is not None
+        (reason,) = objections(options, nodes.device, explicit=False)
+        assert "has no effect with backend cpu_ref" in reason
+        assert objections(options, plans.device, explicit=True) == ()

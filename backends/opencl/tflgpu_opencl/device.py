@@ -91,11 +91,6 @@ class OpenCLDevice(BaseDevice):
             self._assume(subgroup_shuffle=probe_shuffle(self, widest))
 
     @property
-    def not_kept(self) -> str:
-        """As `tflgpu.contract.device.Keeper`."""
-        return self._compiler.not_kept
-
-    @property
     def compiled(self) -> int:
         """How many programs the driver had to compile so far, caches aside."""
         return self._compiler.compiled

@@ -62,13 +62,6 @@ class Compiler(KernelCache[Dialect, str, Any]):
         maker = cache_key(self._fingerprint)
         self._binaries = Binaries(cache, handle, maker, self._from_binary) if keep else None
 
-    @property
-    def not_kept(self) -> str:
-        """Why binaries are not kept, "" where they are."""
-        if self._binaries is not None:
-            return ""
-        return "its driver keeps programs itself, where its own settings say (PoCL: POCL_CACHE_DIR)"
-
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
 

@@ -57,11 +57,6 @@ class VulkanDevice(BaseDevice):
         self._pipelines.compiled = 0
 
     @property
-    def not_kept(self) -> str:
-        """As `tflgpu.contract.device.Keeper`: pipelines are kept."""
-        return ""
-
-    @property
     def compiled(self) -> int:
         """How many pipelines were made for plans so far."""
         return self._pipelines.compiled

@@ -240,17 +240,6 @@ class ForeignOps(Protocol):
 
 
 @runtime_checkable
-class Keeper(Protocol):
-    """What a `Device` may have besides: it keeps on disk what it compiled, in
-    `DelegateOptions.cache_root` where that is not None."""
-
-    @property
-    def not_kept(self) -> str:
-        """Why it does not do so here, "" where it does."""
-        ...
-
-
-@runtime_checkable
 class Device(Protocol):
     """An opened device."""
 

@@ -30,14 +30,11 @@ def objections(
             "itself and does not tell what memory they take; ask for another backend, or leave "
             "memory_limit out"
         )
-    if options.cache_root is None:
-        return ()
-    # As `Keeper` says, which devices need not be.
-    why = getattr(device, "not_kept", "it keeps nothing that it compiled")
-    if not why:
+    if options.cache_root is None or not isinstance(device, NodeDevice):
         return ()
     reason = (
-        f"serialization_dir={options.serialization_dir} has no effect with backend {backend}: {why}"
+        f"serialization_dir={options.serialization_dir} has no effect with backend {backend}: it "
+        "runs operators itself, and nothing is compiled"
     )
     if explicit:
         raise OptionError(f"{reason}; leave it out, or ask for another backend")

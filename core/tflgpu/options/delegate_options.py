@@ -191,8 +191,8 @@ class DelegateOptions:
     )  # fmt: skip
     serialization_dir: str | None = option(
         OrNone(Folder()), None,
-        "Where compiled programs are kept, in a folder of the name of `model_token`, in the place "
-        "of the user's cache folder.",
+        "Where compiled models are kept, in a folder of the name of `model_token`, and what drivers "
+        "compile, which is in the user's cache folder otherwise.",
         origin="V2",
     )  # fmt: skip
     model_token: str | None = option(

@@ -15,12 +15,13 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
+from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin
 from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Facts, key_of
 from tflgpu.saved.model import read_saved, write_saved
-from tflgpu.saved.store import open_or_compile
+from tflgpu.saved.store import FOLDER, open_or_compile
 
 
 @attrs.frozen
@@ -36,6 +37,13 @@ class Keeping:
     saved: Path | None = None
     folder: Path | None = None
     token: str = ""
+
+    def asked(self, options: DelegateOptions) -> Keeping:
+        """The same with the folder that options name, where there is none yet."""
+        if self.folder is not None or options.cache_root is None:
+            return self
+        folder = Path(options.cache_root) / FOLDER
+        return attrs.evolve(self, folder=folder, token=options.model_token or "")
 
     def insist_on_device(self, device: object | None, reasons: str) -> None:
         """That there is a device, where a saved model is to run on it.

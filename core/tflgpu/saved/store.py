@@ -32,6 +32,8 @@ from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
 _LOG = logging.getLogger("tflgpu")
 #: Bytes that a folder may have, unless it is told otherwise.
 LIMIT = 2 << 30
+#: What it is called in a cache folder.
+FOLDER = "models"
 _WAIT = 120.0  # seconds to wait for another process that compiles the same
 _LOCKS = "locks"
 _OLD = 3600.0  # seconds after which a temporary file is one that a dead process left
@@ -39,7 +41,7 @@ _OLD = 3600.0  # seconds after which a temporary file is one that a dead process
 
 def default_folder() -> Path:
     """Where saved models are kept: in TFLGPU_CACHE_DIR, or the user's cache folder."""
-    return cache_folder("models")
+    return cache_folder(FOLDER)
 
 
 def open_or_compile(
