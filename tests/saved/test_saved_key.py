@@ -19,6 +19,7 @@ from saved_models import (
 )
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target
+from tflgpu.compiler.times import ROUND_FIGURES
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.lowering.caps import DeviceCaps
@@ -88,6 +89,7 @@ CHANGES = {
     "quantized_allowed": {"quantized_allowed": False},
     "max_partitions": {"max_partitions": 1},
     "min_nodes": {"min_nodes": 2},
+    "by_gain": {"by_gain": True},
     "fuse": {"fuse": False},
     "spares_broken_rules": {"spares_broken_rules": True},
     "passes": {"passes": ()},
@@ -102,6 +104,13 @@ CHANGES = {
 def test_whatever_the_target_has_counts(name: str) -> None:
     assert key(**CHANGES[name]) != key()
     assert key(**CHANGES[name]).name != key().name
+
+
+def test_measured_times_do_not_count() -> None:
+    """They differ a little wherever and whenever they are measured; a file made with others would never
+    be taken on the next machine of the same kind."""
+    other = attrs.evolve(ROUND_FIGURES, measured=True, note="another day")
+    assert key(by_gain=True, times=other) == key(by_gain=True)
 
 
 def test_every_field_of_the_target_is_asked() -> None:

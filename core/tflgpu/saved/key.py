@@ -1,6 +1,7 @@
 """Everything that a compiled graph depends on, as texts with names: the key of a saved model.
 
-Two keys are the same only if compiling would give the same. What differs can be told from the names.
+Two keys are the same only if compiling would give the same, but for what measured times decide: which
+parts pay. That stays as it was saved. What differs can be told from the names.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ def _digest(value: Any, classes: Classes) -> str:
 def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
     """A field of a target as one fact, or as several."""
     if name == "objection":  # a function of the device and of plugins: `key_of`
+        return []
+    if name == "times":  # what they decided is in the file; they differ wherever they are measured
         return []
     if name == "ops":
         return [(name, _listed(_op_text(op) for op in value.values()))]
