@@ -252,3 +252,18 @@ def test_what_dead_processes_left_goes_too(folder: Path) -> None:
 def test_a_folder_that_is_not_there_is_empty(folder: Path) -> None:
     assert entries(folder) == []
     assert prune(folder) == []
+
+
+def test_what_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder is only there because somebody asked for it."""
+
+    def refuse(*given: object) -> None:
+        raise SavedModelError("a plugin has no sources")
+
+    monkeypatch.setattr(store, "key_of", refuse)
+    compiled = open_or_compile(graph_of(small_model()), target_of(), lambda: FACTS, tmp_path)
+    assert compiled.plans
+    assert "this model is not kept compiled: a plugin has no sources" in caplog.text
+    assert not list(tmp_path.iterdir())

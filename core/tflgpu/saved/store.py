@@ -73,7 +73,7 @@ def open_or_compile(
     try:
         key = key_of(graph, target, (("token", token), *facts()))
     except SavedModelError as error:
-        _LOG.info("tflgpu: this model is not kept compiled: %s", error)
+        _LOG.warning("tflgpu: this model is not kept compiled: %s", error)
         return compile_graph(graph, target)
     path = folder / f"{key.name}{SUFFIX}"
     if not private_folder.make(folder):
