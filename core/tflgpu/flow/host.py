@@ -10,6 +10,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.flow.cut import Known
+from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
@@ -69,14 +70,16 @@ class HostOperators:
         if operator.name == IF:
             _check_one(where, given[0])
             told = [body.results(given[1:]) for body in bodies]
+            for body in bodies:
+                body.prepare(given[1:])
             results = tuple(a if a == b else None for a, b in zip(*told, strict=True))
             return Branch(where, inputs, outputs, bodies[0], bodies[1], results)
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
-        stays = body.results(given) == tuple(given)
-        results = tuple(g if stays or isinstance(g, Handle) else None for g in given)
-        return Loop(where, inputs, outputs, cond, body, results)
+        loop = Loop(site, operator.index, where, inputs, outputs, cond, body, _decision, given)
+        loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
+        return loop
 
 
 def _sees_state(site: Site, operator: OperatorInfo) -> bool:
@@ -187,35 +190,3 @@ class Branch:
         body = self.then if _decision(self.where, flag) else self.otherwise
         for i, made in zip(self.outputs, body.run(given), strict=True):
             env[i] = _kept(made)
-
-
-@attrs.frozen(eq=False)
-class Loop:
-    """WHILE."""
-
-    where: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    cond: Program
-    body: Program
-    results: tuple[Told, ...]
-
-    def __call__(self, env: Env) -> None:
-        """Run the body as long as the condition holds."""
-        state: list[Given] = [env[i] for i in self.inputs]
-        while _decision(self.where, self.cond.run(state)[0]):
-            state = self._next(state)
-        for i, made in zip(self.outputs, state, strict=True):
-            env[i] = _kept(made)
-
-    def _next(self, state: list[Given]) -> list[Given]:
-        """One round. What the body gave last time is its operand now, and is kept from being
-        overwritten where the body reads it late."""
-        made = self.body.run(state)
-        holds = self.body.holds(made)
-        if self.cond is self.body:
-            holds = range(len(made))
-        for at in holds:
-            if made[at] is not state[at]:
-                made[at] = _kept(made[at])
-        return made

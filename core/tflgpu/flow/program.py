@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -89,6 +89,15 @@ class HostStep(Protocol):
         ...
 
 
+@runtime_checkable
+class Compiling(Protocol):
+    """A step that has compiled pieces of its own."""
+
+    def pieces(self) -> list[Piece]:
+        """Them."""
+        ...
+
+
 class Host(Protocol):
     """Plans the operators that the host runs: see `tflgpu.flow.host`."""
 
@@ -143,8 +152,11 @@ class Stretch:
 
     def pieces(self) -> list[Piece]:
         """Its compiled pieces, and those of all that followed it."""
-        own = [s for s in self.steps if isinstance(s, Piece)]
-        return own + [p for s in self.after.values() for p in s.pieces()]
+        return [p for s in self.all_steps() if isinstance(s, Compiling) for p in s.pieces()]
+
+    def all_steps(self) -> list[Step]:
+        """Its steps, and those of all that followed it."""
+        return self.steps + [step for s in self.after.values() for step in s.all_steps()]
 
     def close(self) -> None:
         """Release the pieces."""
@@ -224,9 +236,23 @@ class Program:
             _trim(self._starts)
         return found
 
+    def prepare(self, key: Sequence[Told]) -> None:
+        """Open what a run takes, as far as that is known before it."""
+        for step in self.start(tuple(key)).steps:
+            if isinstance(step, Piece):
+                step.prepare()
+
     def pieces(self) -> list[Piece]:
-        """The compiled pieces so far."""
+        """The compiled pieces so far, those of loops among them."""
         return [p for s in self._starts.values() for p in s.pieces()]
+
+    def own_pieces(self) -> list[Piece]:
+        """Those that have operators of this subgraph."""
+        return [s for s in self.steps() if isinstance(s, Piece)]
+
+    def steps(self) -> list[Step]:
+        """All steps that are planned."""
+        return [step for s in self._starts.values() for step in s.all_steps()]
 
     def close(self) -> None:
         """Release them."""

@@ -13,6 +13,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
+from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import called, is_run_by_host, reached
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Program, Site
@@ -83,7 +84,7 @@ class FlowSession(Session):
         self._program: Program = self._site.program(number)
         self._told_edition = -1
         try:
-            self._program.start(tuple(v.shape for v in graph.inputs))
+            self._program.prepare([v.shape for v in graph.inputs])
             super().__init__(graph, (), self._report(), {})
         except BaseException:
             self._close_programs()
@@ -94,7 +95,7 @@ class FlowSession(Session):
     @property
     def is_broken(self) -> bool:
         """As `Session.is_broken`, of any piece."""
-        return any(p.session.is_broken for p in self._pieces())
+        return any(session.is_broken for session in self._sessions())
 
     def known_shapes(self) -> dict[int, Shape]:
         """Shapes of tensors, as far as they are known before a run."""
@@ -142,8 +143,8 @@ class FlowSession(Session):
     def reset_variables(self) -> None:
         """State tensors become zero, and resource variables what they are in a model just loaded."""
         self._store.reset()
-        for piece in self._pieces():
-            piece.session.reset_variables()
+        for session in self._sessions():
+            session.reset_variables()
 
     def close(self) -> None:
         """Release every piece; twice is harmless."""
@@ -153,14 +154,14 @@ class FlowSession(Session):
 
     def after_fork(self) -> None:
         """A child may not touch what is on a device; what the CPU runs it may."""
-        if any(not step.on_cpu for p in self._pieces() for step in p.session.steps):
+        if any(not step.on_cpu for session in self._sessions() for step in session.steps):
             Holder.after_fork(self)
             self._closed = True
 
     # Inside
 
-    def _pieces(self) -> list[Piece]:
-        return [p for program in self._site.programs.values() for p in program.pieces()]
+    def _sessions(self) -> list[Session]:
+        return _opened([p for program in self._site.programs.values() for p in program.pieces()])
 
     def _close_programs(self) -> None:
         for program in self._site.programs.values():
@@ -173,7 +174,7 @@ class FlowSession(Session):
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""
         self._told_edition = self._edition
-        found = [p.session.report for p in self._program.pieces()]
+        found = [session.report for session in _opened(self._program.own_pieces())]
         rows: dict[int, OperatorReport] = {}
         refusals: dict[int, Refusal] = {}
         for report in found:
@@ -213,12 +214,13 @@ class FlowSession(Session):
         if not bodies:
             return "state of the model, which is kept in host memory"
         inside = reached(self._model.subgraphs, bodies)
-        reports = [
-            p.session.report
-            for n, program in self._site.programs.items()
-            if n in inside
-            for p in program.pieces()
+        pieces = [
+            p for n, program in self._site.programs.items() if n in inside for p in program.pieces()
         ]
+        for step in self._program.steps():
+            if isinstance(step, Loop) and step.index == operator.index:
+                pieces += step.pieces()
+        reports = [session.report for session in _opened(pieces)]
         done = sum(r.delegated_nodes for r in reports)
         total = sum(r.total_nodes for r in reports)
         which = ", ".join(map(str, sorted(set(bodies))))
@@ -227,6 +229,10 @@ class FlowSession(Session):
             f"the host decides what runs; of subgraph{many} {which}, {done} of {total} compiled "
             "operators run on the device"
         )
+
+
+def _opened(pieces: list[Piece]) -> list[Session]:
+    return [p.session for p in pieces if p.session is not None]
 
 
 def _quietly(text: str) -> None:
