@@ -95,7 +95,8 @@ class FlowSession(Session):
     @property
     def is_broken(self) -> bool:
         """As `Session.is_broken`, of any piece."""
-        return any(session.is_broken for session in self._sessions())
+        # Asked before every run: what came to its end broke nothing.
+        return not self.complete and any(session.is_broken for session in self._sessions())
 
     def known_shapes(self) -> dict[int, Shape]:
         """Shapes of tensors, as far as they are known before a run."""
