@@ -38,6 +38,7 @@ ROOMS = (
     "devices",
     "profiles",
     "runtime",
+    "flow",
     "saved",
     "guard",
     "hosts",

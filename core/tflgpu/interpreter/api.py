@@ -14,13 +14,12 @@ from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.model_details import ModelDetails
+from tflgpu.interpreter.opening import Opening, opener
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph
 from tflgpu.options import OpResolverType, truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import SignatureInfo
 
 if TYPE_CHECKING:
@@ -138,7 +137,10 @@ class Interpreter(ModelDetails):
         )
         options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
         self._cpu = CpuSide(registry(), options)
-        self._ops = registry().ops()
+        self._opening = Opening(
+            self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
+            self._fuse,
+        )  # fmt: skip
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
 
@@ -175,8 +177,11 @@ class Interpreter(ModelDetails):
             self._main.run()
 
     def reset_all_variables(self) -> None:
-        """Set the model's state, if it has any, to zero."""
+        """Set the model's state, if it has any, to zero. Resource variables become what they are in a
+        model just loaded: unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as
+        they are.)"""
         with self._busy:
+            self._opening.store.reset()
             for subgraph in self._subgraphs.values():
                 subgraph.reset_variables()
 
@@ -325,8 +330,8 @@ class Interpreter(ModelDetails):
         if not isinstance(index, int) or not 0 <= index < count:
             raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
         made = Subgraph(
-            self._model, index, self._ops, self._open_session, self._cpu.infer,
-            preserve_all=self._preserve_all, compress=self._compress, delegation=self._delegation,
+            self._model, index, opener(self._opening, index), preserve_all=self._preserve_all,
+            compress=self._compress, delegation=self._delegation,
         )  # fmt: skip
         self._subgraphs[index] = made
         return made
@@ -339,11 +344,6 @@ class Interpreter(ModelDetails):
                 listed = ", ".join(map(repr, known)) or "none"
                 raise InputError(f"no signature {shown(key)}; the model has {listed}")
             return known[key], self._subgraph(known[key].subgraph), self._busy
-
-    def _open_session(self, graph: Graph) -> Session:
-        return self._delegation.open_session(
-            graph, self._ops, self._cpu, preserve_all=self._preserve_all, fuse=self._fuse
-        )
 
     def _check_views(self) -> None:
         if self._main.has_views:

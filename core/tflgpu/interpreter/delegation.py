@@ -83,12 +83,24 @@ class Delegation:
             return open_cpu_session(
                 graph, ops, preserve_all=preserve_all, side=cpu, reason=self._why_none
             )
+        return self._the_default().open_session(
+            graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
+        )
+
+    @property
+    def has_device(self) -> bool:
+        """Whether a device may run some of the model. Opens it."""
+        if self._given is not None:
+            return self._given.device is not None
+        return not self._why_none and self._the_default().has_device
+
+    def _the_default(self) -> DefaultDelegate:
         if self._default is None:
             # Only now: it brings all kernels along.
             from tflgpu.default_delegate import DefaultDelegate
 
             self._default = DefaultDelegate(self.options)
-        return self._default.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
+        return self._default
 
     @property
     def is_default(self) -> bool:

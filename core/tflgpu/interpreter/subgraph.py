@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,18 @@ from tflgpu.errors import (
     ResizeError,
     StateError,
 )
+from tflgpu.flow.session import FlowSession
 from tflgpu.interpreter.arguments import as_index, shape_of
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import numpy_type, tensor_details
+from tflgpu.interpreter.opening import Open
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ir.graph import Shape
 from tflgpu.ir.sizes import check_size
-from tflgpu.ops.base import OpDef
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.build import Foreign, build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
 _LOG = logging.getLogger("tflgpu")
@@ -40,8 +40,6 @@ _LOG = logging.getLogger("tflgpu")
 _LENT = 256 << 10
 _DEVICE = "this interpreter's device"
 _FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
-
-OpenSession = Callable[[Graph], Session]
 
 
 class Subgraph:
@@ -58,9 +56,7 @@ class Subgraph:
         self,
         model: ModelFile,
         index: int,
-        ops: Mapping[str, OpDef],
-        open_session: OpenSession,
-        foreign: Foreign | None = None,
+        open_session: Open,
         *,
         preserve_all: bool = False,
         compress: bool = False,
@@ -69,10 +65,7 @@ class Subgraph:
         self.index = index
         self.info = model.subgraphs[index]
         self.run: Callable[[], None] = self._cannot_run
-        self._model = model
-        self._ops = ops
         self._open_session = open_session
-        self._foreign = foreign
         self._pool = ResultPool()
         self._preserve_all = preserve_all
         self._compress = compress
@@ -190,10 +183,7 @@ class Subgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            graph = build_graph(
-                self._model, self.index, self._ops, self._resized, self._warn, self._foreign
-            )
-            session = self._open_session(graph)
+            session, graph = self._open_session(self._resized, self._warn)
             memory = SessionMemory(session)
             self._is_default = self._delegation.is_default
         except ModelError as error:
@@ -204,6 +194,11 @@ class Subgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{self._resizes()}"
             ) from error
+        if graph is None:
+            self._shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
+            every = range(len(self.info.tensors))
+            self._visible = every if self._preserve_all else {*self.info.inputs, *self.info.outputs}
+            return memory
         self._shapes = {v.id: v.shape for v in graph.values.values()}
         edge = {v.id for v in (*graph.inputs, *graph.outputs)}
         variables = {v.id for v in graph.values.values() if v.is_variable}
@@ -276,6 +271,9 @@ class Subgraph:
         resized = self._resized.get(index)
         if resized is not None:
             return resized
+        session = None if self._memory is None else self._memory.session
+        if isinstance(session, FlowSession) and index in session.arrays:
+            return session.arrays[index].shape  # of the last run
         return self._shapes.get(index, self.info.tensors[index].shape)
 
     def details(self, index: int) -> dict[str, Any]:
@@ -393,6 +391,11 @@ class Subgraph:
             raise InputError(
                 f"{_name(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
+            )
+        if isinstance(session, FlowSession) and info.index not in session.arrays:
+            raise NotAllocatedError(
+                f"{_name(info)} is not there before invoke(): its shape depends on what the model "
+                "computes"
             )
         return session.arrays[info.index]
 

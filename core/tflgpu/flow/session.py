@@ -1,0 +1,233 @@
+"""The session of a model that no single recording runs: what an interpreter has in a session's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import numpy as np
+
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_values import OperatorReport, Place, Refusal
+from tflgpu.contract.forks import Holder
+from tflgpu.errors import AllocationError, ModelError
+from tflgpu.flow.check import check_bodies
+from tflgpu.flow.host import HostOperators
+from tflgpu.flow.operators import called, is_run_by_host, reached
+from tflgpu.flow.pieces import Piece
+from tflgpu.flow.program import Program, Site
+from tflgpu.flow.store import Store
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ir.sizes import check_size
+from tflgpu.lowering.reason import ReasonCode
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.build import Foreign
+from tflgpu.tflite.model_file import ModelFile, OperatorInfo
+
+#: Who runs the operators between the pieces, as reports name it.
+_HOST = "host"
+
+
+@attrs.frozen(eq=False)
+class Openers:
+    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU."""
+
+    open: Callable[[Graph], Session]
+    plain: Callable[[Graph], Session]
+
+
+class FlowSession(Session):
+    """Runs a subgraph by its `Program`. Its arrays are what lies between the pieces after a run.
+
+    Raises:
+        ModelError, UnsupportedError: it does not work out at these shapes.
+        DeviceError: a piece could not be loaded.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        number: int,
+        shapes: Mapping[int, Shape],
+        ops: Mapping[str, OpDef],
+        openers: Openers,
+        store: Store,
+        foreign: Foreign | None,
+        *,
+        preserve_all: bool = False,
+    ) -> None:
+        check_bodies(model.subgraphs, number)
+        info = model.subgraphs[number]
+        graph = Graph(info.name or "main")
+        for i in dict.fromkeys(info.inputs):
+            tensor = info.tensors[i]
+            shape = shapes.get(i, tensor.shape)
+            check_size(shape, tensor.dtype, f"input {i}")
+            graph.inputs.append(graph.add_value(shape, tensor.dtype, name=tensor.name, id=i))
+        self._store = store
+        self._info = info
+        self._model = model
+        self._site = Site(
+            model,
+            ops,
+            store,
+            openers.open,
+            openers.plain,
+            foreign,
+            _quietly,
+            HostOperators(),
+            preserve_all,
+        )
+        self._program: Program = self._site.program(number)
+        self._told_edition = -1
+        try:
+            self._program.start(tuple(v.shape for v in graph.inputs))
+            super().__init__(graph, (), self._report(), {})
+        except BaseException:
+            self._close_programs()
+            raise
+        self._inputs = [self._arrays[i] for i in info.inputs]
+        self._give_known()
+
+    @property
+    def is_broken(self) -> bool:
+        """As `Session.is_broken`, of any piece."""
+        return any(p.session.is_broken for p in self._pieces())
+
+    def known_shapes(self) -> dict[int, Shape]:
+        """Shapes of tensors, as far as they are known before a run."""
+        stretch = self._program.start(tuple(a.shape for a in self._inputs))
+        return dict(stretch.known.shapes)
+
+    def _give_known(self) -> None:
+        """Outputs that are there before the first run: of shapes that every run gives."""
+        known = self.known_shapes()
+        for i in self._info.outputs:
+            tensor = self._info.tensors[i]
+            if i not in self._arrays and tensor.data is None and i in known:
+                self._arrays[i] = np.zeros(known[i], tensor.dtype.numpy)
+
+    def run(self) -> None:
+        """As `Session.run`. A run that fails leaves variables as they were."""
+        if self._closed:
+            self.check_inherited("this interpreter's device")
+        before = self._store.snapshot()
+        self.complete = False
+        try:
+            env = self._program.run_all(self._inputs)
+        except BaseException as error:
+            self._store.restore(before)
+            if isinstance(error, ModelError) and not isinstance(error, RuntimeError):
+                raise AllocationError(f"with what was computed: {error}") from error
+            raise
+        inputs = {id(a) for a in self._inputs}
+        for i, array in env.items():
+            if isinstance(array, np.ndarray) and i not in self._info.inputs:
+                # A view of an output is no way to write into an input, a variable or a constant.
+                ours = id(array) in inputs or not array.flags.writeable
+                self._arrays[i] = np.array(array) if ours else array
+        if self._edition != self._told_edition:
+            self.report = self._report()
+        self.complete = True
+
+    def lend(self, value_id: int) -> Array | None:
+        """Nothing: the pieces keep their arrays."""
+        return None
+
+    def settle(self) -> None:
+        """Nothing is lent."""
+
+    def reset_variables(self) -> None:
+        """State tensors become zero, and resource variables what they are in a model just loaded."""
+        self._store.reset()
+        for piece in self._pieces():
+            piece.session.reset_variables()
+
+    def close(self) -> None:
+        """Release every piece; twice is harmless."""
+        self._closed = True
+        if not self.inherited:
+            self._close_programs()
+
+    def after_fork(self) -> None:
+        """A child may not touch what is on a device; what the CPU runs it may."""
+        if any(not step.on_cpu for p in self._pieces() for step in p.session.steps):
+            Holder.after_fork(self)
+            self._closed = True
+
+    # Inside
+
+    def _pieces(self) -> list[Piece]:
+        return [p for program in self._site.programs.values() for p in program.pieces()]
+
+    def _close_programs(self) -> None:
+        for program in self._site.programs.values():
+            program.close()
+
+    @property
+    def _edition(self) -> int:
+        return sum(p.edition for p in self._site.programs.values())
+
+    def _report(self) -> DelegationReport:
+        """What the pieces of this subgraph say, and of each operator between them what it is about."""
+        self._told_edition = self._edition
+        found = [p.session.report for p in self._program.pieces()]
+        rows: dict[int, OperatorReport] = {}
+        refusals: dict[int, Refusal] = {}
+        for report in found:
+            rows.update((r.node, r) for r in report.operators)
+            refusals.update((r.node, r) for r in report.refusals)
+        for operator in self._info.operators:
+            if is_run_by_host(operator):
+                reason = self._reason(operator)
+                names = [
+                    tuple(self._info.tensors[i].name for i in ids)
+                    for ids in (operator.inputs, operator.outputs)
+                ]
+                rows[operator.index] = OperatorReport(
+                    operator.index, operator.name, *names, place=Place.CPU, runs_on=_HOST,
+                    code=ReasonCode.CONTROL_FLOW, reason=reason,
+                )  # fmt: skip
+                refusals[operator.index] = Refusal(
+                    operator.index, operator.name, reason, _HOST, ReasonCode.CONTROL_FLOW
+                )
+        first = next((r for r in found if r.backend), found[0] if found else None)
+        report = DelegationReport(0, 0) if first is None else first
+        parts = [part for r in found for part in r.parts]
+        return attrs.evolve(
+            report,
+            total_nodes=len(rows),
+            delegated_nodes=len(rows.keys() - refusals.keys()) if parts else 0,
+            refusals=tuple(refusals[i] for i in sorted(refusals)),
+            partitions=sum(r.partitions for r in found),
+            dispatches=sum(r.dispatches for r in found),
+            operators=tuple(rows[i] for i in sorted(rows)),
+            parts=tuple(attrs.evolve(p, number=n) for n, p in enumerate(parts)),
+            seconds=None, cpu_seconds=None,
+        )  # fmt: skip
+
+    def _reason(self, operator: OperatorInfo) -> str:
+        bodies = called(operator)
+        if not bodies:
+            return "state of the model, which is kept in host memory"
+        inside = reached(self._model.subgraphs, bodies)
+        reports = [
+            p.session.report
+            for n, program in self._site.programs.items()
+            if n in inside
+            for p in program.pieces()
+        ]
+        done = sum(r.delegated_nodes for r in reports)
+        total = sum(r.total_nodes for r in reports)
+        which = ", ".join(map(str, sorted(set(bodies))))
+        many = "s" if len(set(bodies)) > 1 else ""
+        return (
+            f"the host decides what runs; of subgraph{many} {which}, {done} of {total} compiled "
+            "operators run on the device"
+        )
+
+
+def _quietly(text: str) -> None:
+    """Shapes in the file are not what operators make, where they come when the model runs."""
