@@ -59,10 +59,11 @@ def test_litert_has_what_the_table_says(name: str) -> None:
 def test_what_nobody_runs_is_refused_with_what_is_missing(name: str) -> None:
     if has_kernel(name):
         pytest.skip("this LiteRT has a kernel")
-    with tflgpu.Interpreter(
+    interpreter = tflgpu.Interpreter(
         model_content=one(name), experimental_delegates=[], cpu_backend="litert"
-    ) as interpreter:
-        with pytest.raises(tflgpu.UnsupportedError, match=rf"#0 {name}: .*Didn't find op") as caught:
-            interpreter.allocate_tensors()
+    )
+    with interpreter, pytest.raises(tflgpu.UnsupportedError, match=rf"#0 {name}: ") as caught:
+        interpreter.allocate_tensors()
     said = str(caught.value)
-    assert f"op {name} is not defined" in said or "runs other subgraphs" in said
+    assert "is not defined" in said or "runs other subgraphs" in said
+    assert "LiteRT" in said

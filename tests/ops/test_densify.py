@@ -35,9 +35,7 @@ def model(dtype: DType) -> bytes:
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
 @pytest.mark.parametrize("backend", ["none", "opencl"])
-def test_as_litert(
-    backend: str, dtype: DType, require_backend: Callable[[str], object]
-) -> None:
+def test_as_litert(backend: str, dtype: DType, require_backend: Callable[[str], object]) -> None:
     content = model(dtype)
     x = np.random.default_rng(1).uniform(-1, 1, SHAPE).astype(np.float32)
     found = []

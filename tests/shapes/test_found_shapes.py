@@ -17,7 +17,9 @@ litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[
 
 I32, I64, BOOL = DType.I32, DType.I64, DType.BOOL
 #: A model's tensors, operators (name, options, operands, results), inputs and outputs.
-Net = tuple[list[TensorSpec], list[tuple[str, dict[str, Any], list[int], list[int]]], list[int], list[int]]
+Net = tuple[
+    list[TensorSpec], list[tuple[str, dict[str, Any], list[int], list[int]]], list[int], list[int]
+]
 
 
 def free(name: str, rank: int, dtype: DType = DType.F32) -> TensorSpec:

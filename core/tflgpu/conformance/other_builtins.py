@@ -25,9 +25,7 @@ class Other:
 
 
 _NOT_HERE = "not defined here; LiteRT's kernel runs it on the CPU, where LiteRT is installed"
-_RANDOM = (
-    "random numbers are those of LiteRT's generators, which go on from run to run; its kernel runs it"
-)
+_RANDOM = "random numbers are those of LiteRT's generators, which go on from run to run; its kernel runs it"
 _TABLE = "tables of keys and values are resources, and only variables are supported of these"
 _NOBODY = "not defined here, and LiteRT has no kernel for it either"
 _OPEN = "not defined here, and LiteRT's kernel tells the shape of its result only when it has run"

@@ -73,9 +73,7 @@ def collect(low: Lowering, rows: Rows, merge: Merge, start: Callable[[Builder], 
     bad = k.var(k.i32(0), "bad")
     known = node.input(rows.places).is_const
     with k.loop(0, rows.count, name="row") as row:
-        keys = [
-            k.let(places.load_flat(row * rows.columns + c), "key") for c in range(rows.columns)
-        ]
+        keys = [k.let(places.load_flat(row * rows.columns + c), "key") for c in range(rows.columns)]
         if not known:
             for key, size in zip(keys, shape, strict=False):
                 outside = key >= size

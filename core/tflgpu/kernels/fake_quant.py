@@ -31,7 +31,10 @@ def _fake_quant(k: Builder, attributes: FakeQuant, operands: Sequence[Expr]) -> 
 
 def _bucketize(k: Builder, attributes: Bucketize, operands: Sequence[Expr]) -> Expr:
     x = k.let(k.cast(operands[0], Scalar.F32), "wide")
-    one, zero = k.const(1, x.type.with_scalar(Scalar.I32)), k.const(0, x.type.with_scalar(Scalar.I32))
+    one, zero = (
+        k.const(1, x.type.with_scalar(Scalar.I32)),
+        k.const(0, x.type.with_scalar(Scalar.I32)),
+    )
     found = zero
     for boundary in attributes.boundaries:
         # Not "at least", which a NaN is not of anything.

@@ -1,7 +1,7 @@
 """CONV_3D and CONV_3D_TRANSPOSE (TFLite version 1): windows that slide through volumes.
 
 Volumes are NDHWC. CONV_3D: input, filter [depth, height, width, in, out], and a bias that may be
-absent; where the filter has fewer channels than the input, LiteRT's kernel refuses it. The other:
+absent; there are no groups. The other:
 output shape, filter [depth, height, width, out, in], input, bias; its padding is that of the
 convolution from output to input, whose size must be the input's. Voxel z of the input adds its
 products with tap i to voxel ``z * stride - pad + i * dilation`` of the output.
@@ -113,9 +113,7 @@ def _infer(attributes: Conv3D, operands: Sequence[Operand | None]) -> list[Tenso
     x, weights = needed(_PLAIN, given[0], "input", 5), needed(_PLAIN, given[1], "filter", 5)
     *taps, inner, outs = weights.shape
     if x.shape[4] != inner:
-        raise ModelError(
-            f"{_PLAIN}: the filter has {inner} input channels, the input {x.shape[4]}"
-        )
+        raise ModelError(f"{_PLAIN}: the filter has {inner} input channels, the input {x.shape[4]}")
     check_bias(_PLAIN, given[2], outs)
     found = place(_PLAIN, attributes, x.shape[1:4], taps)
     return [TensorSpec((x.shape[0], *found.small, outs), x.dtype)]
@@ -170,7 +168,8 @@ def _reference(attributes: Conv3D, arrays: Sequence[Array | None]) -> list[Array
     volume = place(_PLAIN, attributes, x.shape[1:4], weights.shape[:3])
     sums = np.zeros((x.shape[0], *volume.small, weights.shape[4]), np.float32)
     for tap, large, small in _meetings(volume):
-        sums[(slice(None), *small)] += x[(slice(None), *large)] @ weights[tap]
+        there, here = (slice(None), *small), (slice(None), *large)
+        sums[there] += x[here] @ weights[tap]
     if not np.isfinite(weights).all():
         _add_padding(sums, weights, volume)
     bias = arrays[2] if len(arrays) > 2 else None
@@ -182,7 +181,9 @@ def _add_padding(sums: Array, weights: Array, volume: Volume) -> None:
     for tap, _, small in _meetings(volume):
         outside = np.ones(volume.small, np.bool_)
         outside[small] = False
-        sums[:, outside] += np.where(np.isfinite(weights[tap]).all(0), np.float32(0), np.float32(np.nan))
+        sums[:, outside] += np.where(
+            np.isfinite(weights[tap]).all(0), np.float32(0), np.float32(np.nan)
+        )
 
 
 def _reference_turned(attributes: Conv3D, arrays: Sequence[Array | None]) -> list[Array]:
@@ -191,7 +192,8 @@ def _reference_turned(attributes: Conv3D, arrays: Sequence[Array | None]) -> lis
     volume = place(_TURNED, attributes, output[1:4], weights.shape[:3])
     sums = np.zeros(output, np.float32)
     for tap, large, small in _meetings(volume):
-        sums[(slice(None), *large)] += x[(slice(None), *small)] @ weights[tap].T
+        there, here = (slice(None), *large), (slice(None), *small)
+        sums[there] += x[here] @ weights[tap].T
     bias = arrays[3] if len(arrays) > 3 else None
     return [finish(sums, bias, attributes.activation, arrays[2])]
 

@@ -52,7 +52,9 @@ def _parse(fields: Fields) -> FakeQuant:
         fields.integer("num_bits"), fields.flag("narrow_range"),
     )  # fmt: skip
     if found.narrow_range:
-        raise UnsupportedError(f"{_NAME}: narrow_range is for weights; no TFLite kernel computes it")
+        raise UnsupportedError(
+            f"{_NAME}: narrow_range is for weights; no TFLite kernel computes it"
+        )
     if not 1 <= found.num_bits <= 16:
         raise ModelError(f"{_NAME}: num_bits {found.num_bits} is not in [1, 16]")
     if not found.min < found.max or not np.isfinite([found.min, found.max]).all():

@@ -42,7 +42,9 @@ def at_run_time(attributes: Suppression) -> Suppression:
     return Suppression(cut=True)
 
 
-def _infer(op: str, attributes: Suppression, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+def _infer(
+    op: str, attributes: Suppression, operands: Sequence[Operand | None]
+) -> list[TensorSpec]:
     given = take_operands(op, operands, 5 if op == _V4 else 6)
     boxes, scores, count = given[:3]
     if boxes.rank != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:

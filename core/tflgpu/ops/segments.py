@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
 import numpy as np
@@ -35,14 +36,14 @@ class Segments:
     """
 
     merge: Callable[..., Array]
-    empty: Callable[[np.dtype[np.generic]], float]
+    empty: Callable[[np.dtype[Any]], float]
 
 
-def _lowest(dtype: np.dtype[np.generic]) -> float:
+def _lowest(dtype: np.dtype[Any]) -> float:
     return float(np.finfo(dtype).min) if dtype.kind == "f" else int(np.iinfo(dtype).min)
 
 
-def _highest(dtype: np.dtype[np.generic]) -> float:
+def _highest(dtype: np.dtype[Any]) -> float:
     return float(np.finfo(dtype).max) if dtype.kind == "f" else int(np.iinfo(dtype).max)
 
 
