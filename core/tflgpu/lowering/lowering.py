@@ -202,7 +202,7 @@ class Lowering:
         return Temp(self._temps - 1, layout)
 
     def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
-        """Read a temporary; f32 ones are read as f32 whatever the precision."""
+        """Read a temporary; those of f32 and i32 are read as such whatever the precision."""
         buffer = self._bind(k, name, temp.layout, "read", temp)
         return ReadView(k, buffer, temp.layout, self._temp_compute(temp))
 
@@ -212,7 +212,8 @@ class Lowering:
         return WriteView(k, buffer, temp.layout, self._temp_compute(temp))
 
     def _temp_compute(self, temp: Temp) -> Scalar:
-        return Scalar.F32 if temp.layout.storage is Scalar.F32 else self.compute
+        storage = temp.layout.storage
+        return storage if storage in (Scalar.F32, Scalar.I32) else self.compute
 
     def weights(
         self, k: Builder, data: Array, name: str = "weights", *, width: int = 4,
