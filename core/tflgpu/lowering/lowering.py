@@ -202,7 +202,7 @@ class Lowering:
         return Temp(self._temps - 1, layout)
 
     def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
-        """Read a temporary; f32 ones are read as f32 whatever the precision."""
+        """Read a temporary; f32 ones are read as f32 whatever the precision, i32 ones as i32."""
         buffer = self._bind(k, name, temp.layout, "read", temp)
         return ReadView(k, buffer, temp.layout, self._temp_compute(temp))
 
@@ -212,7 +212,8 @@ class Lowering:
         return WriteView(k, buffer, temp.layout, self._temp_compute(temp))
 
     def _temp_compute(self, temp: Temp) -> Scalar:
-        return Scalar.F32 if temp.layout.storage is Scalar.F32 else self.compute
+        storage = temp.layout.storage
+        return self.compute if storage is Scalar.F16 else storage
 
     def weights(
         self, k: Builder, data: Array, name: str = "weights", *, width: int = 4,
