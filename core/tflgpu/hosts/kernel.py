@@ -121,7 +121,11 @@ class Kernel(Holder):
                 if arrays[t].size
             ]
 
-        self._edges = Edges(edges(self._info.inputs), edges(self._info.outputs))
+        # Variables stay LiteRT's, whose callers read them and set them to zero: they come in and go
+        # out in every run.
+        kept = [Edge(t, named[t].name, a, shareable=False) for t, a in session.variables.items()]
+        before, after = edges(self._info.inputs), edges(self._info.outputs)
+        self._edges = Edges([*before, *kept], [*after, *kept])
         self._session = session
         self._arrays = arrays
 

@@ -89,8 +89,16 @@ class Constant:
     data: Array = attrs.field(eq=False)
 
 
+@attrs.frozen
+class NewState:
+    """What a variable holds after the run. What it held before is the variable itself, so that a
+    kernel may read the one in any order while it writes the other."""
+
+    variable: Value
+
+
 #: What a kernel's buffer parameter is bound to.
-Binding = Union[Value, Temp, Constant]
+Binding = Union[Value, Temp, Constant, NewState]
 
 
 @attrs.frozen
@@ -193,6 +201,14 @@ class Lowering:
         buffer = self._bind(k, f"dst{index}" if index else "dst", layout, "write", value)
         links = self._links(k) if index == 0 else ()
         return WriteView(k, buffer, layout, self.compute_of(self.node.outputs[index]), links)
+
+    def new_state(self, k: Builder, index: int) -> WriteView:
+        """What the variable that is operand ``index`` holds after the run; all of it is to be
+        written."""
+        variable = self.node.input(index)
+        layout = self._layout_of(variable)
+        buffer = self._bind(k, f"state{index}", layout, "write", NewState(variable))
+        return WriteView(k, buffer, layout, self.compute_of(variable))
 
     def temp(self, shape: Sequence[int], storage: Scalar | None = None) -> Temp:
         """A C4 tensor that lives only between this node's dispatches."""

@@ -100,7 +100,8 @@ class Loader:
                 attempt(recording.close)
                 raise
         runner = self.running.of_recording(recording)
-        return Step(recording, part.inputs, part.outputs, part.label, run=runner)
+        states = () if part.plan is None else part.states  # a device of nodes has them itself
+        return Step(recording, part.inputs, part.outputs, part.label, states=states, run=runner)
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info

@@ -39,13 +39,17 @@ class Watcher(Protocol):
 @attrs.frozen
 class Step:
     """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
-    again after an error, and in a forked child. ``run`` is what runs the recording to its end."""
+    again after an error, and in a forked child. ``run`` is what runs the recording to its end.
+
+    ``states`` are variables that the recording is handed behind its inputs, and hands back behind its
+    outputs. Their home is the session's, so that an error in the middle leaves them as they were."""
 
     recording: Recording
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
+    states: tuple[Value, ...] = ()
     run: Callable[[], None] = attrs.field()
 
     @run.default
@@ -76,12 +80,14 @@ class Session(Holder):
         self._variables = variables
         self._arrays: dict[int, Array] = dict(variables)
         self._moves: list[list[tuple[Array, Array]]] = []
+        self._kept: list[list[tuple[Array, Array]]] = []  # new contents of variables, a list a step
         for value in graph.values.values():
             if value.data is not None:
                 self._arrays[value.id] = value.data
         for step in self._steps:
             moves = []
-            for value, array in zip(step.inputs, step.recording.inputs, strict=True):
+            given = (*step.inputs, *step.states)
+            for value, array in zip(given, step.recording.inputs, strict=True):
                 home = self._arrays.get(value.id)
                 if home is None and _is_home(value, array):
                     self._arrays[value.id] = array  # a graph input, first read here
@@ -90,8 +96,13 @@ class Session(Holder):
                         home = self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
                     moves.append((array, home))
             self._moves.append(moves)
-            for value, array in zip(step.outputs, step.recording.outputs, strict=True):
+            results = step.recording.outputs
+            split = len(results) - len(step.states)
+            for value, array in zip(step.outputs, results[:split], strict=True):
                 self._arrays[value.id] = array
+            self._kept.append(
+                [(variables[v.id], a) for v, a in zip(step.states, results[split:], strict=True)]
+            )
         self._lenders = self._find_lenders(graph)
         self._moving: dict[int, Step] = {}  # whose next run may leave its outputs elsewhere
         self._after = self._convert_outputs(graph)
@@ -110,6 +121,8 @@ class Session(Holder):
         found: dict[int, tuple[Lender, int, Step]] = {}
         for step in self._steps:
             recording = step.recording
+            if step.states:
+                continue  # the session reads some of its outputs in every run
             if isinstance(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
                 for value, array in zip(step.outputs, recording.outputs, strict=True)
@@ -166,11 +179,13 @@ class Session(Holder):
             raise StateError("this session is closed")
         # Set before and not where an exception is caught: a signal may come anywhere.
         self.complete = False
-        for step, moves in zip(self._steps, self._moves, strict=True):
+        for step, moves, kept in zip(self._steps, self._moves, self._kept, strict=True):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             self._running = step
             step.run()
+            for target, source in kept:
+                np.copyto(target, source, casting="unsafe")
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])
@@ -264,8 +279,8 @@ class Session(Holder):
 
 #: What makes a session another one.
 _TAKEN_OVER = (
-    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves", "_lenders",
-    "_moving", "_after", "_open",
+    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves", "_kept",
+    "_lenders", "_moving", "_after", "_open",
 )  # fmt: skip
 
 
