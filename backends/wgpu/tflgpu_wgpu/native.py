@@ -18,6 +18,8 @@ from tflgpu.errors import DeviceError
 from tflgpu.language.builder import Size3
 from wgpu.backends.wgpu_native import _api, _helpers, ffi, lib
 
+from tflgpu_wgpu.failure import failure
+
 _CHECKED: Any = _api.libf  # raises what wgpu reports during a call
 _READ = 1  # WGPUMapMode_Read
 #: Dispatches to a command buffer. The device begins with the first while the next are encoded;
@@ -249,7 +251,7 @@ class Download:
         if not self._done:
             wait_until(self._ended)
         if self._problem is not None:
-            raise DeviceError(f"waiting for the device: {self._problem}")
+            raise failure("waiting for the device", self._problem)
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
         if source == ffi.NULL:
             raise DeviceError("waiting for the device: its results cannot be mapped")

@@ -298,20 +298,10 @@ class Interpreter(ModelDetails):
 
     def close(self) -> None:
         """Release memory and what is on the device; twice is harmless. A delegate that was given
-        stays open.
-
-        Raises:
-            StateError: another thread is using the interpreter.
+        stays open. A call of another thread that is under way is waited for, and later ones are
+        refused.
         """
-        if self._busy.closed:
-            return
-        with self._busy:
-            # In this order, so that a call that was interrupted can be made again.
-            for subgraph in self._subgraphs.values():
-                subgraph.release()
-            self._delegation.close()
-            self._cpu.close()
-            self._busy.close()
+        self._busy.close(self._release)
 
     def __enter__(self) -> Self:
         with self._busy:
@@ -321,6 +311,13 @@ class Interpreter(ModelDetails):
         self.close()
 
     # Inside
+
+    def _release(self) -> None:
+        # In this order, so that a call that was interrupted can be made again.
+        for subgraph in self._subgraphs.values():
+            subgraph.release()
+        self._delegation.close()
+        self._cpu.close()
 
     def _subgraph(self, index: int) -> Subgraph:
         found = self._subgraphs.get(index)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.copy import copy
 from tflgpu.errors import (
@@ -26,6 +25,7 @@ from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import numpy_type, tensor_details
 from tflgpu.interpreter.opening import Open
 from tflgpu.interpreter.pool import ResultPool
+from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
@@ -76,6 +76,7 @@ class Subgraph:
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
+        self._recovery = Recovery(delegation)
         self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
 
     # State
@@ -126,25 +127,11 @@ class Subgraph:
             raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
-        if self._is_default:
-            self._run_spared(memory)
-        else:
-            memory.session.run()
+        self._recovery.run(memory.session, self._again)
 
-    def _run_spared(self, memory: SessionMemory) -> None:
-        """A run on a device that nobody asked for; where that fails, on the CPU."""
-        session = memory.session
-        state = {index: array.copy() for index, array in session.variables.items()}
-        try:
-            session.run()
-        except DeviceError as error:
-            if not session.is_broken or of_signal(error):
-                raise
-            self._delegation.give_way(error)
-            for index, before in state.items():  # a part that had run may have changed it
-                np.copyto(session.variables[index], before)
-            self._delegation.release(session.close)
-            self._open_again(memory).session.run()
+    def _again(self) -> Session:
+        assert self._memory is not None
+        return self._open_again(self._memory).session
 
     def _open_in_child(self, old: SessionMemory) -> SessionMemory:
         """After a fork, a session in the place of one on a device that nobody asked for. State is
@@ -170,8 +157,8 @@ class Subgraph:
         that the next run tries again."""
         session = old.session
         session.check_inherited(_DEVICE)
-        session.close()  # waits for what is still on the device
-        memory = self._opened()
+        self._delegation.release(session.close)  # waits for what is still on the device
+        memory: SessionMemory = self._recovery.reopened(session, self._opened)
         new = memory.session
         for index in {*self.info.inputs, *session.variables}:
             if index in session.arrays and index in new.arrays:
@@ -186,6 +173,7 @@ class Subgraph:
             session, graph = self._open_session(self._resized, self._warn)
             memory = SessionMemory(session)
             self._is_default = self._delegation.is_default
+            self._recovery.policy = self._delegation.on_error
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
@@ -224,6 +212,7 @@ class Subgraph:
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
         if self._memory is not None:
+            self._recovery.inputs_changed = True
             self._memory.session.reset_variables()
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
@@ -312,7 +301,12 @@ class Subgraph:
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            lent = self._memory.session.lend(int(index))
+            session = self._memory.session
+            try:
+                lent = session.lend(int(index))
+            except DeviceError as error:
+                self._recovery.results_lost(session, error, self._again)
+                lent = None
             if lent is not None:
                 return lent
             source = self.array(index)
@@ -338,6 +332,7 @@ class Subgraph:
                 f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
                 "allocate_tensors first"
             )
+        self._recovery.inputs_changed = True
         copy(target, source)
         self._lost.discard(info.index)
 
@@ -364,6 +359,7 @@ class Subgraph:
         """
         array = self.array(index)
         if self._memory is not None:
+            self._recovery.inputs_changed = True
             self._memory.session.settle()
             self._lost.discard(int(index))
             return self._memory.view(self.array(index))

@@ -167,6 +167,11 @@ class Session(Holder):
         or by a signal. It cannot run again then; the CPU's can."""
         return self._running is not None and _on_device(self._running)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, and has nothing on a device any more."""
+        return self._closed
+
     def run(self) -> None:
         """Run the whole graph on what the input arrays hold.
 
