@@ -100,7 +100,11 @@ class Loader:
                 attempt(recording.close)
                 raise
         runner = self.running.of_recording(recording)
-        return Step(recording, part.inputs, part.outputs, part.label, run=runner)
+        device = None if isinstance(self.device, NodeDevice) else self.device
+        return Step(
+            recording, part.inputs, part.outputs, part.label, run=runner,
+            times=self.running.loops, device=device,
+        )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info
