@@ -170,13 +170,14 @@ class BaseBuffer(Holder):
         """
         self._check(0)
 
-    def hold(self) -> None:
-        """One more recording is bound to it.
+    def hold(self, *, again: bool = False) -> None:
+        """One more recording is bound to it; or the same one ``again``, before it lets go once.
 
         Raises:
-            StateError: it is closed.
+            StateError: it is closed, and was not bound before that.
         """
-        self._check(0)
+        if not again:
+            self._check(0)
         self._count(1)
 
     def let_go(self) -> None:

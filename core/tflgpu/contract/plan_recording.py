@@ -87,9 +87,9 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
                 for index, buffer in changes.items():
                     self._change(wanted, ref, index, buffer)
             self._check_shared(wanted)
-            held = list(wanted.values())
-            for buffer in held:
-                buffer.hold()
+            for place, held in wanted.items():
+                # One that is bound already may have been closed since.
+                held.hold(again=self._buffers.get(place) is held)
             before, self._buffers = self._buffers, wanted
             self._attempt(self._rebind_all)
             for buffer in before.values():

@@ -14,7 +14,6 @@ from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.interpreter.given import recognised
 from tflgpu.interpreter.subgraph import Subgraph
-from tflgpu.ir.brief import quoted
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.options import truth
 from tflgpu.tflite.model_file import ModelFile

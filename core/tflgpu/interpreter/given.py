@@ -11,8 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.blame import attempt, shown
-from tflgpu.blame import Failed
+from tflgpu.blame import Failed, attempt, shown
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.dtypes import Array

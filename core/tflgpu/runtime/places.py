@@ -135,10 +135,10 @@ class Places:
         answer: Unsupported | None = None
         try:
             for end in ends:
-                done.append(end)
                 answer = end.bind(buffer)
                 if answer is not None:
                     break
+                done.append(end)
         except BaseException:
             _undo(done, before)
             raise
@@ -163,7 +163,9 @@ class Places:
     def _refusal(self, value: Value, ends: Sequence[_End]) -> Unsupported | None:
         """Why a tensor cannot lie in a buffer of the device."""
         if value.id in self._inputs & self._outputs:
-            return Unsupported("it is an input and an output of the model at once, which is not run")
+            return Unsupported(
+                "it is an input and an output of the model at once, which is not run"
+            )
         if value.id in self._inputs and not ends:
             return Unsupported("no operator reads it")
         if value.id in self._outputs and all(end.is_input for end in ends):
@@ -172,8 +174,7 @@ class Places:
             does = "reads" if end.is_input else "makes"
             if end.step.on_cpu:
                 return Unsupported(
-                    f"a part of the model that runs on the CPU ({end.step.label}) {does} it; "
-                    "delegation_report() says why it does"
+                    f"a part of the model that runs on the CPU ({end.step.label}) {does} it"
                 )
             found = end.array
             if found.dtype != value.dtype.numpy or found.shape != value.shape:
