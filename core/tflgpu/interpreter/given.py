@@ -6,6 +6,7 @@ Nothing here imports a driver's package: who has an object of one has imported i
 from __future__ import annotations
 
 import sys
+from operator import methodcaller
 from typing import Any
 
 import attrs
@@ -115,7 +116,7 @@ def _opencl_array(source: Any) -> Given:
 
 def _dlpack(source: Any) -> Given:
     kind = f"a {type(source).__module__.partition('.')[0]} {type(source).__name__}"
-    where = attempt(source.__dlpack_device__)
+    where = attempt(methodcaller("__dlpack_device__"), source)
     if isinstance(where, Failed):
         raise UnsupportedError(f"{kind} does not say on which device it is: {where}")
     device = int(where[0])
