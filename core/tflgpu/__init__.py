@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
+    from tflgpu.interpreter.device_buffer import DeviceBuffer
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
     from tflgpu.options import (
@@ -69,6 +70,7 @@ __all__ = [
     "CompileError",
     "DelegateError",
     "DelegateOptions",
+    "DeviceBuffer",
     "DeviceError",
     "DeviceLostError",
     "DynamicError",
@@ -109,6 +111,7 @@ _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "DeviceBuffer": "tflgpu.interpreter.device_buffer",
     "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",

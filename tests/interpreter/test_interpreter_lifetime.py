@@ -145,6 +145,15 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "get_signature_runner": lambda i: i.get_signature_runner(),
     "keeps_state": lambda i: i.keeps_state,
     "delegation_report": lambda i: i.delegation_report(),
+    "bind_input": lambda i: i.bind_input(0, X),
+    "bind_output": lambda i: i.bind_output(3, X),
+    "bind_buffer_to_tensor": lambda i: i.bind_buffer_to_tensor(X, 0),
+    "unbind": lambda i: i.unbind(),
+    "allocate_buffer": lambda i: i.allocate_buffer(0),
+    "copied": lambda i: i.copied,
+    "reset_copied": lambda i: i.reset_copied(),
+    "set_allow_buffer_handle_output": lambda i: i.set_allow_buffer_handle_output(True),
+    "ensure_tensor_data_is_readable": lambda i: i.ensure_tensor_data_is_readable(3),
     "with": lambda i: i.__enter__(),
 }
 

@@ -66,7 +66,8 @@ class Recovery:
 
     def begin(self, session: Session) -> None:
         """Keep what a run may have to be made again with."""
-        self.inputs_changed = False
+        # What is bound to the caller's memory may change without a word to us.
+        self.inputs_changed = session.is_bound
         if self.policy is not OnError.RAISE:
             self._before = {key: array.copy() for key, array in session.variables.items()}
 

@@ -20,9 +20,10 @@ from tflgpu.errors import (
     StateError,
 )
 from tflgpu.flow.session import FlowSession
-from tflgpu.interpreter.arguments import as_index, shape_of
+from tflgpu.interpreter.arguments import array_of, as_index, shape_of
+from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
-from tflgpu.interpreter.details import numpy_type, tensor_details
+from tflgpu.interpreter.details import tensor_details
 from tflgpu.interpreter.opening import Open
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
@@ -50,6 +51,7 @@ class Subgraph:
         info: What the file says of it.
         run: Runs it on what the input arrays hold; replaced with every change of state, so that
             a run asks no questions.
+        bindings: What its inputs and outputs are bound to.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Subgraph:
         self.index = index
         self.info = model.subgraphs[index]
         self.run: Callable[[], None] = self._cannot_run
+        self.bindings = Bindings()
         self._open_session = open_session
         self._pool = ResultPool()
         self._preserve_all = preserve_all
@@ -174,6 +177,7 @@ class Subgraph:
             memory = SessionMemory(session)
             self._is_default = self._delegation.is_default
             self._recovery.policy = self._delegation.on_error
+            self.bindings.apply(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
@@ -208,6 +212,22 @@ class Subgraph:
             # Once more, where a signal ended it before.
             self._delegation.release(self._memory.release)
         self._memory = None
+
+    @property
+    def session(self) -> Session | None:
+        """What runs it, if it has been allocated."""
+        return None if self._memory is None else self._memory.session
+
+    def ready_to_bind(self, what: str = "") -> Session | None:
+        """A session that is whole: one that was left in the middle of a run is replaced.
+
+        Raises:
+            NotAllocatedError: there is none, and ``what`` is asked of it.
+        """
+        if what or self._memory is not None:
+            self._session(what)
+            self.allocate()
+        return self.session
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
@@ -298,6 +318,9 @@ class Subgraph:
         source = self.array(index)
         if self._lost and int(index) in self._lost:
             raise StateError(_FORKED)
+        bound = self.bindings.contents(int(index))
+        if bound is not None:
+            return bound[()] if not bound.ndim else bound
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
@@ -325,7 +348,7 @@ class Subgraph:
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
             raise InputError(f"{_name(info)} is a constant of the model and cannot be set")
-        source = self.checked(info, value)
+        source = array_of(info, value)
         if source.shape != target.shape:
             raise InputError(
                 f"{_name(info)} has shape {list(target.shape)}, the value has "
@@ -333,23 +356,12 @@ class Subgraph:
                 "allocate_tensors first"
             )
         self._recovery.inputs_changed = True
-        copy(target, source)
+        bound = self.bindings.get(info.index)
+        if bound is not None:
+            bound.write(source)
+        else:
+            copy(target, source)
         self._lost.discard(info.index)
-
-    def checked(self, info: TensorInfo, value: Any) -> Array:
-        """``value`` as an array of a tensor's type; nothing is converted but the byte order.
-
-        Raises:
-            InputError: it has another type.
-        """
-        source = np.asarray(value)
-        expected = np.dtype(numpy_type(info))
-        if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
-            raise InputError(
-                f"{_name(info)} is of type {expected}, the value of type {source.dtype}; "
-                f"convert it with .astype(np.{expected}), or quantize it if the tensor is quantized"
-            )
-        return source
 
     def view(self, index: int) -> Array:
         """A view of a tensor's memory; constants are read-only.
@@ -362,6 +374,9 @@ class Subgraph:
             self._recovery.inputs_changed = True
             self._memory.session.settle()
             self._lost.discard(int(index))
+            bound = self.bindings.view(int(index))
+            if bound is not None:
+                return bound
             return self._memory.view(self.array(index))
         view: Array = array.view()
         return view

@@ -102,8 +102,13 @@ class Loader:
             except BaseException:
                 attempt(close_all, [recording])
                 raise
-        states = () if part.plan is None else part.states  # a device of nodes has them itself
-        return Step(recording, part.inputs, part.outputs, part.label, states=states, run=runner)
+        device = None if isinstance(self.device, NodeDevice) else self.device
+        # A device of nodes has state itself.
+        states = () if part.plan is None else part.states
+        return Step(
+            recording, part.inputs, part.outputs, part.label, states=states, run=runner,
+            times=self.running.loops, device=device,
+        )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info
