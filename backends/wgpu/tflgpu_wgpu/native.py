@@ -197,7 +197,8 @@ class Download:
         # all, does not get through the library that calls, so it is kept for who asked it.
         def failed(kind: Any, error: BaseException, trace: Any) -> None:
             self._done = True
-            _asking.raised = error
+            # Its way here tells that a handler raised it (`tflgpu.blame.of_signal`).
+            _asking.raised = error.with_traceback(trace)
 
         @ffi.callback(  # type: ignore[untyped-decorator]
             "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", onerror=failed
