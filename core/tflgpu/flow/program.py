@@ -170,13 +170,11 @@ class Program:
     Attributes:
         number: Which.
         info: What the file says of it.
-        edition: Counts what was planned.
     """
 
     def __init__(self, site: Site, number: int) -> None:
         self.number = number
         self.info = site.model.subgraphs[number]
-        self.edition = 0
         self._misses = 0
         self._site = site
         self._starts: OrderedDict[tuple[Told, ...], Stretch] = OrderedDict()
@@ -286,7 +284,6 @@ class Program:
 
     def _plan(self, known: Known) -> Stretch:
         stretch = Stretch(known)
-        self.edition += 1
         try:
             self._fill(stretch)
         except BaseException:

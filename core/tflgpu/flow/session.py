@@ -70,19 +70,20 @@ class FlowSession(Session):
         self._store = store
         self._info = info
         self._model = model
+        self._opened = 0  # sessions so far
         self._site = Site(
             model,
             ops,
             store,
-            openers.open,
-            openers.plain,
+            self._counted(openers.open),
+            self._counted(openers.plain),
             foreign,
             _quietly,
             HostOperators(),
             preserve_all,
         )
         self._program: Program = self._site.program(number)
-        self._told_edition = -1
+        self._told = -1
         try:
             self._program.prepare([v.shape for v in graph.inputs])
             super().__init__(graph, (), self._report(), {})
@@ -130,7 +131,7 @@ class FlowSession(Session):
                 # A view of an output is no way to write into an input, a variable or a constant.
                 ours = id(array) in inputs or not array.flags.writeable
                 self._arrays[i] = np.array(array) if ours else array
-        if self._edition != self._told_edition:
+        if self._opened != self._told:
             self.report = self._report()
         self.complete = True
 
@@ -168,13 +169,16 @@ class FlowSession(Session):
         for program in self._site.programs.values():
             program.close()
 
-    @property
-    def _edition(self) -> int:
-        return sum(p.edition for p in self._site.programs.values())
+    def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
+        def opened(graph: Graph) -> Session:
+            self._opened += 1  # reports are old then
+            return opener(graph)
+
+        return opened
 
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""
-        self._told_edition = self._edition
+        self._told = self._opened
         found = [session.report for session in _opened(self._program.own_pieces())]
         rows: dict[int, OperatorReport] = {}
         refusals: dict[int, Refusal] = {}
@@ -195,7 +199,8 @@ class FlowSession(Session):
                 refusals[operator.index] = Refusal(
                     operator.index, operator.name, reason, _HOST, ReasonCode.CONTROL_FLOW
                 )
-        first = next((r for r in found if r.backend), found[0] if found else None)
+        every = [*found, *(session.report for session in self._sessions())]
+        first = next((r for r in every if r.backend), every[0] if every else None)
         report = DelegationReport(0, 0) if first is None else first
         parts = [part for r in found for part in r.parts]
         return attrs.evolve(
