@@ -296,6 +296,24 @@ def test_a_kept_tensor_between_the_operators(by_numpy: list[GpuDelegate]) -> Non
         np.testing.assert_array_equal(interpreter.get_tensor(3), np.square(X))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["loop: in a loop", "loop: that grows", "branch: called twice", "state: changed by a loop",
+     "state: given to a loop"],
+)  # fmt: skip
+def test_inside_litert(name: str, by_numpy: list[GpuDelegate]) -> None:
+    """Control flow stays with LiteRT there; what its subgraphs have is the delegate's."""
+    content, feeds = CASES[name]
+
+    def delegated(model_content: bytes) -> Any:
+        return litert.Interpreter(model_content=model_content, experimental_delegates=by_numpy)
+
+    same(outputs(delegated, content, feeds), outputs(litert.Interpreter, content, feeds))
+    assert any(report.delegated_nodes for report in by_numpy[0].reports)
+    refusals = [r for report in by_numpy[0].reports for r in report.refusals]
+    assert any("control flow and variables are the interpreter's own" in r.reason for r in refusals)
+
+
 def _resized(make: Any, content: bytes) -> list[Any]:
     """What comes of a variable and a loop while the input gets other shapes."""
     interpreter, found = make(model_content=content), []
