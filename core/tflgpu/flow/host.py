@@ -31,17 +31,31 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 class HostOperators:
     """The `tflgpu.flow.program.Host` of all operators in `tflgpu.flow.operators`."""
 
+    def __init__(self) -> None:
+        self._keeping: dict[tuple[int, ...], bool] = {}  # by the subgraphs that are run
+
     def may_pass(
         self, site: Site, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether not both see or change the same state."""
-        if not (_sees_state(site, operator) and _sees_state(site, waiting)):
+        if not (self._sees_state(site, operator) and self._sees_state(site, waiting)):
             return True
         if operator.name in (READ, ASSIGN) and waiting.name in (READ, ASSIGN):
             mine, other = (known.handles.get(o.inputs[0]) for o in (operator, waiting))
             both_read = operator.name == waiting.name == READ
             return mine is not None and other is not None and (both_read or mine != other)
         return False
+
+    def _sees_state(self, site: Site, operator: OperatorInfo) -> bool:
+        if operator.name == VAR_HANDLE:
+            return False
+        is_state = operator.name in (READ, ASSIGN, CALL_ONCE)
+        return is_state or self._keeps_state(site, called(operator))
+
+    def _keeps_state(self, site: Site, bodies: tuple[int, ...]) -> bool:
+        if bodies not in self._keeping:
+            self._keeping[bodies] = keeps_state(site.model.subgraphs, bodies)
+        return self._keeping[bodies]
 
     def plan(
         self, site: Site, known: Known, operator: OperatorInfo, info: SubgraphInfo,
@@ -62,7 +76,7 @@ class HostOperators:
                 known.variables[handle] = given[1]
             return Assign(inputs[1], handle, site.store)
         bodies = [site.program(number) for number in called(operator)]
-        if keeps_state(site.model.subgraphs, called(operator)):
+        if self._keeps_state(site, called(operator)):
             known.variables.clear()
         if operator.name == CALL_ONCE:
             return CallOnce(bodies[0], site.store)
@@ -80,14 +94,6 @@ class HostOperators:
         loop = Loop(site, operator.index, where, inputs, outputs, cond, body, _decision, given)
         loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
         return loop
-
-
-def _sees_state(site: Site, operator: OperatorInfo) -> bool:
-    if operator.name == VAR_HANDLE:
-        return False
-    return operator.name in (READ, ASSIGN, CALL_ONCE) or keeps_state(
-        site.model.subgraphs, called(operator)
-    )
 
 
 def _handles(given: Sequence[Told]) -> list[Handle]:

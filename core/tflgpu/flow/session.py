@@ -73,19 +73,20 @@ class FlowSession(Session):
         self._store = store
         self._info = info
         self._model = model
+        self._opened = 0  # sessions so far
         self._site = Site(
             model,
             ops,
             store,
-            openers.open,
-            openers.plain,
+            self._counted(openers.open),
+            self._counted(openers.plain),
             foreign,
             _quietly,
             HostOperators(),
             preserve_all,
         )
         self._program: Program = self._site.program(number)
-        self._told_edition = -1
+        self._told = (-1, -1)
         try:
             self._program.prepare([v.shape for v in graph.inputs])
             super().__init__(graph, (), self._report(), {})
@@ -133,7 +134,7 @@ class FlowSession(Session):
                 # A view of an output is no way to write into an input, a variable or a constant.
                 ours = id(array) in inputs or not array.flags.writeable
                 self._arrays[i] = np.array(array) if ours else array
-        if self._edition != self._told_edition:
+        if self._edition != self._told:
             self.report = self._report()
         now = self._copied().items()
         none = 0, 0  # of a piece that was opened in this run
@@ -190,12 +191,21 @@ class FlowSession(Session):
             program.close()
 
     @property
-    def _edition(self) -> int:
-        return sum(p.edition for p in self._site.programs.values())
+    def _edition(self) -> tuple[int, int]:
+        """What a report depends on, near enough: who opens something, or runs what it did not, adds to
+        it."""
+        return self._opened, len(self._program.evaluated)
+
+    def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
+        def opened(graph: Graph) -> Session:
+            self._opened += 1  # reports are old then
+            return opener(graph)
+
+        return opened
 
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""
-        self._told_edition = self._edition
+        self._told = self._edition
         found = [session.report for session in _opened(self._program.own_pieces())]
         rows: dict[int, OperatorReport] = {}
         refusals: dict[int, Refusal] = {}
@@ -204,19 +214,20 @@ class FlowSession(Session):
             refusals.update((r.node, r) for r in report.refusals)
         for operator in self._info.operators:
             if is_run_by_host(operator):
-                reason = self._reason(operator)
-                names = [
-                    tuple(self._info.tensors[i].name for i in ids)
-                    for ids in (operator.inputs, operator.outputs)
-                ]
-                rows[operator.index] = OperatorReport(
-                    operator.index, operator.name, *names, place=RunsOn.CPU, runs_on=_HOST,
-                    code=ReasonCode.CONTROL_FLOW, reason=reason,
-                )  # fmt: skip
-                refusals[operator.index] = Refusal(
-                    operator.index, operator.name, reason, _HOST, ReasonCode.CONTROL_FLOW
-                )
-        first = next((r for r in found if r.backend), found[0] if found else None)
+                code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
+            elif operator.index in self._program.evaluated - rows.keys():
+                code = ReasonCode.UNSUPPORTED_FORM
+                reason = "the shapes of its results depend on what its operands hold"
+            else:
+                continue
+            index, name = operator.index, operator.name
+            rows[index] = OperatorReport(
+                index, name, self._names(operator.inputs), self._names(operator.outputs),
+                RunsOn.CPU, runs_on=_HOST, code=code, reason=reason,
+            )  # fmt: skip
+            refusals[index] = Refusal(index, name, reason, _HOST, code)
+        every = [*found, *(session.report for session in self._sessions())]
+        first = next((r for r in every if r.backend), every[0] if every else None)
         report = DelegationReport(0, 0) if first is None else first
         parts = [part for r in found for part in r.parts]
         return attrs.evolve(
@@ -230,6 +241,9 @@ class FlowSession(Session):
             parts=tuple(attrs.evolve(p, number=n) for n, p in enumerate(parts)),
             seconds=None, cpu_seconds=None,
         )  # fmt: skip
+
+    def _names(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple("" if i < 0 else self._info.tensors[i].name for i in tensors)
 
     def _reason(self, operator: OperatorInfo) -> str:
         bodies = called(operator)
