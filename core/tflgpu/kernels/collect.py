@@ -31,7 +31,7 @@ from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
 
 #: Rows times vectors of four elements of a result that kernels go over.
-_MOST_LOOKS = 1 << 28
+_MOST_LOOKS = 1 << 26
 
 Merge = Callable[[Builder, Expr, Expr], Expr]
 
