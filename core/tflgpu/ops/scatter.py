@@ -152,7 +152,10 @@ def _scatter_samples() -> Sequence[Sample]:
         sample("i32", (5,), (3, 7), 2, DType.I32),
         sample("bool", (5,), (3, 7), 1, DType.BOOL),
         sample("i64", (5,), (3, 7), 1, DType.I64),
-    ]
+        # Everything falls on everything.
+        Sample("no_columns", {}, (Arg.of(np.zeros((3, 0)), DType.I32), Arg((3, 2, 5)),
+                                  Arg.of([2, 5], DType.I32)), accumulates=3),
+    ]  # fmt: skip
 
 
 def _dense_samples() -> Sequence[Sample]:
