@@ -377,7 +377,7 @@ def test_shapes_that_follow_from_contents(
     if preserve and delegates and delegates[0].options.backend != "cpu_ref":
         pytest.skip("once with a device is enough")
     asked = [(2, 3), (3, 2), (2, 3)]
-    if name in ("filled", "twice", "does not fit what follows", "quantized"):
+    if name in ("filled", "twice", "quantized"):
         asked = [(2, 3), (1, 3), (2, 3)]
 
     def ours(model_content: bytes) -> Interpreter:
@@ -409,9 +409,9 @@ def test_contents_that_do_not_work_out(delegates: list[GpuDelegate] | None) -> N
 
 def test_an_op_that_nobody_defines_is_refused(delegates: list[GpuDelegate] | None) -> None:
     content = dynamic("an op that nobody defines")
-    with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
-        with pytest.raises(UnsupportedError, match="Mystery"):
-            interpreter.allocate_tensors()
+    interpreter = Interpreter(model_content=content, experimental_delegates=delegates)
+    with interpreter, pytest.raises(UnsupportedError, match="Mystery"):
+        interpreter.allocate_tensors()
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])

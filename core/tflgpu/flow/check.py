@@ -10,13 +10,13 @@ from tflgpu.flow.operators import (
     CALL_ONCE,
     IF,
     READ,
-    RUN_BY_HOST,
     VAR_HANDLE,
     WHILE,
     called,
 )
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 #: Subgraphs inside each other. Converters make a level for each loop or branch in the source.

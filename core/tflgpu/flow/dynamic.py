@@ -81,17 +81,18 @@ class Dynamic:
         env.update(zip(self.operator.outputs, results, strict=True))
         return tuple(r.shape for r in results)
 
-    def tell(self, known: Known, env: dict[int, Any]) -> None:
-        """What is known now, after `key`."""
+    def tell(self, known: Known, env: dict[int, Any]) -> bool:
+        """What is known now, after `key`. Gives whether the operator ran."""
         if self.operator.outputs[0] not in env:
             for i in self.few:
                 kept = np.array(env[self._id(i)])
                 kept.setflags(write=False)
                 known.constants[self._id(i)] = kept
-            return
+            return False
         known.done.add(self.operator.index)
         for i in self.operator.outputs:
             known.shapes[i] = env[i].shape
+        return True
 
     # Inside
 
@@ -169,10 +170,11 @@ class Dynamic:
         """Of quantized tensors, whose scales references do not see: as a model of one operator."""
         tensors = list(self.info.tensors)
         for i in dict.fromkeys(i for i in self.operator.inputs if i >= 0):
-            data = env.get(i, tensors[i].data)
-            tensors[i] = attrs.evolve(
-                tensors[i], shape=data.shape, shape_signature=data.shape, data=data
-            )
+            if i in env:
+                data = env[i]
+                tensors[i] = attrs.evolve(
+                    tensors[i], shape=data.shape, shape_signature=data.shape, data=data
+                )
         alone = SubgraphInfo(
             self.info.name, tuple(tensors), (), self.operator.outputs, (self.operator,)
         )

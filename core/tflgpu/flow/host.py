@@ -10,6 +10,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.flow.cut import Known
+from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
@@ -30,17 +31,31 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 class HostOperators:
     """The `tflgpu.flow.program.Host` of all operators in `tflgpu.flow.operators`."""
 
+    def __init__(self) -> None:
+        self._keeping: dict[tuple[int, ...], bool] = {}  # by the subgraphs that are run
+
     def may_pass(
         self, site: Site, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether not both see or change the same state."""
-        if not (_sees_state(site, operator) and _sees_state(site, waiting)):
+        if not (self._sees_state(site, operator) and self._sees_state(site, waiting)):
             return True
         if operator.name in (READ, ASSIGN) and waiting.name in (READ, ASSIGN):
             mine, other = (known.handles.get(o.inputs[0]) for o in (operator, waiting))
             both_read = operator.name == waiting.name == READ
             return mine is not None and other is not None and (both_read or mine != other)
         return False
+
+    def _sees_state(self, site: Site, operator: OperatorInfo) -> bool:
+        if operator.name == VAR_HANDLE:
+            return False
+        is_state = operator.name in (READ, ASSIGN, CALL_ONCE)
+        return is_state or self._keeps_state(site, called(operator))
+
+    def _keeps_state(self, site: Site, bodies: tuple[int, ...]) -> bool:
+        if bodies not in self._keeping:
+            self._keeping[bodies] = keeps_state(site.model.subgraphs, bodies)
+        return self._keeping[bodies]
 
     def plan(
         self, site: Site, known: Known, operator: OperatorInfo, info: SubgraphInfo,
@@ -61,7 +76,7 @@ class HostOperators:
                 known.variables[handle] = given[1]
             return Assign(inputs[1], handle, site.store)
         bodies = [site.program(number) for number in called(operator)]
-        if keeps_state(site.model.subgraphs, called(operator)):
+        if self._keeps_state(site, called(operator)):
             known.variables.clear()
         if operator.name == CALL_ONCE:
             return CallOnce(bodies[0], site.store)
@@ -69,22 +84,16 @@ class HostOperators:
         if operator.name == IF:
             _check_one(where, given[0])
             told = [body.results(given[1:]) for body in bodies]
+            for body in bodies:
+                body.prepare(given[1:])
             results = tuple(a if a == b else None for a, b in zip(*told, strict=True))
             return Branch(where, inputs, outputs, bodies[0], bodies[1], results)
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
-        stays = body.results(given) == tuple(given)
-        results = tuple(g if stays or isinstance(g, Handle) else None for g in given)
-        return Loop(where, inputs, outputs, cond, body, results)
-
-
-def _sees_state(site: Site, operator: OperatorInfo) -> bool:
-    if operator.name == VAR_HANDLE:
-        return False
-    return operator.name in (READ, ASSIGN, CALL_ONCE) or keeps_state(
-        site.model.subgraphs, called(operator)
-    )
+        loop = Loop(site, operator.index, where, inputs, outputs, cond, body, _decision, given)
+        loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
+        return loop
 
 
 def _handles(given: Sequence[Told]) -> list[Handle]:
@@ -187,35 +196,3 @@ class Branch:
         body = self.then if _decision(self.where, flag) else self.otherwise
         for i, made in zip(self.outputs, body.run(given), strict=True):
             env[i] = _kept(made)
-
-
-@attrs.frozen(eq=False)
-class Loop:
-    """WHILE."""
-
-    where: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    cond: Program
-    body: Program
-    results: tuple[Told, ...]
-
-    def __call__(self, env: Env) -> None:
-        """Run the body as long as the condition holds."""
-        state: list[Given] = [env[i] for i in self.inputs]
-        while _decision(self.where, self.cond.run(state)[0]):
-            state = self._next(state)
-        for i, made in zip(self.outputs, state, strict=True):
-            env[i] = _kept(made)
-
-    def _next(self, state: list[Given]) -> list[Given]:
-        """One round. What the body gave last time is its operand now, and is kept from being
-        overwritten where the body reads it late."""
-        made = self.body.run(state)
-        holds = self.body.holds(made)
-        if self.cond is self.body:
-            holds = range(len(made))
-        for at in holds:
-            if made[at] is not state[at]:
-                made[at] = _kept(made[at])
-        return made

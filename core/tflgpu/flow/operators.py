@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tflgpu.flow.store import Handle
+from tflgpu.tflite.bodies import CONTROL, RUN_BY_HOST, STATE
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
-IF, WHILE, CALL_ONCE = "IF", "WHILE", "CALL_ONCE"
+IF, WHILE, CALL_ONCE = CONTROL
 VAR_HANDLE, READ, ASSIGN = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"
-
-#: Options that are the number of a subgraph, in the order in which `called` gives them.
-_BODIES = {
-    IF: ("then_subgraph_index", "else_subgraph_index"),
-    WHILE: ("cond_subgraph_index", "body_subgraph_index"),
-    CALL_ONCE: ("init_subgraph_index",),
-}
-_STATE = frozenset({VAR_HANDLE, READ, ASSIGN})
-RUN_BY_HOST = frozenset(_BODIES) | _STATE
 
 
 def is_run_by_host(operator: OperatorInfo) -> bool:
@@ -29,7 +21,7 @@ def called(operator: OperatorInfo) -> tuple[int, ...]:
     """The subgraphs that it runs."""
     if operator.is_custom:
         return ()
-    return tuple(int(str(operator.fields[name])) for name in _BODIES.get(operator.name, ()))
+    return tuple(int(str(operator.fields[name])) for name in CONTROL.get(operator.name, ()))
 
 
 def handle_of(operator: OperatorInfo) -> Handle:
@@ -51,7 +43,7 @@ def reached(subgraphs: tuple[SubgraphInfo, ...], start: Iterable[int]) -> set[in
 def keeps_state(subgraphs: tuple[SubgraphInfo, ...], start: Iterable[int]) -> bool:
     """Whether running them may read or change variables."""
     return any(
-        o.name in _STATE or o.name == CALL_ONCE
+        o.name in STATE or o.name == CALL_ONCE
         for number in reached(subgraphs, start)
         for o in subgraphs[number].operators
     )

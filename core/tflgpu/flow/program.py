@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -89,6 +89,15 @@ class HostStep(Protocol):
         ...
 
 
+@runtime_checkable
+class Compiling(Protocol):
+    """A step that has compiled pieces of its own."""
+
+    def pieces(self) -> list[Piece]:
+        """Them."""
+        ...
+
+
 class Host(Protocol):
     """Plans the operators that the host runs: see `tflgpu.flow.host`."""
 
@@ -143,8 +152,12 @@ class Stretch:
 
     def pieces(self) -> list[Piece]:
         """Its compiled pieces, and those of all that followed it."""
-        own = [s for s in self.steps if isinstance(s, Piece)]
-        return own + [p for s in self.after.values() for p in s.pieces()]
+        compiling = [s for s in self.all_steps() if isinstance(s, Compiling)]
+        return [piece for step in compiling for piece in step.pieces()]
+
+    def all_steps(self) -> list[Step]:
+        """Its steps, and those of all that followed it."""
+        return self.steps + [step for s in self.after.values() for step in s.all_steps()]
 
     def close(self) -> None:
         """Release the pieces."""
@@ -158,14 +171,15 @@ class Program:
     Attributes:
         number: Which.
         info: What the file says of it.
-        edition: Counts what was planned.
+        evaluated: Operators that the host ran, since shapes depend on what they take.
     """
 
     def __init__(self, site: Site, number: int) -> None:
         self.number = number
         self.info = site.model.subgraphs[number]
-        self.edition = 0
+        self.evaluated: set[int] = set()
         self._misses = 0
+        self._path: list[Stretch] = []
         self._site = site
         self._starts: OrderedDict[tuple[Told, ...], Stretch] = OrderedDict()
         self._states: States = {}
@@ -186,7 +200,9 @@ class Program:
         """As `run`; gives all tensors that are between its pieces."""
         stretch: Stretch | None = self.start(_key(given))
         env: Env = dict(zip(self.info.inputs, given, strict=True))
+        path = self._path = []
         while stretch is not None:
+            path.append(stretch)
             env.update(stretch.constants)
             for step in stretch.steps:
                 step(env)
@@ -224,9 +240,25 @@ class Program:
             _trim(self._starts)
         return found
 
+    def prepare(self, key: Sequence[Told]) -> None:
+        """Open what a run takes, as far as that is known before it."""
+        stretch = self.start(tuple(key))
+        self._path = [stretch]
+        for step in stretch.steps:
+            if isinstance(step, Piece):
+                step.prepare()
+
     def pieces(self) -> list[Piece]:
-        """The compiled pieces so far."""
+        """The compiled pieces so far, those of loops among them."""
         return [p for s in self._starts.values() for p in s.pieces()]
+
+    def own_pieces(self) -> list[Piece]:
+        """Those that have operators of this subgraph, of the last run."""
+        return [s for s in self.steps() if isinstance(s, Piece)]
+
+    def steps(self) -> list[Step]:
+        """The steps of the last run, or before one those that are known."""
+        return [step for stretch in self._path for step in stretch.steps]
 
     def close(self) -> None:
         """Release them."""
@@ -252,7 +284,8 @@ class Program:
         if dynamic is None:
             known.shapes.update(zip(stretch.awaited, key, strict=True))
         else:
-            dynamic.tell(known, env)
+            if dynamic.tell(known, env):
+                self.evaluated.add(dynamic.operator.index)
         stretch.misses += 1
         found = stretch.after[key] = self._plan(known)
         _trim(stretch.after)
@@ -260,7 +293,6 @@ class Program:
 
     def _plan(self, known: Known) -> Stretch:
         stretch = Stretch(known)
-        self.edition += 1
         try:
             self._fill(stretch)
         except BaseException:

@@ -13,6 +13,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
+from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import called, is_run_by_host, reached
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Program, Site
@@ -69,21 +70,22 @@ class FlowSession(Session):
         self._store = store
         self._info = info
         self._model = model
+        self._opened = 0  # sessions so far
         self._site = Site(
             model,
             ops,
             store,
-            openers.open,
-            openers.plain,
+            self._counted(openers.open),
+            self._counted(openers.plain),
             foreign,
             _quietly,
             HostOperators(),
             preserve_all,
         )
         self._program: Program = self._site.program(number)
-        self._told_edition = -1
+        self._told = (-1, -1)
         try:
-            self._program.start(tuple(v.shape for v in graph.inputs))
+            self._program.prepare([v.shape for v in graph.inputs])
             super().__init__(graph, (), self._report(), {})
         except BaseException:
             self._close_programs()
@@ -94,7 +96,8 @@ class FlowSession(Session):
     @property
     def is_broken(self) -> bool:
         """As `Session.is_broken`, of any piece."""
-        return any(p.session.is_broken for p in self._pieces())
+        # Asked before every run: what came to its end broke nothing.
+        return not self.complete and any(session.is_broken for session in self._sessions())
 
     def known_shapes(self) -> dict[int, Shape]:
         """Shapes of tensors, as far as they are known before a run."""
@@ -128,7 +131,7 @@ class FlowSession(Session):
                 # A view of an output is no way to write into an input, a variable or a constant.
                 ours = id(array) in inputs or not array.flags.writeable
                 self._arrays[i] = np.array(array) if ours else array
-        if self._edition != self._told_edition:
+        if self._edition != self._told:
             self.report = self._report()
         self.complete = True
 
@@ -142,8 +145,8 @@ class FlowSession(Session):
     def reset_variables(self) -> None:
         """State tensors become zero, and resource variables what they are in a model just loaded."""
         self._store.reset()
-        for piece in self._pieces():
-            piece.session.reset_variables()
+        for session in self._sessions():
+            session.reset_variables()
 
     def close(self) -> None:
         """Release every piece; twice is harmless."""
@@ -153,27 +156,36 @@ class FlowSession(Session):
 
     def after_fork(self) -> None:
         """A child may not touch what is on a device; what the CPU runs it may."""
-        if any(not step.on_cpu for p in self._pieces() for step in p.session.steps):
+        if any(not step.on_cpu for session in self._sessions() for step in session.steps):
             Holder.after_fork(self)
             self._closed = True
 
     # Inside
 
-    def _pieces(self) -> list[Piece]:
-        return [p for program in self._site.programs.values() for p in program.pieces()]
+    def _sessions(self) -> list[Session]:
+        return _opened([p for program in self._site.programs.values() for p in program.pieces()])
 
     def _close_programs(self) -> None:
         for program in self._site.programs.values():
             program.close()
 
     @property
-    def _edition(self) -> int:
-        return sum(p.edition for p in self._site.programs.values())
+    def _edition(self) -> tuple[int, int]:
+        """What a report depends on, near enough: who opens something, or runs what it did not, adds to
+        it."""
+        return self._opened, len(self._program.evaluated)
+
+    def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
+        def opened(graph: Graph) -> Session:
+            self._opened += 1  # reports are old then
+            return opener(graph)
+
+        return opened
 
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""
-        self._told_edition = self._edition
-        found = [p.session.report for p in self._program.pieces()]
+        self._told = self._edition
+        found = [session.report for session in _opened(self._program.own_pieces())]
         rows: dict[int, OperatorReport] = {}
         refusals: dict[int, Refusal] = {}
         for report in found:
@@ -181,19 +193,20 @@ class FlowSession(Session):
             refusals.update((r.node, r) for r in report.refusals)
         for operator in self._info.operators:
             if is_run_by_host(operator):
-                reason = self._reason(operator)
-                names = [
-                    tuple(self._info.tensors[i].name for i in ids)
-                    for ids in (operator.inputs, operator.outputs)
-                ]
-                rows[operator.index] = OperatorReport(
-                    operator.index, operator.name, *names, place=Place.CPU, runs_on=_HOST,
-                    code=ReasonCode.CONTROL_FLOW, reason=reason,
-                )  # fmt: skip
-                refusals[operator.index] = Refusal(
-                    operator.index, operator.name, reason, _HOST, ReasonCode.CONTROL_FLOW
-                )
-        first = next((r for r in found if r.backend), found[0] if found else None)
+                code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
+            elif operator.index in self._program.evaluated - rows.keys():
+                code = ReasonCode.UNSUPPORTED_FORM
+                reason = "the shapes of its results depend on what its operands hold"
+            else:
+                continue
+            index, name = operator.index, operator.name
+            rows[index] = OperatorReport(
+                index, name, self._names(operator.inputs), self._names(operator.outputs),
+                Place.CPU, runs_on=_HOST, code=code, reason=reason,
+            )  # fmt: skip
+            refusals[index] = Refusal(index, name, reason, _HOST, code)
+        every = [*found, *(session.report for session in self._sessions())]
+        first = next((r for r in every if r.backend), every[0] if every else None)
         report = DelegationReport(0, 0) if first is None else first
         parts = [part for r in found for part in r.parts]
         return attrs.evolve(
@@ -208,17 +221,21 @@ class FlowSession(Session):
             seconds=None, cpu_seconds=None,
         )  # fmt: skip
 
+    def _names(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple("" if i < 0 else self._info.tensors[i].name for i in tensors)
+
     def _reason(self, operator: OperatorInfo) -> str:
         bodies = called(operator)
         if not bodies:
             return "state of the model, which is kept in host memory"
         inside = reached(self._model.subgraphs, bodies)
-        reports = [
-            p.session.report
-            for n, program in self._site.programs.items()
-            if n in inside
-            for p in program.pieces()
+        pieces = [
+            p for n, program in self._site.programs.items() if n in inside for p in program.pieces()
         ]
+        for step in self._program.steps():
+            if isinstance(step, Loop) and step.index == operator.index:
+                pieces += step.pieces()
+        reports = [session.report for session in _opened(pieces)]
         done = sum(r.delegated_nodes for r in reports)
         total = sum(r.total_nodes for r in reports)
         which = ", ".join(map(str, sorted(set(bodies))))
@@ -227,6 +244,10 @@ class FlowSession(Session):
             f"the host decides what runs; of subgraph{many} {which}, {done} of {total} compiled "
             "operators run on the device"
         )
+
+
+def _opened(pieces: list[Piece]) -> list[Session]:
+    return [p.session for p in pieces if p.session is not None]
 
 
 def _quietly(text: str) -> None:

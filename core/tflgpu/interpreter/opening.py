@@ -10,7 +10,7 @@ import attrs
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.cut import check_order
-from tflgpu.flow.operators import RUN_BY_HOST, is_run_by_host
+from tflgpu.flow.operators import is_run_by_host
 from tflgpu.flow.session import FlowSession, Openers
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.delegation import Delegation
@@ -19,6 +19,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
 

@@ -22,7 +22,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
-from tflgpu.tflite.bodies import runs_subgraphs
+from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 
 _LOG = logging.getLogger("tflgpu")
@@ -346,8 +346,10 @@ def _operands(node: Node) -> str:
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
+    if definition is None and operator.name in RUN_BY_HOST and not operator.is_custom:
+        return "control flow and variables are the interpreter's own"
     if definition is None and runs_subgraphs(operator.fields):
-        return "it runs other subgraphs, which is up to an interpreter"
+        return "control flow (an operator that runs other subgraphs) of this kind is not supported"
     if definition is None:
         kind = "custom op" if operator.is_custom else "op"
         return f"{kind} {clipped(operator.name)} is not defined; a plugin can define it"
