@@ -25,8 +25,8 @@ def _spectrogram(low: Lowering) -> None:
     channels, frames, bins = low.node.outputs[0].shape
     k = low.kernel("spectrogram", (_WORKGROUP, 1, 1))
     samples = low.read(k, 0)
-    angles = np.outer(np.arange(attributes.window_size), np.arange(bins))
-    angles = angles % attributes.transform * (2 * math.pi / attributes.transform)
+    turns = np.outer(np.arange(attributes.window_size), np.arange(bins))
+    angles = turns % attributes.transform * (2 * math.pi / attributes.transform)
     slices = -(-bins // 4)
     waves = np.zeros((attributes.window_size, 2, slices * 4))
     waves[:, 0, :bins], waves[:, 1, :bins] = np.cos(angles), np.sin(angles)
