@@ -265,6 +265,8 @@ class Download:
     def keep(self) -> None:
         """Never release the callback: the library may still call it."""
         immortal(self._callback)
+        # It refers to this object, which needs the buffer no more.
+        self._alive, self._buffer = (), None
 
     def _ended(self) -> bool:
         lib.wgpuDevicePoll(self._device, False, ffi.NULL)
