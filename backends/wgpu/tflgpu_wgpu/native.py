@@ -185,7 +185,7 @@ class Download:
 
     def __init__(self, device: Any, buffer: Any, nbytes: int) -> None:
         self._device = device._internal
-        self._alive = (device, buffer)
+        self._alive: tuple[Any, ...] = (device, buffer)
         self._buffer = buffer._internal
         self._nbytes = nbytes
         #: What is copied to the host, as (start, bytes); None for all of it.

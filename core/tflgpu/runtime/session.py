@@ -19,6 +19,7 @@ from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
+from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
@@ -176,6 +177,31 @@ class Session(Holder):
                 np.copyto(target, source, casting="unsafe")
             self._running = step
             step.run()
+        self.finish()
+
+    def submit(self) -> Pending | None:
+        """Begin a run that goes on by itself, to be ended by `finish`; None where `run` has to make
+        it: it has other parts than one of a device, or is watched, repeated or timed.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        if self._watcher is not None or len(self._steps) != 1:
+            return None
+        (step,), (moves,) = self._steps, self._moves
+        if step.on_cpu or step.run != step.recording.run:
+            return None
+        if self._closed:
+            self.check_inherited("this interpreter's device")
+            raise StateError("this session is closed")
+        self.complete = False
+        for target, source in moves:
+            np.copyto(target, source, casting="unsafe")
+        self._running = step
+        return step.recording.submit()
+
+    def finish(self) -> None:
+        """What follows when all parts of a run are over."""
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])
