@@ -17,17 +17,20 @@ from typing import Any
 import attrs
 import pytest
 
-OUT_OF_HOST_MEMORY = -1  # VkResult
-OUT_OF_RESOURCES = -5  # OpenCL status
+#: What fails says this, or that the device is lost: VkResult, OpenCL's status, words of wgpu's.
+OUT_OF_HOST_MEMORY, DEVICE_LOST = -1, -4
+OUT_OF_RESOURCES, INVALID_COMMAND_QUEUE = -5, -36
+PLANTED, LOST = "planted", "Parent device is lost"
 
 
 @attrs.define
 class Plan:
-    """Which calls there are, and which of them fails."""
+    """Which calls there are, and which of them fails; with ``lost`` as on a device that is gone."""
 
     calls: list[str] = attrs.field(factory=list)
     chosen: tuple[str, int] | None = None
     came: bool = False
+    lost: bool = False
 
     def start(self, chosen: tuple[str, int] | None = None) -> None:
         """Count from the start; let the n-th call of a name fail."""
@@ -101,7 +104,9 @@ def vulkan(patch: pytest.MonkeyPatch, plan: Plan) -> None:
             return found
 
         def call(*args: Any) -> Any:
-            return OUT_OF_HOST_MEMORY if plan.fails(name) else found(*args)
+            if plan.fails(name):
+                return DEVICE_LOST if plan.lost else OUT_OF_HOST_MEMORY
+            return found(*args)
 
         return call
 
@@ -119,8 +124,11 @@ def opencl(patch: pytest.MonkeyPatch, plan: Plan) -> None:
     import tflgpu_opencl.device
     from tflgpu_opencl.native import native
 
+    def code() -> int:
+        return INVALID_COMMAND_QUEUE if plan.lost else OUT_OF_RESOURCES
+
     def error() -> Exception:
-        record = cl._cl._ErrorRecord(msg="planted", code=OUT_OF_RESOURCES, routine="planted")
+        record = cl._cl._ErrorRecord(msg=PLANTED, code=code(), routine=PLANTED)
         made: Exception = cl.RuntimeError(record)
         return made
 
@@ -142,8 +150,8 @@ def opencl(patch: pytest.MonkeyPatch, plan: Plan) -> None:
             if not plan.fails(name):
                 return function(*args)
             if name == "_map":
-                args[-1][0] = OUT_OF_RESOURCES
-            return OUT_OF_RESOURCES
+                args[-1][0] = code()
+            return code()
 
         return call
 
@@ -166,10 +174,10 @@ def wgpu(patch: pytest.MonkeyPatch, plan: Plan) -> None:
     from wgpu.backends.wgpu_native import _api, ffi
 
     def memory() -> Exception:
-        return GPUOutOfMemoryError("planted")
+        return GPUOutOfMemoryError(PLANTED)
 
     def refused() -> Exception:
-        return GPUValidationError("planted")
+        return GPUValidationError(LOST if plan.lost else PLANTED)
 
     _methods(patch, plan, _api.GPUDevice, _DEVICE[:1], memory)
     _methods(patch, plan, _api.GPUDevice, _DEVICE[1:], refused)

@@ -180,3 +180,31 @@ def test_any_call_fails_once(seam: tuple[str, Plan]) -> None:
     print(backend, len(points), "points")  # `pytest -rP` shows it
     assert not wrong, "\n".join(wrong)
     assert missed < len(points) / 4
+
+
+#: A call of every run, by backend.
+IN_A_RUN = {"opencl": "_nd_range", "vulkan": "vkQueueSubmit", "wgpu": "wgpuQueueSubmit"}
+
+
+@pytest.mark.parametrize("on_error", ["raise", "retry", "cpu"])
+def test_a_lost_device(seam: tuple[str, Plan], on_error: str) -> None:
+    """It is opened anew, or given up; either way the next run works."""
+    backend, plan = seam
+    plan.lost = True
+    with tflgpu.GpuDelegate(backend=backend, on_error=on_error) as delegate:
+        life = Life(backend, 1, delegate)
+        life.load()
+        life.run()
+        life.read()
+        first = delegate.device
+        plan.start((IN_A_RUN[backend], 0))
+        if on_error == "raise":
+            with pytest.raises(tflgpu.DeviceLostError):
+                life.run()
+        life.run()
+        life.read()
+        assert plan.came
+        assert (delegate.device is first) == (on_error == "cpu")
+        refused = len(life.interpreter.delegation_report().refusals)
+        assert refused == (2 if on_error == "cpu" else 0)
+        life.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -196,3 +197,27 @@ def test_mistakes() -> None:
             interpreter.invoke_async({0: np.zeros((2, 2), np.float32)})
         found = interpreter.invoke_async({0: np.ones((1, 1024), np.float32)}).results()
         np.testing.assert_array_equal(found[0], np.full((1, 1024), 2, np.float32))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_has_none_of_them() -> None:
+    with ready(None) as interpreter:
+        run = interpreter.invoke_async({0: number(1)})
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            said = "nothing"
+            try:
+                run.wait()
+            except StateError as error:
+                said = str(error)
+            own = interpreter.invoke_async({0: number(3)}).results()[0]
+            os.write(writing, f"{own[0, 0]:g} {said}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            told = pipe.read()
+        assert told.startswith("6 ")
+        assert "forked" in told or told == "6 nothing"  # it was over before
+        np.testing.assert_array_equal(run.results()[0], expected(number(1)))

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tflgpu.blame import of_signal
+from tflgpu.blame import in_a_line, of_signal
 from tflgpu.contract.pending import Finished, Pending
 from tflgpu.errors import DeviceError, DeviceLostError
 from tflgpu.interpreter.delegation import Delegation
@@ -165,7 +165,7 @@ class Recovery:
                 raise
             self._strikes = _STRIKES  # it was loaded before: the device is to blame
             new = again()
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        said = in_a_line(error)
         _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
         noted(new, f"on_error: a run failed and was made again ({said})")
         self._run_on_old_state(new)
