@@ -1,6 +1,6 @@
 """Converters at a model's edges: operators that are put before an input or after an output.
 
-    u8 image [1, 480, 640, 4] -> SLICE -> CAST -> RESIZE_BILINEAR -> SUB -> MUL -> f32 [1, 257, 257, 3]
+    u8 image [1, 480, 640, 4] -> CAST -> SLICE -> RESIZE_BILINEAR -> SUB -> MUL -> f32 [1, 257, 257, 3]
     f32 [1, 257, 257, 21] -> ARG_MAX -> CAST -> u8 [1, 257, 257]
 
 What they make is a model with other inputs and outputs, of builtin operators only. So they run
@@ -132,11 +132,10 @@ class FromImage:
             raise OptionError(
                 f"FromImage: an image of {self.channels} channels for a tensor of {taken}"
             )
-        found = []
-        cut = (batch, tall, wide, taken)
-        if cut != (batch, self.height, self.width, self.channels):
-            found.append(_slice((0, top, left, 0), cut, DType.U8))
-        found.append(_cast(DType.U8, DType.F32, cut))
+        whole, cut = (batch, self.height, self.width, self.channels), (batch, tall, wide, taken)
+        found = [_cast(DType.U8, DType.F32, whole)]
+        if cut != whole:
+            found.append(_slice((0, top, left, 0), cut))
         if (tall, wide) != (height, width):
             size = np.array([height, width], np.int32)
             centres = {"align_corners": False, "half_pixel_centers": True}
@@ -165,7 +164,7 @@ class FromLayout:
         whole = (1, height, width, 4 * slices)
         found = [_transpose((1, 2, 0, 3), (height, width, slices, 4)), _reshape(whole)]
         if whole != shape:
-            found.append(_slice((0, 0, 0, 0), shape, DType.F32))
+            found.append(_slice((0, 0, 0, 0), shape))
         return found
 
 
@@ -219,7 +218,7 @@ class ToClasses:
 @attrs.frozen(eq=False)
 class ToBytes:
     """An output of u8 in the place of f32: ``round(x / scale) + zero_point``, from 0 to 255, as
-    QUANTIZE does it. It is a quantized tensor then, with these parameters in its details."""
+    QUANTIZE does it (halves away from zero). It is a quantized tensor then, with these parameters in its details."""
 
     scale: float = 1.0
     zero_point: int = 0
@@ -385,8 +384,8 @@ def _cast(source: DType, target: DType, shape: Shape) -> Step:
     return Step("CAST", shape, target, fields)
 
 
-def _slice(begin: Sequence[int], size: Shape, dtype: DType) -> Step:
-    return Step("SLICE", size, dtype, {}, (np.array(begin, np.int32), np.array(size, np.int32)))
+def _slice(begin: Sequence[int], size: Shape) -> Step:
+    return Step("SLICE", size, constants=(np.array(begin, np.int32), np.array(size, np.int32)))
 
 
 def _reshape(shape: Shape) -> Step:
