@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
+    from tflgpu.tflite import converters
 
     __version__: str
 
@@ -95,6 +96,7 @@ __all__ = [
     "WaitType",
     "__version__",
     "check",
+    "converters",
     "delegate_library",
     "errors",
     "load_delegate",
@@ -122,14 +124,16 @@ _HOMES = {
     "load_delegate": "tflgpu.delegate_loading",
 }
 
+_MODULES = {"converters": "tflgpu.tflite.converters", "profiles": "tflgpu.profiles"}
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = import_module("importlib.metadata").version("tflgpu")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-    elif name == "profiles":
-        value = import_module("tflgpu.profiles")
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
     globals()[name] = value
