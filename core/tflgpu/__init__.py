@@ -37,7 +37,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu import profiles
+    from tflgpu import converters, profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     )
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
-    from tflgpu.tflite import converters
 
     __version__: str
 
@@ -124,7 +123,7 @@ _HOMES = {
     "load_delegate": "tflgpu.delegate_loading",
 }
 
-_MODULES = {"converters": "tflgpu.tflite.converters", "profiles": "tflgpu.profiles"}
+_MODULES = {"converters": "tflgpu.converters", "profiles": "tflgpu.profiles"}
 
 
 def __getattr__(name: str) -> Any:

@@ -65,7 +65,7 @@ def test_what_it_names_is_there() -> None:
     called = set(re.findall(r"(?:interpreter|first|second)\.([a-z_]+)", PAGE)) - {"tflite"}
     assert len(called) > 10
     assert all(hasattr(tflgpu.Interpreter, name) for name in called), called
-    for name in re.findall(r"^\\| `((?:From|To)[A-Z]\\w+)\\(", PAGE, re.MULTILINE):
+    for name in re.findall(r"^\| `((?:From|To)[A-Z]\w+)\(", PAGE, re.MULTILINE):
         assert hasattr(tflgpu.converters, name), name
     for name in ("read", "write", "reshaped", "export"):
         assert f"`{name}" in PAGE

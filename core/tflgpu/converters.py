@@ -367,11 +367,15 @@ class _Edit:
         return len(self._tensors) - 1
 
     def _rename(self, old: int, new: int, *, is_input: bool) -> None:
-        side = "inputs" if is_input else "outputs"
         for i, signature in enumerate(self._signatures):
             if not signature.subgraph:
-                ports = {n: new if t == old else t for n, t in getattr(signature, side).items()}
-                self._signatures[i] = attrs.evolve(signature, **{side: ports})
+                given = signature.inputs if is_input else signature.outputs
+                ports = {n: new if t == old else t for n, t in given.items()}
+                self._signatures[i] = (
+                    attrs.evolve(signature, inputs=ports)
+                    if is_input
+                    else attrs.evolve(signature, outputs=ports)
+                )
 
 
 def _open(port: TensorSpec, shape: Shape) -> dict[str, Any]:

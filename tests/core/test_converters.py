@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu.errors import InputError, ModelError, OptionError
-from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.converters import (
+from tflgpu.converters import (
     FromBytes,
     FromImage,
     FromLayout,
@@ -19,6 +17,8 @@ from tflgpu.tflite.converters import (
     ToLayout,
     converted,
 )
+from tflgpu.errors import InputError, ModelError, OptionError
+from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
