@@ -611,6 +611,24 @@ def test_without_a_device(opened: Open) -> None:
     assert copies(one) == (0, 0)
 
 
+@pytest.mark.parametrize("backend", ["cpu_ref", "litert"])
+def test_devices_that_run_nodes(
+    backend: str, require_backend: Callable[[str], Any], opened: Open
+) -> None:
+    """They have no buffers, and nothing is copied to a device that is the host."""
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend, device=0) as delegate:
+        one = opened(delegate)
+        with pytest.raises(UnsupportedError, match="no device for a buffer"):
+            one.allocate_buffer(0)
+        y = np.zeros(SHAPE, np.float32)
+        one.bind_input(0, X)
+        one.bind_output(3, y)
+        one.invoke()
+        np.testing.assert_array_equal(y, Y)
+        assert copies(one) == (0, 0)
+
+
 def compared() -> bytes:
     """x > 0, whose result is a boolean."""
     tensors = [
