@@ -39,6 +39,7 @@ ROOMS = (
     "devices",
     "profiles",
     "runtime",
+    "flow",
     "saved",
     "guard",
     "hosts",

@@ -1,4 +1,5 @@
-"""Every constant operand of every op, given only when the model runs: right, or refused in words.
+"""Every constant operand of every op, given only when the model runs: right, or, where a device may leave
+nothing to the CPU, refused in words.
 
 What a file holds as the result's shape is then a placeholder, here in the three forms that converters
 leave: the operand's shape, another one, and an open one.
@@ -117,6 +118,7 @@ def test_an_operand_given_at_run_time_is_honoured_or_refused(
             try:
                 outputs = run(case, at, content, delegate)
             except UnsupportedError as error:
+                assert delegate is not None  # which may leave nothing to the CPU; else it runs
                 assert op.name in str(error)  # which operator, at least
             else:
                 for got, want in zip(outputs, case.expected, strict=True):

@@ -18,6 +18,7 @@ from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
 from tflgpu_litert.quirks import quirk
 from tflgpu_litert.recording import LiteRTRecording
+from tflgpu_litert.shapes import told_late
 
 
 class LiteRTDevice:
@@ -38,8 +39,10 @@ class LiteRTDevice:
         tried = self._alone(node, ops)
         if isinstance(tried, Unsupported):
             return tried
-        for value in node.outputs:
+        late = told_late(node) or [None] * len(node.outputs)
+        for value, given in zip(node.outputs, late, strict=True):
             shape = tried.shape(value.id)
+            shape = given if shape is None else shape
             if shape is None:
                 return Unsupported(f"LiteRT knows the shape of {value.name} only when it has run")
             if shape != value.shape:
@@ -59,8 +62,10 @@ class LiteRTDevice:
         if isinstance(tried, Unsupported):
             return tried
         specs = []
-        for value in node.outputs:
+        late = told_late(node) or [None] * len(node.outputs)
+        for value, given in zip(node.outputs, late, strict=True):
             shape = tried.shape(value.id)
+            shape = given if shape is None else shape
             if shape is None:
                 return Unsupported(
                     f"LiteRT knows the shape of its result {value.name} only when it has run"

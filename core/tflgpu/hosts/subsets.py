@@ -27,6 +27,8 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.loading import Opened
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import SubgraphInfo
 
@@ -57,6 +59,10 @@ class Engine(Protocol):
 
     def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
         """A graph wholly on the device, or the operators that are in the way."""
+        ...
+
+    def renew(self, session: Session) -> None:
+        """Open the device anew that a session is on, which is lost."""
         ...
 
     def signed(self, report: DelegationReport) -> DelegationReport:
@@ -226,6 +232,8 @@ def _refuse_unknown(
         if definition is None:  # says more than that its options are not read
             kind = "custom op" if operator.is_custom else "op"
             why = f"{kind} {operator.name} is not defined; a plugin can define it"
+            if operator.name in RUN_BY_HOST and not operator.is_custom:
+                why = "control flow and variables are the interpreter's own"
             refused[index] = Unsupported(why, ReasonCode.UNSUPPORTED_OP)
         elif operator.version > definition.max_version:
             refused[index] = Unsupported(

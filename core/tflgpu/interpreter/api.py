@@ -15,13 +15,12 @@ from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.model_details import ModelDetails
+from tflgpu.interpreter.opening import Opening, opener
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph
 from tflgpu.options import OpResolverType, truth
 from tflgpu.plugins import registry
-from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import SignatureInfo
 
 if TYPE_CHECKING:
@@ -140,7 +139,10 @@ class Interpreter(BufferMethods, ModelDetails):
         )
         options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
         self._cpu = CpuSide(registry(), options)
-        self._ops = registry().ops()
+        self._opening = Opening(
+            self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
+            self._fuse,
+        )  # fmt: skip
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
 
@@ -177,8 +179,11 @@ class Interpreter(BufferMethods, ModelDetails):
             self._main.run()
 
     def reset_all_variables(self) -> None:
-        """Set the model's state, if it has any, to zero."""
+        """Set the model's state, if it has any, to zero. Resource variables become what they are in a
+        model just loaded: unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as
+        they are.)"""
         with self._busy:
+            self._opening.store.reset()
             for subgraph in self._subgraphs.values():
                 subgraph.reset_variables()
 
@@ -295,21 +300,10 @@ class Interpreter(BufferMethods, ModelDetails):
 
     def close(self) -> None:
         """Release memory and what is on the device; twice is harmless. A delegate that was given
-        stays open.
-
-        Raises:
-            StateError: another thread is using the interpreter.
+        stays open. A call of another thread that is under way is waited for, and later ones are
+        refused.
         """
-        if self._busy.closed:
-            return
-        with self._busy:
-            # In this order, so that a call that was interrupted can be made again.
-            for subgraph in self._subgraphs.values():
-                subgraph.release()
-                subgraph.bindings.close()
-            self._delegation.close()
-            self._cpu.close()
-            self._busy.close()
+        self._busy.close(self._release)
 
     def __enter__(self) -> Self:
         with self._busy:
@@ -320,6 +314,14 @@ class Interpreter(BufferMethods, ModelDetails):
 
     # Inside
 
+    def _release(self) -> None:
+        # In this order, so that a call that was interrupted can be made again.
+        for subgraph in self._subgraphs.values():
+            subgraph.release()
+            subgraph.bindings.close()
+        self._delegation.close()
+        self._cpu.close()
+
     def _subgraph(self, index: int) -> Subgraph:
         found = self._subgraphs.get(index)
         if found is not None:
@@ -328,8 +330,8 @@ class Interpreter(BufferMethods, ModelDetails):
         if not isinstance(index, int) or not 0 <= index < count:
             raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
         made = Subgraph(
-            self._model, index, self._ops, self._open_session, self._cpu.infer,
-            preserve_all=self._preserve_all, compress=self._compress, delegation=self._delegation,
+            self._model, index, opener(self._opening, index), preserve_all=self._preserve_all,
+            compress=self._compress, delegation=self._delegation,
         )  # fmt: skip
         self._subgraphs[index] = made
         return made
@@ -342,11 +344,6 @@ class Interpreter(BufferMethods, ModelDetails):
                 listed = ", ".join(map(repr, known)) or "none"
                 raise InputError(f"no signature {shown(key)}; the model has {listed}")
             return known[key], self._subgraph(known[key].subgraph), self._busy
-
-    def _open_session(self, graph: Graph) -> Session:
-        return self._delegation.open_session(
-            graph, self._ops, self._cpu, preserve_all=self._preserve_all, fuse=self._fuse
-        )
 
     def _check_views(self) -> None:
         if self._main.has_views:

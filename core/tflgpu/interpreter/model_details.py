@@ -10,6 +10,7 @@ from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.tflite.bodies import STATE
 from tflgpu.tflite.model_file import ModelFile
 
 
@@ -126,4 +127,7 @@ class ModelDetails:
             StateError: closed, or in use.
         """
         with self._busy:
-            return any(t.is_variable for s in self._model.subgraphs for t in s.tensors)
+            return any(
+                any(t.is_variable for t in s.tensors) or any(o.name in STATE for o in s.operators)
+                for s in self._model.subgraphs
+            )

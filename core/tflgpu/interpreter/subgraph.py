@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.copy import copy
 from tflgpu.errors import (
@@ -20,19 +19,20 @@ from tflgpu.errors import (
     ResizeError,
     StateError,
 )
+from tflgpu.flow.session import FlowSession
 from tflgpu.interpreter.arguments import array_of, as_index, shape_of
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
+from tflgpu.interpreter.opening import Open
 from tflgpu.interpreter.pool import ResultPool
+from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ir.graph import Shape
 from tflgpu.ir.sizes import check_size
-from tflgpu.ops.base import OpDef
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.build import Foreign, build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
 _LOG = logging.getLogger("tflgpu")
@@ -41,8 +41,6 @@ _LOG = logging.getLogger("tflgpu")
 _LENT = 256 << 10
 _DEVICE = "this interpreter's device"
 _FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
-
-OpenSession = Callable[[Graph], Session]
 
 
 class Subgraph:
@@ -60,9 +58,7 @@ class Subgraph:
         self,
         model: ModelFile,
         index: int,
-        ops: Mapping[str, OpDef],
-        open_session: OpenSession,
-        foreign: Foreign | None = None,
+        open_session: Open,
         *,
         preserve_all: bool = False,
         compress: bool = False,
@@ -72,10 +68,7 @@ class Subgraph:
         self.info = model.subgraphs[index]
         self.run: Callable[[], None] = self._cannot_run
         self.bindings = Bindings()
-        self._model = model
-        self._ops = ops
         self._open_session = open_session
-        self._foreign = foreign
         self._pool = ResultPool()
         self._preserve_all = preserve_all
         self._compress = compress
@@ -86,6 +79,7 @@ class Subgraph:
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
+        self._recovery = Recovery(delegation)
         self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
 
     # State
@@ -136,25 +130,11 @@ class Subgraph:
             raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
-        if self._is_default:
-            self._run_spared(memory)
-        else:
-            memory.session.run()
+        self._recovery.run(memory.session, self._again)
 
-    def _run_spared(self, memory: SessionMemory) -> None:
-        """A run on a device that nobody asked for; where that fails, on the CPU."""
-        session = memory.session
-        state = {index: array.copy() for index, array in session.variables.items()}
-        try:
-            session.run()
-        except DeviceError as error:
-            if not session.is_broken or of_signal(error):
-                raise
-            self._delegation.give_way(error)
-            for index, before in state.items():  # a part that had run may have changed it
-                np.copyto(session.variables[index], before)
-            self._delegation.release(session.close)
-            self._open_again(memory).session.run()
+    def _again(self) -> Session:
+        assert self._memory is not None
+        return self._open_again(self._memory).session
 
     def _open_in_child(self, old: SessionMemory) -> SessionMemory:
         """After a fork, a session in the place of one on a device that nobody asked for. State is
@@ -180,8 +160,8 @@ class Subgraph:
         that the next run tries again."""
         session = old.session
         session.check_inherited(_DEVICE)
-        session.close()  # waits for what is still on the device
-        memory = self._opened()
+        self._delegation.release(session.close)  # waits for what is still on the device
+        memory: SessionMemory = self._recovery.reopened(session, self._opened)
         new = memory.session
         for index in {*self.info.inputs, *session.variables}:
             if index in session.arrays and index in new.arrays:
@@ -193,12 +173,10 @@ class Subgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            graph = build_graph(
-                self._model, self.index, self._ops, self._resized, self._warn, self._foreign
-            )
-            session = self._open_session(graph)
+            session, graph = self._open_session(self._resized, self._warn)
             memory = SessionMemory(session)
             self._is_default = self._delegation.is_default
+            self._recovery.policy = self._delegation.on_error
             self.bindings.apply(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
@@ -208,6 +186,11 @@ class Subgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{self._resizes()}"
             ) from error
+        if graph is None:
+            self._shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
+            every = range(len(self.info.tensors))
+            self._visible = every if self._preserve_all else {*self.info.inputs, *self.info.outputs}
+            return memory
         self._shapes = {v.id: v.shape for v in graph.values.values()}
         edge = {v.id for v in (*graph.inputs, *graph.outputs)}
         variables = {v.id for v in graph.values.values() if v.is_variable}
@@ -249,6 +232,7 @@ class Subgraph:
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
         if self._memory is not None:
+            self._recovery.inputs_changed = True
             self._memory.session.reset_variables()
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
@@ -296,6 +280,9 @@ class Subgraph:
         resized = self._resized.get(index)
         if resized is not None:
             return resized
+        session = None if self._memory is None else self._memory.session
+        if isinstance(session, FlowSession) and index in session.arrays:
+            return session.arrays[index].shape  # of the last run
         return self._shapes.get(index, self.info.tensors[index].shape)
 
     def details(self, index: int) -> dict[str, Any]:
@@ -337,7 +324,12 @@ class Subgraph:
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            lent = self._memory.session.lend(int(index))
+            session = self._memory.session
+            try:
+                lent = session.lend(int(index))
+            except DeviceError as error:
+                self._recovery.results_lost(session, error, self._again)
+                lent = None
             if lent is not None:
                 return lent
             source = self.array(index)
@@ -363,6 +355,7 @@ class Subgraph:
                 f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
                 "allocate_tensors first"
             )
+        self._recovery.inputs_changed = True
         bound = self.bindings.get(info.index)
         if bound is not None:
             bound.write(source)
@@ -378,6 +371,7 @@ class Subgraph:
         """
         array = self.array(index)
         if self._memory is not None:
+            self._recovery.inputs_changed = True
             self._memory.session.settle()
             self._lost.discard(int(index))
             bound = self.bindings.view(int(index))
@@ -408,6 +402,11 @@ class Subgraph:
             raise InputError(
                 f"{_name(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
+            )
+        if isinstance(session, FlowSession) and info.index not in session.arrays:
+            raise NotAllocatedError(
+                f"{_name(info)} is not there before invoke(): its shape depends on what the model "
+                "computes"
             )
         return session.arrays[info.index]
 

@@ -39,3 +39,6 @@ class ReasonCode(enum.Enum):
     NO_DELEGATE = "no_delegate"
     #: Inside LiteRT: what it has for this operator cannot be read, or another delegate has it.
     HOST = "host"
+    #: It runs other subgraphs, or reads or changes the model's state: the host runs it between the parts
+    #: of the device.
+    CONTROL_FLOW = "control_flow"

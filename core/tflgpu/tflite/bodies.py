@@ -1,5 +1,5 @@
-"""Subgraphs that an operator runs (the branches of IF, the body of WHILE), taken along to a model
-of its own."""
+"""Subgraphs that an operator runs (the branches of IF, the body of WHILE): which operators do, and how such
+a subgraph is taken along to a model of its own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, subgraph_spec
 
 #: Tensors by which a subgraph has a state that outlasts its run.
 _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
+
+
+#: Control flow, by the options that are the number of a subgraph; and what keeps variables.
+CONTROL = {
+    "IF": ("then_subgraph_index", "else_subgraph_index"),
+    "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
+    "CALL_ONCE": ("init_subgraph_index",),
+}
+STATE = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
+#: What no graph has a node of: an interpreter runs it, between graphs.
+RUN_BY_HOST = STATE.union(CONTROL)
 
 
 def _numbers(fields: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ runtime shapes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
-from tflgpu.tflite.bodies import runs_subgraphs
+from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 
 _LOG = logging.getLogger("tflgpu")
@@ -80,9 +80,10 @@ def build_subgraph(
     warn: Callable[[str], object] = _LOG.warning,
     foreign: Foreign | None = None,
     bodies: Sequence[SubgraphInfo] = (),
+    unknown: Collection[int] = (),
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
-    subgraphs, which operators may run."""
+    subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
     graph = Graph(info.name or "main")
     for tensor in info.tensors:
         _add_tensor(graph, tensor)
@@ -91,6 +92,8 @@ def build_subgraph(
     for value in graph.inputs:
         if value.is_const:
             raise ModelError(f"{_name(value)} is an input of the model and has a constant")
+    for index in unknown:
+        graph.values[index].shape_known = False
     resized = _resize_inputs(graph, shapes or {})
     for value in (*graph.inputs, *(v for v in graph.values.values() if v.is_variable)):
         check_size(value.shape, value.dtype, _name(value))
@@ -175,7 +178,7 @@ class _Building:
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(
             operator.name, None, list(inputs), outputs, operator.version, (operator.index,),
-            _source(operator, self.info, self.bodies),
+            _source(operator, self.info, self.bodies, self.graph),
         )  # fmt: skip
         definition = self.ops.get(operator.name)
         if definition is not None and definition.owner:
@@ -211,9 +214,10 @@ class _Building:
         except ModelError as error:
             placeholder = _placeholder(node)
             if placeholder is not None:  # which need not fit together with anything
+                maker = self.made_by.get(placeholder.id)
+                made = "" if maker is None else f": operator {maker} makes it"
                 return UnknownOp(
-                    f"the shape of {_name(placeholder)} is not known before the model runs: "
-                    f"operator {self.made_by[placeholder.id]} makes it",
+                    f"the shape of {_name(placeholder)} is not known before the model runs{made}",
                     dynamic=True,
                 )
             raise ModelError(f"{where}: {error}{_operands(node)}") from error
@@ -306,18 +310,17 @@ class _Building:
 
 
 def _source(
-    operator: OperatorInfo, info: SubgraphInfo, bodies: Sequence[SubgraphInfo]
+    operator: OperatorInfo, info: SubgraphInfo, bodies: Sequence[SubgraphInfo], graph: Graph
 ) -> FileOptions:
     gap, place = operator.gap, operator.place
-    if operator.intermediates:
-        gap, place = "it has intermediate tensors", None
     for index in (*operator.inputs, *operator.outputs):
         if index >= 0 and info.tensors[index].blockwise is not None:
             gap, place = f"tensor {index} is quantized by blocks", None
     run = bodies if runs_subgraphs(operator.fields) else ()
     return FileOptions(
-        operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place
-    )
+        operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place,
+        tuple(None if i < 0 else graph.values[i] for i in operator.intermediates),
+    )  # fmt: skip
 
 
 def _placeholder(node: Node) -> Value | None:
@@ -342,8 +345,10 @@ def _operands(node: Node) -> str:
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
+    if definition is None and operator.name in RUN_BY_HOST and not operator.is_custom:
+        return "control flow and variables are the interpreter's own"
     if definition is None and runs_subgraphs(operator.fields):
-        return "control flow (an operator that runs other subgraphs) is not supported"
+        return "control flow (an operator that runs other subgraphs) of this kind is not supported"
     if definition is None:
         kind = "custom op" if operator.is_custom else "op"
         return f"{kind} {clipped(operator.name)} is not defined; a plugin can define it"

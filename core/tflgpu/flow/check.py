@@ -1,0 +1,144 @@
+"""What an operator asks of the subgraphs that it runs, looked at before any of them is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tflgpu.errors import ModelError
+from tflgpu.flow.operators import (
+    ASSIGN,
+    CALL_ONCE,
+    IF,
+    READ,
+    VAR_HANDLE,
+    WHILE,
+    called,
+)
+from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
+
+#: Subgraphs inside each other. Converters make a level for each loop or branch in the source.
+_DEEPEST = 32
+_Types = list[DType]
+
+
+def check_bodies(subgraphs: Sequence[SubgraphInfo], start: int) -> None:
+    """Check all that running subgraph ``start`` may lead to.
+
+    Raises:
+        ModelError: a subgraph runs itself, directly or not; subgraphs lie too deep in each other; or
+            one does not take or give what the operator that runs it has.
+    """
+    depth: dict[int, int] = {}  # of those that are done: levels from there on
+    path: list[tuple[int, list[int]]] = [(start, _called_by(subgraphs[start]))]
+    inside = {start}
+    while path:
+        number, ahead = path[-1]
+        if not ahead:
+            path.pop()
+            inside.discard(number)
+            below = [depth[i] for i in _called_by(subgraphs[number])]
+            depth[number] = 1 + max(below, default=0)
+            if depth[number] > _DEEPEST:
+                raise ModelError(
+                    f"subgraph {number} runs subgraphs {depth[number] - 1} deep in each other; at "
+                    f"most {_DEEPEST - 1} are supported"
+                )
+            continue
+        following = ahead.pop()
+        if following in inside:
+            raise ModelError(
+                f"subgraph {following} runs itself, by way of subgraph {number}; this would never end"
+            )
+        if following not in depth:
+            inside.add(following)
+            path.append((following, _called_by(subgraphs[following])))
+    for number in depth:
+        for operator in subgraphs[number].operators:
+            if operator.name in RUN_BY_HOST and not operator.is_custom:
+                _Checking(subgraphs, number, operator).check()
+
+
+def _called_by(info: SubgraphInfo) -> list[int]:
+    return [number for operator in info.operators for number in called(operator)]
+
+
+class _Checking:
+    """One operator with the subgraphs that it runs."""
+
+    def __init__(
+        self, subgraphs: Sequence[SubgraphInfo], number: int, operator: OperatorInfo
+    ) -> None:
+        self.subgraphs = subgraphs
+        self.info = subgraphs[number]
+        self.operator = operator
+        self.where = f"subgraph {number}, operator {operator.index} ({operator.name})"
+
+    def check(self) -> None:
+        """Raise a ModelError where something does not fit."""
+        operator = self.operator
+        if any(i < 0 for i in operator.inputs):
+            raise ModelError(f"{self.where}: an operand is absent, and it has no optional ones")
+        given, made = self._types(operator.inputs), self._types(operator.outputs)
+        bodies = called(operator)
+        if operator.name == IF:
+            self._condition(given[:1], "its first operand")
+            for body, which in zip(bodies, ("then", "else"), strict=True):
+                self._takes(body, which, given[1:])
+                self._gives(body, which, made)
+        elif operator.name == WHILE:
+            cond, body = bodies
+            self._takes(cond, "condition", given)
+            self._condition(self._results(cond), f"the result of its condition, subgraph {cond},")
+            self._takes(body, "body", given)
+            self._gives(body, "body", given)
+            self._same(made, given, "its results", "its operands")
+        elif operator.name == CALL_ONCE:
+            self._takes(bodies[0], "subgraph", [])
+            self._gives(bodies[0], "subgraph", [])
+        elif operator.name == VAR_HANDLE:
+            self._same(given, [], "its operands", "what it takes")
+            self._same(made, [DType.RESOURCE], "its results", "what it makes")
+        elif operator.name == READ:
+            self._same(given, [DType.RESOURCE], "its operands", "what it takes")
+            if len(made) != 1 or not made[0].has_numpy:
+                self._fail(f"its results are {_listed(made)}, not one tensor of numbers")
+        elif operator.name == ASSIGN:
+            if len(given) != 2 or given[0] is not DType.RESOURCE or not given[1].has_numpy:
+                self._fail(f"its operands are {_listed(given)}, not a variable and a tensor")
+            self._same(made, [], "its results", "what it makes")
+
+    def _condition(self, types: _Types, what: str) -> None:
+        if types != [DType.BOOL]:
+            self._fail(f"{what} decides what runs and must be one bool, but is {_listed(types)}")
+
+    def _takes(self, body: int, which: str, given: _Types) -> None:
+        wanted = self._types(self.subgraphs[body].inputs, body)
+        self._same(
+            wanted, given, f"the inputs of its {which}, subgraph {body},", "what it is given"
+        )
+
+    def _gives(self, body: int, which: str, wanted: _Types) -> None:
+        made = self._results(body)
+        self._same(made, wanted, f"the outputs of its {which}, subgraph {body},", "what is wanted")
+
+    def _results(self, body: int) -> _Types:
+        return self._types(self.subgraphs[body].outputs, body)
+
+    def _types(self, indices: Sequence[int], body: int | None = None) -> _Types:
+        tensors = (self.info if body is None else self.subgraphs[body]).tensors
+        return [tensors[i].dtype for i in indices]
+
+    def _same(self, found: _Types, wanted: _Types, what: str, other: str) -> None:
+        if found != wanted:
+            self._fail(f"{what} are {_listed(found)}, but {other} is {_listed(wanted)}")
+
+    def _fail(self, message: str) -> None:
+        name = quoted(self.info.name)
+        raise ModelError(f"{self.where}: {message} (subgraph {name})")
+
+
+def _listed(types: _Types) -> str:
+    return ", ".join(t.value for t in types[:8]) + (", ..." if len(types) > 8 else "") or "none"

@@ -1,0 +1,198 @@
+"""The operators that the host runs: variables, branches, loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.flow.cut import Known
+from tflgpu.flow.loops import Loop
+from tflgpu.flow.operators import (
+    ASSIGN,
+    CALL_ONCE,
+    IF,
+    READ,
+    VAR_HANDLE,
+    WHILE,
+    called,
+    handle_of,
+    keeps_state,
+)
+from tflgpu.flow.program import Env, Given, HostStep, Program, Site, Told
+from tflgpu.flow.store import Handle, Store
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
+
+
+class HostOperators:
+    """The `tflgpu.flow.program.Host` of all operators in `tflgpu.flow.operators`."""
+
+    def __init__(self) -> None:
+        self._keeping: dict[tuple[int, ...], bool] = {}  # by the subgraphs that are run
+
+    def may_pass(
+        self, site: Site, known: Known, operator: OperatorInfo, waiting: OperatorInfo
+    ) -> bool:
+        """Whether not both see or change the same state."""
+        if not (self._sees_state(site, operator) and self._sees_state(site, waiting)):
+            return True
+        if operator.name in (READ, ASSIGN) and waiting.name in (READ, ASSIGN):
+            mine, other = (known.handles.get(o.inputs[0]) for o in (operator, waiting))
+            both_read = operator.name == waiting.name == READ
+            return mine is not None and other is not None and (both_read or mine != other)
+        return False
+
+    def _sees_state(self, site: Site, operator: OperatorInfo) -> bool:
+        if operator.name == VAR_HANDLE:
+            return False
+        is_state = operator.name in (READ, ASSIGN, CALL_ONCE)
+        return is_state or self._keeps_state(site, called(operator))
+
+    def _keeps_state(self, site: Site, bodies: tuple[int, ...]) -> bool:
+        if bodies not in self._keeping:
+            self._keeping[bodies] = keeps_state(site.model.subgraphs, bodies)
+        return self._keeping[bodies]
+
+    def plan(
+        self, site: Site, known: Known, operator: OperatorInfo, info: SubgraphInfo,
+        given: Sequence[Told],
+    ) -> HostStep:  # fmt: skip
+        """As `tflgpu.flow.program.Host.plan`."""
+        inputs, outputs = operator.inputs, operator.outputs
+        if operator.name == VAR_HANDLE:
+            handle = handle_of(operator)
+            return MakeHandle(outputs[0], handle, (handle,))
+        if operator.name == READ:
+            (handle,) = _handles(given)
+            dtype = info.tensors[outputs[0]].dtype
+            return Read(outputs[0], handle, site.store, dtype, (known.variables.get(handle),))
+        if operator.name == ASSIGN:
+            (handle,) = _handles(given[:1])
+            if isinstance(given[1], tuple):
+                known.variables[handle] = given[1]
+            return Assign(inputs[1], handle, site.store)
+        bodies = [site.program(number) for number in called(operator)]
+        if self._keeps_state(site, called(operator)):
+            known.variables.clear()
+        if operator.name == CALL_ONCE:
+            return CallOnce(bodies[0], site.store)
+        where = f"operator {operator.index} ({operator.name})"
+        if operator.name == IF:
+            _check_one(where, given[0])
+            told = [body.results(given[1:]) for body in bodies]
+            for body in bodies:
+                body.prepare(given[1:])
+            results = tuple(a if a == b else None for a, b in zip(*told, strict=True))
+            return Branch(where, inputs, outputs, bodies[0], bodies[1], results)
+        assert operator.name == WHILE
+        cond, body = bodies
+        _check_one(where, cond.results(given)[0])
+        loop = Loop(site, operator.index, where, inputs, outputs, cond, body, _decision, given)
+        loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
+        return loop
+
+
+def _handles(given: Sequence[Told]) -> list[Handle]:
+    found = [g for g in given if isinstance(g, Handle)]
+    assert len(found) == len(given)  # by `check_bodies` they are resources
+    return found
+
+
+def _check_one(where: str, shape: Told) -> None:
+    """That what decides is one bool, as far as that is known.
+
+    Raises:
+        ModelError: it is not.
+    """
+    if isinstance(shape, tuple) and math.prod(shape) != 1:
+        raise ModelError(f"{where}: what decides must be one bool, but has shape {list(shape)}")
+
+
+def _decision(where: str, flag: Given) -> bool:
+    assert isinstance(flag, np.ndarray)
+    _check_one(where, flag.shape)
+    return bool(flag.reshape(())[()])
+
+
+def _kept(given: Given) -> Given:
+    """What no later run of a subgraph changes."""
+    return np.array(given) if isinstance(given, np.ndarray) else given
+
+
+@attrs.frozen
+class MakeHandle:
+    """VAR_HANDLE."""
+
+    output: int
+    handle: Handle
+    results: tuple[Told, ...]
+
+    def __call__(self, env: Env) -> None:
+        """Name the variable."""
+        env[self.output] = self.handle
+
+
+@attrs.frozen(eq=False)
+class Read:
+    """READ_VARIABLE."""
+
+    output: int
+    handle: Handle
+    store: Store
+    dtype: DType
+    results: tuple[Told, ...]
+
+    def __call__(self, env: Env) -> None:
+        """Give what is there; an assignment replaces it."""
+        env[self.output] = self.store.read(self.handle, self.dtype)
+
+
+@attrs.frozen(eq=False)
+class Assign:
+    """ASSIGN_VARIABLE."""
+
+    value: int
+    handle: Handle
+    store: Store
+    results: tuple[Told, ...] = ()
+
+    def __call__(self, env: Env) -> None:
+        """Keep a copy."""
+        self.store.assign(self.handle, env[self.value])
+
+
+@attrs.frozen(eq=False)
+class CallOnce:
+    """CALL_ONCE."""
+
+    body: Program
+    store: Store
+    results: tuple[Told, ...] = ()
+
+    def __call__(self, env: Env) -> None:
+        """Run the subgraph where that has not been done."""
+        if self.store.first_call(self.body.number):
+            self.body.run(())
+
+
+@attrs.frozen(eq=False)
+class Branch:
+    """IF."""
+
+    where: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    then: Program
+    otherwise: Program
+    results: tuple[Told, ...]
+
+    def __call__(self, env: Env) -> None:
+        """Run one of the two."""
+        flag, *given = (env[i] for i in self.inputs)
+        body = self.then if _decision(self.where, flag) else self.otherwise
+        for i, made in zip(self.outputs, body.run(given), strict=True):
+            env[i] = _kept(made)

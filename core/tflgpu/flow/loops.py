@@ -1,0 +1,195 @@
+"""WHILE: round by round, or in blocks of rounds that are compiled as one graph each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tflgpu.flow.pieces import Piece
+from tflgpu.flow.program import Env, Given, Program, Site, Stretch, Told
+from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
+from tflgpu.flow.store import Handle
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Value
+
+#: Operators in a compiled block of rounds, and rounds in it, at most.
+_MOST_NODES = 512
+_MOST_ROUNDS = 64
+#: Lengths of blocks that are kept compiled.
+_KEPT = 4
+
+
+class Loop:
+    """A planned WHILE.
+
+    Attributes:
+        index: The operator's.
+        results: What is known of its results beforehand.
+    """
+
+    def __init__(
+        self, site: Site, index: int, where: str, inputs: tuple[int, ...], outputs: tuple[int, ...],
+        cond: Program, body: Program, decide: Callable[[str, Given], bool], given: Sequence[Told],
+    ) -> None:  # fmt: skip
+        self.index = index
+        self._where, self._inputs, self._outputs = where, inputs, outputs
+        self._cond, self._body, self._decide = cond, body, decide
+        stays = self._stays = body.results(given) == tuple(given)
+        self._given = tuple(given)
+        self.results: tuple[Told, ...] = tuple(
+            g if stays or isinstance(g, Handle) else None for g in given
+        )
+        self._blocks = Blocks.of(site, cond, body, tuple(given)) if stays else None
+
+    def __call__(self, env: Env) -> None:
+        """Run the body as long as the condition holds."""
+        state: list[Given] = [env[i] for i in self._inputs]
+        if self._blocks is not None:
+            state = self._blocks.run(state)
+        else:
+            while self._decide(self._where, self._cond.run(state)[0]):
+                state = self._next(state)
+        for i, made in zip(self._outputs, state, strict=True):
+            # Copied, since the body's next run, for another operator perhaps, overwrites it.
+            env[i] = np.array(made) if isinstance(made, np.ndarray) else made
+
+    def pieces(self) -> list[Piece]:
+        """What it compiled besides the subgraphs."""
+        return [] if self._blocks is None else self._blocks.pieces()
+
+    def prepare(self, contents: Sequence[Array | None]) -> None:
+        """Compile what a run from these contents takes, as far as they are known."""
+        if self._blocks is not None:
+            self._blocks.prepare(contents)
+        elif self._stays:
+            self._cond.prepare(self._given)
+            self._body.prepare(self._given)
+
+    def _next(self, state: list[Given]) -> list[Given]:
+        """One round. What the body gave last time is its operand now, and is kept from being
+        overwritten where the body reads it late."""
+        made = self._body.run(state)
+        late = self._body.holds(made)
+        if self._cond is self._body:
+            late = range(len(made))
+        for at in late:
+            if made[at] is not state[at] and isinstance(made[at], np.ndarray):
+                made[at] = np.array(made[at])
+        return made
+
+
+class Blocks:
+    """A loop whose body is one graph, of the same shapes in every round."""
+
+    def __init__(self, site: Site, cond: Body, body: Body) -> None:
+        self._site = site
+        self._body, self._cond = body, cond
+        self._counter = Counter.of(body, cond, site.ops)
+        size = max(len(body.graph.nodes), 1)
+        self._longest = max(1, min(_MOST_ROUNDS, _MOST_NODES // size))
+        self._compiled: OrderedDict[int, _Block] = OrderedDict()
+        self._step: _Block | None = None  # a round, and whether there is another
+        self._first: _Block | None = None  # whether there is one at all
+
+    @classmethod
+    def of(cls, site: Site, cond: Program, body: Program, key: tuple[Told, ...]) -> Blocks | None:
+        """None where the subgraphs are more than a graph each."""
+        found = [_as_body(program, program.start(key)) for program in (cond, body)]
+        if found[0] is None or found[1] is None or not found[1].graph.nodes:
+            return None
+        return cls(site, found[0], found[1])
+
+    def run(self, state: Sequence[Given]) -> list[Given]:
+        """The state after the last round."""
+        arrays: list[Any] = list(state)
+        if self._counter is None:
+            return self._run_asking(arrays)
+        while count := self._counter.count(arrays):
+            for length in self._lengths(count):
+                arrays = self._block(length).run(arrays)
+            if count < AHEAD:
+                break
+        return arrays
+
+    def prepare(self, contents: Sequence[Array | None]) -> None:
+        """Compile what is known to be needed."""
+        counter = self._counter
+        if counter is None:
+            self._asking()
+            return
+        if all(contents[at] is not None for at in counter.positions):
+            count = counter.count([np.zeros(()) if c is None else c for c in contents])
+            for length in dict.fromkeys(self._lengths(count)):
+                self._block(length)
+
+    def pieces(self) -> list[Piece]:
+        """What is compiled."""
+        found = [*self._compiled.values(), self._step, self._first]
+        return [b.piece for b in found if b is not None]
+
+    def _lengths(self, count: int) -> list[int]:
+        """The blocks of so many rounds: few, equal ones, and single rounds."""
+        blocks = -(-count // self._longest)
+        if not blocks:
+            return []
+        length = count // blocks
+        return [length] * blocks + [1] * (count - length * blocks)
+
+    def _block(self, length: int) -> _Block:
+        found = self._compiled.get(length)
+        if found is None:
+            while len(self._compiled) >= _KEPT:
+                self._compiled.popitem(last=False)[1].piece.close()
+            found = _Block(self._site, self._body, rounds(self._body, length))
+            self._compiled[length] = found
+        self._compiled.move_to_end(length)
+        return found
+
+    def _asking(self) -> tuple[_Block, _Block]:
+        if self._first is None or self._step is None:
+            self._first = _Block(self._site, self._body, rounds(self._body, 0, self._cond))
+            self._step = _Block(self._site, self._body, rounds(self._body, 1, self._cond))
+        return self._first, self._step
+
+    def _run_asking(self, arrays: list[Any]) -> list[Given]:
+        """A round at a time, which says whether there is another."""
+        first, step = self._asking()
+        *_, flag = first.run(arrays)
+        while flag.reshape(())[()]:
+            *arrays, flag = step.run(arrays)
+        return arrays
+
+
+class _Block:
+    """Rounds, compiled."""
+
+    def __init__(self, site: Site, body: Body, made: Rounds) -> None:
+        self.piece = Piece(made.graph, site.open, {})
+        self.piece.prepare()
+        self._inputs = body.inputs
+        self._outputs = made.outputs
+
+    def run(self, state: Sequence[Any]) -> list[Any]:
+        """The state after them; arrays that the next run overwrites, but for what it was given."""
+        env = dict(zip(self._inputs, state, strict=True))
+        self.piece(env)
+        found: list[Any] = []
+        for at, what in enumerate(self._outputs):
+            if isinstance(what, Value):
+                found.append(env[what.id])
+            elif isinstance(what, int):
+                # In another place it may be a result of the last run, which the next overwrites.
+                found.append(state[what] if what == at else np.array(state[what]))
+            else:
+                found.append(what)
+        return found
+
+
+def _as_body(program: Program, stretch: Stretch) -> Body | None:
+    steps = stretch.steps
+    if not stretch.is_last or len(steps) != 1 or not isinstance(steps[0], Piece):
+        return None
+    return Body.of(steps[0].graph, program.info, stretch.constants)

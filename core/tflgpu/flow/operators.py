@@ -1,0 +1,49 @@
+"""The operators that the host runs between compiled pieces: which they are, and which subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tflgpu.flow.store import Handle
+from tflgpu.tflite.bodies import CONTROL, RUN_BY_HOST, STATE
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
+
+IF, WHILE, CALL_ONCE = CONTROL
+VAR_HANDLE, READ, ASSIGN = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"
+
+
+def is_run_by_host(operator: OperatorInfo) -> bool:
+    """Whether no compiled piece has it."""
+    return operator.name in RUN_BY_HOST and not operator.is_custom
+
+
+def called(operator: OperatorInfo) -> tuple[int, ...]:
+    """The subgraphs that it runs."""
+    if operator.is_custom:
+        return ()
+    return tuple(int(str(operator.fields[name])) for name in CONTROL.get(operator.name, ()))
+
+
+def handle_of(operator: OperatorInfo) -> Handle:
+    """What a VAR_HANDLE makes."""
+    return Handle(str(operator.fields["container"]), str(operator.fields["shared_name"]))
+
+
+def reached(subgraphs: tuple[SubgraphInfo, ...], start: Iterable[int]) -> set[int]:
+    """Subgraphs that may run when those of ``start`` do, they among them."""
+    found, ahead = set[int](), list(start)
+    while ahead:
+        number = ahead.pop()
+        if number not in found:
+            found.add(number)
+            ahead += [i for o in subgraphs[number].operators for i in called(o)]
+    return found
+
+
+def keeps_state(subgraphs: tuple[SubgraphInfo, ...], start: Iterable[int]) -> bool:
+    """Whether running them may read or change variables."""
+    return any(
+        o.name in STATE or o.name == CALL_ONCE
+        for number in reached(subgraphs, start)
+        for o in subgraphs[number].operators
+    )

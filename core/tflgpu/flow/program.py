@@ -1,0 +1,393 @@
+"""One subgraph of a model, planned stretch by stretch as its shapes become known, and run.
+
+A stretch is a list of steps that need no further knowledge: compiled pieces, and what the host does
+between them. It ends where the shape of something depends on numbers that only its steps compute. What
+follows is planned for the shapes that came, and kept, a few of them at each such point.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+from tflgpu.errors import ModelError
+from tflgpu.flow.cut import Known, check_order, cut
+from tflgpu.flow.dynamic import Dynamic
+from tflgpu.flow.operators import is_run_by_host
+from tflgpu.flow.pieces import Piece, States
+from tflgpu.flow.store import Handle, Store
+from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.build import Foreign
+from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
+
+#: Shapes for which the rest of a subgraph is kept compiled, at each point where they come.
+KEPT = 8
+#: How often it is compiled for a device there. Shapes that never come again are the CPU's then.
+PATIENCE = 24
+
+#: What a subgraph is given or gives: an array, or what a resource tensor holds.
+Given = Array | Handle
+Env = dict[int, Any]
+Step = Callable[[Env], None]
+#: Shapes of arrays, None for one that only a run tells, and handles as they are.
+Told = Shape | Handle | None
+
+
+@attrs.frozen(eq=False)
+class Site:
+    """What all programs of a model share.
+
+    Attributes:
+        model: The file.
+        ops: Op definitions by name.
+        store: Its state.
+        open: Makes a piece ready to run, on a device where there is one.
+        open_plain: The same on the CPU.
+        foreign: Who is asked for operators that nobody here defines.
+        warn: Takes what is wrong with the file but does no harm.
+        host: Plans the operators that the host runs.
+        keep_all: Whether all that is computed is kept.
+        programs: Those of its subgraphs so far.
+    """
+
+    model: ModelFile
+    ops: Mapping[str, OpDef]
+    store: Store
+    open: Callable[[Graph], Session]
+    open_plain: Callable[[Graph], Session]
+    foreign: Foreign | None
+    warn: Callable[[str], object]
+    host: Host
+    keep_all: bool = False
+    programs: dict[int, Program] = attrs.Factory(dict)
+
+    def program(self, number: int) -> Program:
+        """That of a subgraph."""
+        found = self.programs.get(number)
+        if found is None:
+            found = self.programs[number] = Program(self, number)
+        return found
+
+
+class HostStep(Protocol):
+    """An operator that the host runs, planned."""
+
+    @property
+    def results(self) -> tuple[Told, ...]:
+        """What is known of its results beforehand."""
+        ...
+
+    def __call__(self, env: Env) -> None:
+        """Run it."""
+        ...
+
+
+@runtime_checkable
+class Compiling(Protocol):
+    """A step that has compiled pieces of its own."""
+
+    def pieces(self) -> list[Piece]:
+        """Them."""
+        ...
+
+
+class Host(Protocol):
+    """Plans the operators that the host runs: see `tflgpu.flow.host`."""
+
+    def may_pass(
+        self, site: Site, known: Known, operator: OperatorInfo, waiting: OperatorInfo
+    ) -> bool:
+        """Whether an operator may run before one that stands before it in the file."""
+        ...
+
+    def plan(
+        self, site: Site, known: Known, operator: OperatorInfo, info: SubgraphInfo,
+        given: Sequence[Told],
+    ) -> HostStep:  # fmt: skip
+        """An operator whose operands are known, as a step.
+
+        Raises:
+            ModelError, UnsupportedError: it, or a subgraph that it runs, does not work out at these
+                shapes.
+        """
+        ...
+
+
+@attrs.define(eq=False)
+class Stretch:
+    """Steps, and what comes after them.
+
+    Attributes:
+        steps: In order.
+        constants: What need not be computed, by tensor.
+        known: At its end.
+        awaited: Tensors whose shapes say what follows; or ``dynamic``, an operator whose operands'
+            contents do. Neither at the end of the subgraph.
+        after: What followed, by what came, the latest last.
+        misses: How often something was planned here.
+        holds: Inputs of the subgraph that must not be changed by the pieces in it, because they are
+            read by something else than the first of them.
+    """
+
+    known: Known
+    steps: list[Step] = attrs.Factory(list)
+    constants: dict[int, Any] = attrs.Factory(dict)
+    awaited: tuple[int, ...] = ()
+    dynamic: Dynamic | None = None
+    after: OrderedDict[Any, Stretch] = attrs.Factory(OrderedDict)
+    misses: int = 0
+    holds: frozenset[int] = frozenset()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the subgraph ends with it."""
+        return not self.awaited and self.dynamic is None
+
+    def pieces(self) -> list[Piece]:
+        """Its compiled pieces, and those of all that followed it."""
+        compiling = [s for s in self.all_steps() if isinstance(s, Compiling)]
+        return [piece for step in compiling for piece in step.pieces()]
+
+    def all_steps(self) -> list[Step]:
+        """Its steps, and those of all that followed it."""
+        return self.steps + [step for s in self.after.values() for step in s.all_steps()]
+
+    def close(self) -> None:
+        """Release the pieces."""
+        for piece in self.pieces():
+            piece.close()
+
+
+class Program:
+    """Runs one subgraph, at any shapes. One run at a time.
+
+    Attributes:
+        number: Which.
+        info: What the file says of it.
+        evaluated: Operators that the host ran, since shapes depend on what they take.
+    """
+
+    def __init__(self, site: Site, number: int) -> None:
+        self.number = number
+        self.info = site.model.subgraphs[number]
+        self.evaluated: set[int] = set()
+        self._misses = 0
+        self._path: list[Stretch] = []
+        self._site = site
+        self._starts: OrderedDict[tuple[Told, ...], Stretch] = OrderedDict()
+        self._states: States = {}
+        self._kept = range(len(self.info.tensors)) if site.keep_all else range(0)
+        check_order(self.info)
+
+    def run(self, given: Sequence[Given]) -> list[Given]:
+        """Run it. What it gives is overwritten by its next run, and some of it may be what it was given.
+
+        Raises:
+            ModelError, UnsupportedError: it does not work out at these shapes.
+            DeviceError, StateError: a step failed.
+        """
+        env = self.run_all(given)
+        return [env[i] for i in self.info.outputs]
+
+    def run_all(self, given: Sequence[Given]) -> Env:
+        """As `run`; gives all tensors that are between its pieces."""
+        stretch: Stretch | None = self.start(_key(given))
+        env: Env = dict(zip(self.info.inputs, given, strict=True))
+        path = self._path = []
+        while stretch is not None:
+            path.append(stretch)
+            env.update(stretch.constants)
+            for step in stretch.steps:
+                step(env)
+            stretch = None if stretch.is_last else self._follow(stretch, env)
+        return env
+
+    def holds(self, given: Sequence[Given]) -> Sequence[int]:
+        """Positions of what it is given that it may read after a piece of its own has run."""
+        held = self.start(_key(given)).holds
+        return [at for at, i in enumerate(self.info.inputs) if i in held]
+
+    def results(self, key: Sequence[Told]) -> tuple[Told, ...]:
+        """What it gives for what it is given, as far as that is known before it runs. Compiles as far
+        as that.
+
+        Raises:
+            ModelError, UnsupportedError: it does not work out at these shapes.
+        """
+        stretch = self.start(tuple(key))
+        tensors = self.info.tensors
+        return tuple(told(stretch.known, i, tensors[i].data) for i in self.info.outputs)
+
+    def start(self, key: tuple[Told, ...]) -> Stretch:
+        """The first stretch, for what it is given."""
+        found = self._starts.get(key)
+        if found is None:
+            inputs = dict(zip(self.info.inputs, key, strict=True))
+            known = Known(
+                {i: s for i, s in inputs.items() if isinstance(s, tuple)},
+                handles={i: h for i, h in inputs.items() if isinstance(h, Handle)},
+                plain=self._misses >= PATIENCE,
+            )
+            self._misses += 1
+            found = self._starts[key] = self._plan(known)
+            _trim(self._starts)
+        return found
+
+    def prepare(self, key: Sequence[Told]) -> None:
+        """Open what a run takes, as far as that is known before it."""
+        stretch = self.start(tuple(key))
+        self._path = [stretch]
+        for step in stretch.steps:
+            if isinstance(step, Piece):
+                step.prepare()
+
+    def pieces(self) -> list[Piece]:
+        """The compiled pieces so far, those of loops among them."""
+        return [p for s in self._starts.values() for p in s.pieces()]
+
+    def own_pieces(self) -> list[Piece]:
+        """Those that have operators of this subgraph, of the last run."""
+        return [s for s in self.steps() if isinstance(s, Piece)]
+
+    def steps(self) -> list[Step]:
+        """The steps of the last run, or before one those that are known."""
+        return [step for stretch in self._path for step in stretch.steps]
+
+    def close(self) -> None:
+        """Release them."""
+        for stretch in self._starts.values():
+            stretch.close()
+        self._starts.clear()
+
+    # Planning
+
+    def _follow(self, stretch: Stretch, env: Env) -> Stretch:
+        """What comes after a stretch, by what it left."""
+        dynamic = stretch.dynamic
+        if dynamic is None:
+            key: Any = tuple(env[i].shape for i in stretch.awaited)
+        else:
+            key = dynamic.key(env, can_promote=stretch.misses < PATIENCE)
+        found = stretch.after.get(key)
+        if found is not None:
+            stretch.after.move_to_end(key)
+            return found
+        known = stretch.known.copy()
+        known.plain = known.plain or stretch.misses >= PATIENCE
+        if dynamic is None:
+            known.shapes.update(zip(stretch.awaited, key, strict=True))
+        else:
+            if dynamic.tell(known, env):
+                self.evaluated.add(dynamic.operator.index)
+        stretch.misses += 1
+        found = stretch.after[key] = self._plan(known)
+        _trim(stretch.after)
+        return found
+
+    def _plan(self, known: Known) -> Stretch:
+        stretch = Stretch(known)
+        try:
+            self._fill(stretch)
+        except BaseException:
+            stretch.close()
+            raise
+        self._settle(stretch)
+        return stretch
+
+    def _fill(self, stretch: Stretch) -> None:
+        site, known, info = self._site, stretch.known, self.info
+        while True:
+            found = cut(info, known, site.ops, site.model.subgraphs, site.warn, site.foreign)
+            known.done |= found.done
+            known.constants.update(found.constants)
+            if found.graph is not None:
+                opener = site.open_plain if known.plain else site.open
+                stretch.steps.append(Piece(found.graph, opener, self._states, self._kept))
+                known.shapes.update(found.made)
+            moved, unknown = self._by_host(stretch)
+            if unknown:
+                stretch.awaited = tuple(unknown)
+                return
+            if found.graph is None and not moved:
+                break
+        if found.dynamic:
+            stretch.dynamic = Dynamic.of(found.dynamic[0], info, site.ops, site.open_plain)
+            return
+        left = [o for o in info.operators if o.index not in known.done]
+        if left:
+            raise ModelError(
+                f"subgraph {self.number} ({quoted(info.name)}): operator {left[0].index} "
+                f"({left[0].name}) can never run: its operands wait for each other"
+            )
+
+    def _by_host(self, stretch: Stretch) -> tuple[bool, list[int]]:
+        """Plan the operators that the host runs and that are next: whether there were any, and their
+        results whose shapes are not known."""
+        site, known, moved = self._site, stretch.known, False
+        unknown: list[int] = []
+        waiting: list[OperatorInfo] = []
+        for operator in self.info.operators:
+            if operator.index in known.done or not is_run_by_host(operator):
+                continue
+            tells = [told(known, i, self.info.tensors[i].data) for i in operator.inputs]
+            if None in tells or not all(
+                site.host.may_pass(site, known, operator, w) for w in waiting
+            ):
+                waiting.append(operator)
+                continue
+            step = site.host.plan(site, known, operator, self.info, tells)
+            moved = True
+            known.done.add(operator.index)
+            for i in operator.inputs:  # contents from the file, and those computed beforehand
+                data = known.constants.get(i, self.info.tensors[i].data)
+                if data is not None:
+                    stretch.constants[i] = data
+            stretch.steps.append(step)
+            for i, result in zip(operator.outputs, step.results, strict=True):
+                if isinstance(result, Handle):
+                    known.handles[i] = result
+                elif result is not None:
+                    known.shapes[i] = result
+                else:
+                    unknown.append(i)
+        return moved, unknown
+
+    def _settle(self, stretch: Stretch) -> None:
+        """Constants among the outputs; and which inputs are read by more than the first piece."""
+        known = stretch.known
+        if stretch.is_last:
+            for i in self.info.outputs:
+                data = known.constants.get(i, self.info.tensors[i].data)
+                if data is not None:
+                    stretch.constants[i] = data
+        only_first = (
+            stretch.is_last and len(stretch.steps) == 1 and isinstance(stretch.steps[0], Piece)
+        ) or not stretch.steps
+        inputs = set(self.info.inputs)
+        stretch.holds = frozenset(inputs & set(self.info.outputs) if only_first else inputs)
+
+
+def _key(given: Sequence[Given]) -> tuple[Told, ...]:
+    return tuple([g if isinstance(g, Handle) else g.shape for g in given])
+
+
+def told(known: Known, index: int, data: Array | None = None) -> Told:
+    """What is known of a tensor beforehand."""
+    if index in known.handles:
+        return known.handles[index]
+    if index in known.constants:
+        return known.constants[index].shape
+    return known.shapes.get(index) if data is None else data.shape
+
+
+def _trim(kept: OrderedDict[Any, Stretch]) -> None:
+    """Give up what was not used for longest."""
+    while len(kept) > KEPT:
+        kept.popitem(last=False)[1].close()

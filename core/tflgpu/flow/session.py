@@ -1,0 +1,275 @@
+"""The session of a model that no single recording runs: what an interpreter has in a session's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import numpy as np
+
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.compiler.report_values import OperatorReport, Refusal
+from tflgpu.compiler.report_values import Place as RunsOn
+from tflgpu.contract.forks import Holder
+from tflgpu.errors import AllocationError, ModelError
+from tflgpu.flow.check import check_bodies
+from tflgpu.flow.host import HostOperators
+from tflgpu.flow.loops import Loop
+from tflgpu.flow.operators import called, is_run_by_host, reached
+from tflgpu.flow.pieces import Piece
+from tflgpu.flow.program import Program, Site
+from tflgpu.flow.store import Store
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ir.sizes import check_size
+from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.ops.base import OpDef
+from tflgpu.runtime.places import Place
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.build import Foreign
+from tflgpu.tflite.model_file import ModelFile, OperatorInfo
+
+#: Who runs the operators between the pieces, as reports name it.
+_HOST = "host"
+
+
+@attrs.frozen(eq=False)
+class Openers:
+    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU."""
+
+    open: Callable[[Graph], Session]
+    plain: Callable[[Graph], Session]
+
+
+class FlowSession(Session):
+    """Runs a subgraph by its `Program`. Its arrays are what lies between the pieces after a run.
+
+    Raises:
+        ModelError, UnsupportedError: it does not work out at these shapes.
+        DeviceError: a piece could not be loaded.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        number: int,
+        shapes: Mapping[int, Shape],
+        ops: Mapping[str, OpDef],
+        openers: Openers,
+        store: Store,
+        foreign: Foreign | None,
+        *,
+        preserve_all: bool = False,
+    ) -> None:
+        check_bodies(model.subgraphs, number)
+        info = model.subgraphs[number]
+        graph = Graph(info.name or "main")
+        for i in dict.fromkeys(info.inputs):
+            tensor = info.tensors[i]
+            shape = shapes.get(i, tensor.shape)
+            check_size(shape, tensor.dtype, f"input {i}")
+            graph.inputs.append(graph.add_value(shape, tensor.dtype, name=tensor.name, id=i))
+        self._store = store
+        self._info = info
+        self._model = model
+        self._opened = 0  # sessions so far
+        self._site = Site(
+            model,
+            ops,
+            store,
+            self._counted(openers.open),
+            self._counted(openers.plain),
+            foreign,
+            _quietly,
+            HostOperators(),
+            preserve_all,
+        )
+        self._program: Program = self._site.program(number)
+        self._told = (-1, -1)
+        try:
+            self._program.prepare([v.shape for v in graph.inputs])
+            super().__init__(graph, (), self._report(), {})
+        except BaseException:
+            self._close_programs()
+            raise
+        self._inputs = [self._arrays[i] for i in info.inputs]
+        self._give_known()
+
+    @property
+    def is_broken(self) -> bool:
+        """As `Session.is_broken`, of any piece."""
+        # Asked before every run: what came to its end broke nothing.
+        return not self.complete and any(session.is_broken for session in self._sessions())
+
+    def known_shapes(self) -> dict[int, Shape]:
+        """Shapes of tensors, as far as they are known before a run."""
+        stretch = self._program.start(tuple(a.shape for a in self._inputs))
+        return dict(stretch.known.shapes)
+
+    def _give_known(self) -> None:
+        """Outputs that are there before the first run: of shapes that every run gives."""
+        known = self.known_shapes()
+        for i in self._info.outputs:
+            tensor = self._info.tensors[i]
+            if i not in self._arrays and tensor.data is None and i in known:
+                self._arrays[i] = np.zeros(known[i], tensor.dtype.numpy)
+
+    def run(self) -> None:
+        """As `Session.run`. A run that fails leaves variables as they were."""
+        if self._closed:
+            self.check_inherited("this interpreter's device")
+        before, copied = self._store.snapshot(), self._copied()
+        self.complete = False
+        try:
+            env = self._program.run_all(self._inputs)
+        except BaseException as error:
+            self._store.restore(before)
+            if isinstance(error, ModelError) and not isinstance(error, RuntimeError):
+                raise AllocationError(f"with what was computed: {error}") from error
+            raise
+        inputs = {id(a) for a in self._inputs}
+        for i, array in env.items():
+            if isinstance(array, np.ndarray) and i not in self._info.inputs:
+                # A view of an output is no way to write into an input, a variable or a constant.
+                ours = id(array) in inputs or not array.flags.writeable
+                self._arrays[i] = np.array(array) if ours else array
+        if self._edition != self._told:
+            self.report = self._report()
+        now = self._copied().items()
+        none = 0, 0  # of a piece that was opened in this run
+        self.traffic.add(*(sum(n[k] - copied.get(i, none)[k] for i, n in now) for k in (0, 1)))
+        self.complete = True
+
+    def put(self, value_id: int, place: Place | None) -> Unsupported | None:
+        """Refuses: what a piece reads and makes can differ from run to run."""
+        if place is None:
+            return None
+        return Unsupported(
+            "the model has control flow, resource variables or shapes that only a run decides, so "
+            "that what reads and makes its tensors can change from run to run"
+        )
+
+    def lend(self, value_id: int) -> Array | None:
+        """Nothing: the pieces keep their arrays."""
+        return None
+
+    def settle(self) -> None:
+        """Nothing is lent."""
+
+    def reset_variables(self) -> None:
+        """State tensors become zero, and resource variables what they are in a model just loaded."""
+        self._store.reset()
+        for session in self._sessions():
+            session.reset_variables()
+
+    def close(self) -> None:
+        """Release every piece; twice is harmless."""
+        self._closed = True
+        if not self.inherited:
+            self._close_programs()
+
+    def after_fork(self) -> None:
+        """A child may not touch what is on a device; what the CPU runs it may."""
+        if any(not step.on_cpu for session in self._sessions() for step in session.steps):
+            Holder.after_fork(self)
+            self._closed = True
+
+    # Inside
+
+    def _copied(self) -> dict[int, tuple[int, int]]:
+        """Bytes that each piece has copied to and from the device."""
+        return {
+            id(s): (s.traffic.to_device, s.traffic.to_host) for s in self._sessions()
+        }  # fmt: skip
+
+    def _sessions(self) -> list[Session]:
+        return _opened([p for program in self._site.programs.values() for p in program.pieces()])
+
+    def _close_programs(self) -> None:
+        for program in self._site.programs.values():
+            program.close()
+
+    @property
+    def _edition(self) -> tuple[int, int]:
+        """What a report depends on, near enough: who opens something, or runs what it did not, adds to
+        it."""
+        return self._opened, len(self._program.evaluated)
+
+    def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
+        def opened(graph: Graph) -> Session:
+            self._opened += 1  # reports are old then
+            return opener(graph)
+
+        return opened
+
+    def _report(self) -> DelegationReport:
+        """What the pieces of this subgraph say, and of each operator between them what it is about."""
+        self._told = self._edition
+        found = [session.report for session in _opened(self._program.own_pieces())]
+        rows: dict[int, OperatorReport] = {}
+        refusals: dict[int, Refusal] = {}
+        for report in found:
+            rows.update((r.node, r) for r in report.operators)
+            refusals.update((r.node, r) for r in report.refusals)
+        for operator in self._info.operators:
+            if is_run_by_host(operator):
+                code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
+            elif operator.index in self._program.evaluated - rows.keys():
+                code = ReasonCode.UNSUPPORTED_FORM
+                reason = "the shapes of its results depend on what its operands hold"
+            else:
+                continue
+            index, name = operator.index, operator.name
+            rows[index] = OperatorReport(
+                index, name, self._names(operator.inputs), self._names(operator.outputs),
+                RunsOn.CPU, runs_on=_HOST, code=code, reason=reason,
+            )  # fmt: skip
+            refusals[index] = Refusal(index, name, reason, _HOST, code)
+        every = [*found, *(session.report for session in self._sessions())]
+        first = next((r for r in every if r.backend), every[0] if every else None)
+        report = DelegationReport(0, 0) if first is None else first
+        parts = [part for r in found for part in r.parts]
+        return attrs.evolve(
+            report,
+            total_nodes=len(rows),
+            delegated_nodes=len(rows.keys() - refusals.keys()) if parts else 0,
+            refusals=tuple(refusals[i] for i in sorted(refusals)),
+            partitions=sum(r.partitions for r in found),
+            dispatches=sum(r.dispatches for r in found),
+            operators=tuple(rows[i] for i in sorted(rows)),
+            parts=tuple(attrs.evolve(p, number=n) for n, p in enumerate(parts)),
+            seconds=None, cpu_seconds=None,
+        )  # fmt: skip
+
+    def _names(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple("" if i < 0 else self._info.tensors[i].name for i in tensors)
+
+    def _reason(self, operator: OperatorInfo) -> str:
+        bodies = called(operator)
+        if not bodies:
+            return "state of the model, which is kept in host memory"
+        inside = reached(self._model.subgraphs, bodies)
+        pieces = [
+            p for n, program in self._site.programs.items() if n in inside for p in program.pieces()
+        ]
+        for step in self._program.steps():
+            if isinstance(step, Loop) and step.index == operator.index:
+                pieces += step.pieces()
+        reports = [session.report for session in _opened(pieces)]
+        done = sum(r.delegated_nodes for r in reports)
+        total = sum(r.total_nodes for r in reports)
+        which = ", ".join(map(str, sorted(set(bodies))))
+        many = "s" if len(set(bodies)) > 1 else ""
+        return (
+            f"the host decides what runs; of subgraph{many} {which}, {done} of {total} compiled "
+            "operators run on the device"
+        )
+
+
+def _opened(pieces: list[Piece]) -> list[Session]:
+    return [p.session for p in pieces if p.session is not None]
+
+
+def _quietly(text: str) -> None:
+    """Shapes in the file are not what operators make, where they come when the model runs."""

@@ -1,0 +1,103 @@
+"""How an interpreter's subgraphs become sessions: as one graph, or by way of `tflgpu.flow`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import attrs
+
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.flow.check import check_bodies
+from tflgpu.flow.cut import check_order
+from tflgpu.flow.operators import is_run_by_host
+from tflgpu.flow.session import FlowSession, Openers
+from tflgpu.flow.store import Store
+from tflgpu.interpreter.delegation import Delegation
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.model_file import ModelFile
+
+
+@attrs.frozen(eq=False)
+class Opening:
+    """What the subgraphs of one interpreter share.
+
+    Attributes:
+        model: The file.
+        ops: Op definitions by name.
+        delegation: Who opens sessions.
+        cpu: Runs what no device takes.
+        preserve_all: Whether every tensor is kept.
+        fuse: Whether operators may be merged.
+        store: The model's state.
+    """
+
+    model: ModelFile
+    ops: Mapping[str, OpDef]
+    delegation: Delegation
+    cpu: CpuSide
+    preserve_all: bool
+    fuse: bool
+    store: Store = attrs.Factory(Store)
+
+    def open(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> tuple[Session, Graph | None]:
+        """A session of a subgraph at the shapes of its inputs, and its graph; no graph where it takes
+        more than one to run it.
+
+        Where everything runs on the CPU, LiteRT runs loops and branches without state by itself.
+
+        Raises:
+            ModelError, UnsupportedError: it does not work out at these shapes, or nobody runs it.
+            DeviceError, PluginError, GraphError: as `Delegation.open_session`.
+        """
+        info = self.model.subgraphs[number]
+        if any(is_run_by_host(o) for o in info.operators):
+            check_bodies(self.model.subgraphs, number)
+            check_order(info)
+        graph = build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
+        if not self.delegation.options.allow_fallback or not self._takes_several(graph):
+            return self._session(graph), graph
+        made = FlowSession(
+            self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
+            self.cpu.infer, preserve_all=self.preserve_all,
+        )  # fmt: skip
+        return made, None
+
+    def _takes_several(self, graph: Graph) -> bool:
+        """Whether one graph is not enough, or not the best there is."""
+        unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
+        if any(
+            not isinstance(attributes, ForeignOp) and (attributes.dynamic or node.op in RUN_BY_HOST)
+            for node, attributes in unknown
+        ):
+            return True
+        on_host = any(node.op in RUN_BY_HOST for node, _ in unknown)
+        return on_host and self.delegation.has_device
+
+    def _session(self, graph: Graph) -> Session:
+        return self.delegation.open_session(
+            graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse
+        )
+
+    def _plain(self, graph: Graph) -> Session:
+        return open_cpu_session(
+            graph, self.ops, preserve_all=self.preserve_all, side=self.cpu,
+            reason="its shapes change from run to run",
+        )  # fmt: skip
+
+
+#: As `Opening.open`, of one subgraph.
+Open = Callable[[Mapping[int, Shape], Callable[[str], object]], tuple[Session, Graph | None]]
+
+
+def opener(opening: Opening, number: int) -> Open:
+    """Opens one subgraph."""
+    return partial(opening.open, number)

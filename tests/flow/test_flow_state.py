@@ -1,0 +1,229 @@
+"""State that outlives a run: what resets it, what does not, who shares it, what a failed run leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flow_models import (
+    BOOL,
+    I32,
+    RESOURCE,
+    accumulator,
+    branch,
+    const,
+    initializer,
+    model,
+    number,
+    subgraph,
+    tensor,
+    variable,
+)
+from tflgpu import AllocationError, GpuDelegate, Interpreter, StateError
+from tflgpu.ir.dtypes import Array
+from tflgpu.tflite.model_file import SignatureInfo
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+X = np.array([1, 2], np.float32)
+ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
+ADDING = model(accumulator(ONCE), initializer([10, 20]))
+
+
+def call(interpreter: Any, x: Array = X) -> list[float]:
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    found: list[float] = interpreter.get_tensor(
+        interpreter.get_output_details()[0]["index"]
+    ).tolist()
+    return found
+
+
+def test_it_stays_over_allocation_and_resize_as_in_litert(delegates: list[GpuDelegate]) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    found = []
+    for interpreter in (
+        Interpreter(model_content=ADDING, experimental_delegates=delegates),
+        litert.Interpreter(model_content=ADDING),
+    ):
+        interpreter.allocate_tensors()
+        told = [call(interpreter), call(interpreter)]
+        interpreter.allocate_tensors()
+        told.append(call(interpreter))
+        interpreter.resize_tensor_input(0, (1, 2))
+        interpreter.resize_tensor_input(0, (2,))
+        interpreter.allocate_tensors()
+        told.append(call(interpreter))
+        found.append(told)
+    assert found[0] == found[1] == [[11, 22], [12, 24], [13, 26], [14, 28]]
+
+
+def test_a_reset_brings_back_what_a_model_begins_with(by_numpy: list[GpuDelegate]) -> None:
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        assert [call(interpreter), call(interpreter)] == [[11, 22], [12, 24]]
+        interpreter.reset_all_variables()
+        assert [call(interpreter), call(interpreter)] == [[11, 22], [12, 24]]
+
+
+def test_interpreters_have_a_state_each(by_numpy: list[GpuDelegate]) -> None:
+    one, other = (
+        Interpreter(model_content=ADDING, experimental_delegates=by_numpy) for _ in range(2)
+    )
+    for interpreter in (one, other):
+        interpreter.allocate_tensors()
+    assert [call(one), call(one), call(other)] == [[11, 22], [12, 24], [11, 22]]
+
+
+def test_an_output_stays_when_the_variable_changes(by_numpy: list[GpuDelegate]) -> None:
+    """A view of an output that is what a variable held is no way to write into that."""
+    whole = subgraph(
+        [tensor("x"), tensor("h", (), RESOURCE), tensor("old")],
+        [
+            ONCE, ("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "old"),
+            ("ASSIGN_VARIABLE", "h x", ""),
+        ],
+        "x", "old",
+    )  # fmt: skip
+    content = model(whole, initializer([10, 20]))
+    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        assert call(interpreter) == [10, 20]
+        interpreter.tensor(2)()[...] = 99
+        assert call(interpreter) == [1, 2]
+        interpreter.tensor(2)()[...] = 99
+        assert call(interpreter) == [1, 2]
+
+
+def test_a_variable_has_the_shape_that_it_was_last_given(by_numpy: list[GpuDelegate]) -> None:
+    """Whatever the file says. (LiteRT reads as many elements as the file says.)"""
+    grown = subgraph(
+        [tensor("x"), tensor("h", (), RESOURCE), tensor("old"), tensor("new", (4,))],
+        [
+            ONCE, ("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "old"),
+            ("CONCATENATION", "old x", "new"), ("ASSIGN_VARIABLE", "h new", ""),
+        ],
+        "x", "new",
+    )  # fmt: skip
+    content = model(grown, initializer([10, 20]))
+    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        assert call(interpreter) == [10, 20, 1, 2]
+        assert call(interpreter) == [10, 20, 1, 2, 1, 2]
+        assert list(interpreter.get_output_details()[0]["shape"]) == [6]
+
+
+def signed() -> bytes:
+    """Signatures "add" and "get", of one variable."""
+    handle = tensor("h", (), RESOURCE)
+    get = subgraph(
+        [handle, tensor("y")],
+        [("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "y")], "", "y",
+    )  # fmt: skip
+    signatures = [
+        SignatureInfo("add", 0, {"x": 0}, {"y": 3}),
+        SignatureInfo("get", 2, {}, {"y": 1}),
+    ]
+    return model(accumulator(ONCE), initializer([10, 20]), get, signatures=signatures)
+
+
+def test_signatures_share_variables(delegates: list[GpuDelegate]) -> None:
+    with Interpreter(model_content=signed(), experimental_delegates=delegates) as interpreter:
+        add, get = (interpreter.get_signature_runner(key) for key in ("add", "get"))
+        with pytest.raises(StateError, match="variable 'v' is read before anything was assigned"):
+            get()
+        assert add(x=X)["y"].tolist() == [11, 22]
+        assert get()["y"].tolist() == [11, 22]
+        assert add(x=X)["y"].tolist() == [12, 24]
+        assert get()["y"].tolist() == [12, 24]
+
+
+def test_a_run_that_fails_changes_nothing(by_numpy: list[GpuDelegate]) -> None:
+    """It had assigned already when the shapes turned out not to work."""
+    shape = tensor("n", (1,), I32)
+    whole = subgraph(
+        [
+            tensor("x"), shape, tensor("h", (), RESOURCE), tensor("old"), tensor("new"),
+            tensor("y"),
+        ],
+        [
+            ONCE, ("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "old"),
+            ("ADD", "old x", "new"), ("ASSIGN_VARIABLE", "h new", ""), ("RESHAPE", "new n", "y"),
+        ],
+        "x n", "y",
+    )  # fmt: skip
+    content = model(whole, initializer([10, 20]))
+    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(1, np.array([2], np.int32))
+        assert call(interpreter) == [11, 22]
+        interpreter.set_tensor(1, np.array([3], np.int32))
+        with pytest.raises(AllocationError, match="RESHAPE"):
+            call(interpreter)
+        with pytest.raises(StateError, match="no results"):
+            interpreter.get_tensor(5)
+        interpreter.set_tensor(1, np.array([2], np.int32))
+        assert call(interpreter) == [12, 24]
+
+
+def test_what_only_a_run_tells_is_not_there_before_it(by_numpy: list[GpuDelegate]) -> None:
+    twice = subgraph([tensor("x"), tensor("y", (4,))], [("CONCATENATION", "x x", "y")], "x", "y")
+    same = subgraph([tensor("x")], [], "x", "x")
+    chosen = subgraph(
+        [tensor("c", (), BOOL), tensor("x"), tensor("y")], [("IF", "c x", "y", branch(1, 2))],
+        "c x", "y",
+    )  # fmt: skip
+    content = model(chosen, twice, same)
+    with Interpreter(model_content=content, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        assert list(interpreter.get_output_details()[0]["shape"]) == [2]  # as the file has it
+        with pytest.raises(ValueError, match="before invoke"):
+            interpreter.get_tensor(2)
+        interpreter.set_tensor(0, np.array(True))
+        interpreter.set_tensor(1, X)
+        interpreter.invoke()
+        assert list(interpreter.get_output_details()[0]["shape"]) == [4]
+        assert interpreter.get_tensor(2).tolist() == [1, 2, 1, 2]
+
+
+def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDelegate]) -> None:
+    """An SVDF behind what only a run shapes: its state goes on, whichever compiled piece runs it."""
+    pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    rng = np.random.default_rng(0)
+    weights = [const("w", rng.standard_normal((4, 3))), const("t", rng.standard_normal((4, 2)))]
+    state = TensorSpec("s", (2, 8), is_variable=True)
+    whole = subgraph(
+        [
+            tensor("x", (6,)), tensor("n", (2,), I32), number("minus", -1), tensor("m", (2, 3)),
+            *weights, state, tensor("y", (2, 4)),
+        ],
+        [("RESHAPE", "x n", "m")], "x n", "m",
+    )  # fmt: skip
+    names = [t.name for t in whole.tensors]
+    svdf = OperatorSpec(
+        "SVDF", {"rank": 1},
+        [names.index("m"), names.index("w"), names.index("t"), -1, names.index("s")],
+        [names.index("y")],
+    )  # fmt: skip
+    content = write_model(
+        ModelSpec(whole.tensors, [*whole.operators, svdf], whole.inputs, [names.index("y")])
+    )
+    plain = write_model(ModelSpec(whole.tensors, [svdf], [names.index("m")], [names.index("y")]))
+    xs = [rng.standard_normal(6).astype(np.float32) for _ in range(3)]
+    with Interpreter(
+        model_content=plain, experimental_delegates=by_numpy, cpu_backend="litert"
+    ) as interpreter:
+        interpreter.allocate_tensors()
+        wanted = [call(interpreter, x.reshape(2, 3)) for x in xs]
+    with Interpreter(
+        model_content=content, experimental_delegates=by_numpy, cpu_backend="litert"
+    ) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(1, np.array([2, 3], np.int32))
+        found = [call(interpreter, xs[0])]
+        interpreter.set_tensor(1, np.array([-1, 3], np.int32))  # the same, compiled anew
+        found += [call(interpreter, xs[1])]
+        interpreter.set_tensor(1, np.array([2, 3], np.int32))
+        found += [call(interpreter, xs[2])]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
