@@ -40,7 +40,7 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu import profiles
+    from tflgpu import converters, profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
@@ -107,6 +107,7 @@ __all__ = [
     "WaitType",
     "__version__",
     "check",
+    "converters",
     "delegate_library",
     "errors",
     "load_delegate",
@@ -137,14 +138,16 @@ _HOMES = {
     "load_delegate": "tflgpu.delegate_loading",
 }
 
+_MODULES = {"converters": "tflgpu.converters", "profiles": "tflgpu.profiles"}
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = import_module("importlib.metadata").version("tflgpu")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-    elif name == "profiles":
-        value = import_module("tflgpu.profiles")
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
     globals()[name] = value

@@ -68,6 +68,11 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         # Whether tflgpu defines them or not.
         "is the file format: codes of no operator, and operators whose options have another name",
     ),
+    "converters.py": (
+        frozenset({"CAST", "SUB", "MUL", "SLICE", "RESIZE_BILINEAR", "RESHAPE", "TRANSPOSE", "PAD",
+                   "ARG_MAX", "QUANTIZE"}),
+        "puts these before and after a model",
+    ),
     "devices/figures.py": (
         frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
         "makes the graphs of these that devices are timed by",

@@ -29,6 +29,8 @@ class LiteRTRecording(BaseNodeRecording, Holder):
     may read, set and reset them.
     """
 
+    copies = (0, 0)  # it computes in host memory
+
     kind = "LiteRT"
 
     def __init__(self, run: NodeRun, settings: Settings) -> None:
