@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
@@ -49,6 +49,9 @@ class Interpreter(BufferMethods, ModelDetails):
     Any values are allowed as inputs, NaN and infinities too. One thread at a time may use an
     interpreter; a call that comes while another thread's is running raises `StateError`.
     """
+
+    #: Of custom operators in native code: see `InterpreterWithCustomOps`.
+    _registerers: Sequence[Any] = ()
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class Interpreter(BufferMethods, ModelDetails):
             made if isinstance(made, Delegation) else Delegation(made, resolver)
         )
         options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
-        self._cpu = CpuSide(registry(), options)
+        self._cpu = CpuSide(registry(), options, registerers=self._registerers)
         self._opening = Opening(
             self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
             self._fuse,
