@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,13 @@ os.environ.setdefault("TFLGPU_DEFAULT_DELEGATE", "0")
 # Where a test's toy is a GPU, or this machine has one, what goes there must not hang on a measured
 # time. What pays is asked where it is said (`partitioning="gain"`).
 os.environ.setdefault("TFLGPU_PARTITIONING", "all")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are a million objects and live to the end: no search for garbage, of
+    which tests ask for many, has to look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _require_backend(name: str) -> Probe:
