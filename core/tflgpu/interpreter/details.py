@@ -9,7 +9,7 @@ import numpy as np
 
 from tflgpu.errors import InputError
 from tflgpu.ir.brief import quoted
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
 from tflgpu.tflite.sparsity import Sparsity
 
@@ -102,3 +102,20 @@ def operator_details(operator: OperatorInfo, tensors: Sequence[TensorInfo]) -> d
         "operand_types": [numpy_type(tensors[i]) for i in operator.inputs if i != -1],
         "result_types": [numpy_type(tensors[i]) for i in operator.outputs if i != -1],
     }
+
+
+def checked_array(info: TensorInfo, value: Any) -> Array:
+    """``value`` as an array of a tensor's type; nothing is converted but the byte order.
+
+    Raises:
+        InputError: it has another type.
+    """
+    source = np.asarray(value)
+    expected = np.dtype(numpy_type(info))
+    if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
+        raise InputError(
+            f"tensor {info.index} ({quoted(info.name)}) is of type {expected}, the value of type "
+            f"{source.dtype}; convert it with .astype(np.{expected}), or quantize it if the tensor is "
+            "quantized"
+        )
+    return source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tflgpu.errors import (
 )
 from tflgpu.interpreter.arguments import as_index, shape_of
 from tflgpu.interpreter.delegation import Delegation
-from tflgpu.interpreter.details import numpy_type, tensor_details
+from tflgpu.interpreter.details import checked_array, tensor_details
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.views import SessionMemory
@@ -42,6 +42,7 @@ _LENT = 256 << 10
 _DEVICE = "this interpreter's device"
 _FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
 
+T = TypeVar("T")
 OpenSession = Callable[[Graph], Session]
 
 
@@ -324,11 +325,7 @@ class Subgraph:
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            lent, session = None, self._memory.session
-            try:
-                lent = session.lend(int(index))
-            except DeviceError as error:
-                self._recovery.results_lost(session, error, self._again)
+            lent = self._reading(self._memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent
             source = self.array(index)
@@ -347,7 +344,7 @@ class Subgraph:
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
             raise InputError(f"{_name(info)} is a constant of the model and cannot be set")
-        source = self.checked(info, value)
+        source = checked_array(info, value)
         if source.shape != target.shape:
             raise InputError(
                 f"{_name(info)} has shape {list(target.shape)}, the value has "
@@ -358,21 +355,6 @@ class Subgraph:
         copy(target, source)
         self._lost.discard(info.index)
 
-    def checked(self, info: TensorInfo, value: Any) -> Array:
-        """``value`` as an array of a tensor's type; nothing is converted but the byte order.
-
-        Raises:
-            InputError: it has another type.
-        """
-        source = np.asarray(value)
-        expected = np.dtype(numpy_type(info))
-        if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
-            raise InputError(
-                f"{_name(info)} is of type {expected}, the value of type {source.dtype}; "
-                f"convert it with .astype(np.{expected}), or quantize it if the tensor is quantized"
-            )
-        return source
-
     def view(self, index: int) -> Array:
         """A view of a tensor's memory; constants are read-only.
 
@@ -381,8 +363,8 @@ class Subgraph:
         """
         array = self.array(index)
         if self._memory is not None:
+            self._reading(self._memory.session, Session.settle)
             self._recovery.inputs_changed = True
-            self._memory.session.settle()
             self._lost.discard(int(index))
             return self._memory.view(self.array(index))
         view: Array = array.view()
@@ -413,6 +395,14 @@ class Subgraph:
         return session.arrays[info.index]
 
     # Inside
+
+    def _reading(self, session: Session, read: Callable[[Session], T]) -> T | None:
+        """What is read of the last results; None where the run had to be made again for them."""
+        try:
+            return read(session)
+        except DeviceError as error:
+            self._recovery.results_lost(session, error, self._again)
+            return None
 
     def _check_complete(self, info: TensorInfo, session: Session) -> None:
         if info.index not in session.variables:
