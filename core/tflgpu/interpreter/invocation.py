@@ -190,7 +190,7 @@ class Lanes(Holder):
         with lane.lock:
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
-                subgraph.set(index, inputs.get(index, self._main.array(index)))
+                subgraph.set(index, inputs[index] if index in inputs else self._main.array(index))
             for index, state in self._main.variables.items():
                 np.copyto(subgraph.variables[index], state)
             flight = lane.begin()
