@@ -122,6 +122,7 @@ def test_a_session_lives_as_long_as_a_view_of_it(closes: list[Session]) -> None:
 USES: dict[str, Callable[[Interpreter], Any]] = {
     "allocate_tensors": lambda i: i.allocate_tensors(),
     "invoke": lambda i: i.invoke(),
+    "invoke_async": lambda i: i.invoke_async(),
     "set_tensor": lambda i: i.set_tensor(0, X),
     "get_tensor": lambda i: i.get_tensor(3),
     "constant": lambda i: i.get_tensor(1),

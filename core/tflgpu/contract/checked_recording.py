@@ -72,6 +72,7 @@ class CheckedRecording:
         self._planned = dispatches
         self._closed = False
         self._has_run = False
+        self._submits: type | None = None  # what was looked at, of our own backends once
         self._given: dict[str, Any] = {}
         self._seen: dict[str, tuple[Array, ...]] = {}
         for side in self._edges:
@@ -149,13 +150,18 @@ class CheckedRecording:
         """
         before = None if self._has_run else self._inputs_now()
         pending = self._party.call("submit", self._inner.submit)
+        if type(pending) is not self._submits or not self._party.shipped:
+            self._check_pending(pending)
+        return CheckedPending(pending, self._party, partial(self._after_submitted, before))
+
+    def _check_pending(self, pending: object) -> None:
         lacking = [n for n in ("done", "wait") if not self._party.call(n, _has, pending, n)]
         if lacking:
             raise self._party.broke(
                 f"submit gave {shown(pending)}, which is no Pending: it has no "
                 + ", ".join(lacking)
             )
-        return CheckedPending(pending, self._party, partial(self._after_submitted, before))
+        self._submits = type(pending)
 
     def bind(
         self,

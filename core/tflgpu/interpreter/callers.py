@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,7 +66,8 @@ class Pool(Holder):
             ModelError, DeviceError: as `Model`.
         """
         count = Count().read("size", size)
-        self._lock = threading.Lock()
+        # A loan may end wherever objects are collected, under this lock, too.
+        self._lock = threading.RLock()
         self._free: deque[Model] = deque()
         self._waiting: deque[_Waiter] = deque()
         self._closed = False
@@ -103,11 +104,11 @@ class Pool(Holder):
             StateError: the pool is closed, or was made before this process was forked.
             InputError, DeviceError: as `Model.__call__`.
         """
-        model = self._borrow(timeout)
+        loan = self._borrow(timeout)
         try:
-            return model(*arrays, **named)
+            return loan.model(*arrays, **named)
         finally:
-            self._give_back(model)
+            loan.end()
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
         """The same by a thread of the pool's. The arrays are read until the future is done.
@@ -164,7 +165,7 @@ class Pool(Holder):
     def after_fork(self) -> None:
         """A child makes one of its own."""
         super().after_fork()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # Inside
 
@@ -191,12 +192,12 @@ class Pool(Holder):
         if self._closed:
             raise StateError("this pool is closed")
 
-    def _borrow(self, timeout: float | None) -> Model:
+    def _borrow(self, timeout: float | None) -> _Loan:
         self._check_open()
         with self._lock:
             self._check_open()
             if self._free and not self._waiting:
-                return self._free.popleft()
+                return _Loan(self._free.popleft(), self._give_back)
             waiter = _Waiter()
             self._waiting.append(waiter)
         try:
@@ -215,7 +216,7 @@ class Pool(Holder):
                 )
         if waiter.model is None:
             raise StateError("this pool is closed")
-        return waiter.model
+        return _Loan(waiter.model, self._give_back)
 
     def _leave(self, waiter: _Waiter) -> None:
         with self._lock:
@@ -254,6 +255,24 @@ def _check_state(model: Model) -> None:
             "the model keeps state from run to run, and the calls of a pool are served by several "
             "copies; use a Model, or one for each caller"
         )
+
+
+class _Loan:
+    """A copy of the model that a caller has. Should a signal end the caller before it gives it back,
+    it comes back with the end of this object."""
+
+    def __init__(self, model: Model, give_back: Callable[[Model], None]) -> None:
+        self.model = model
+        self._give_back: Callable[[Model], None] | None = give_back
+
+    def end(self) -> None:
+        """Give it back; once."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back(self.model)
+
+    def __del__(self) -> None:
+        self.end()
 
 
 class _Waiter:

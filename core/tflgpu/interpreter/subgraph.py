@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ _LOG = logging.getLogger("tflgpu")
 _LENT = 256 << 10
 _DEVICE = "this interpreter's device"
 _FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
+T = TypeVar("T")
 
 
 class Subgraph:
@@ -345,11 +346,7 @@ class Subgraph:
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            lent, session = None, self._memory.session
-            try:
-                lent = session.lend(int(index))
-            except DeviceError as error:
-                self._recovery.results_lost(session, error, self._again)
+            lent = self._reading(self._memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent
             source = self.array(index)
@@ -400,8 +397,8 @@ class Subgraph:
         """
         array = self.array(index)
         if self._memory is not None:
+            self._reading(self._memory.session, Session.settle)
             self._recovery.inputs_changed = True
-            self._memory.session.settle()
             self._lost.discard(int(index))
             bound = self.bindings.view(int(index))
             if bound is not None:
@@ -440,6 +437,14 @@ class Subgraph:
         return session.arrays[info.index]
 
     # Inside
+
+    def _reading(self, session: Session, read: Callable[[Session], T]) -> T | None:
+        """What is read of the last results; None where the run had to be made again for them."""
+        try:
+            return read(session)
+        except DeviceError as error:
+            self._recovery.results_lost(session, error, self._again)
+            return None
 
     def _check_complete(self, info: TensorInfo, session: Session) -> None:
         if info.index not in session.variables:
