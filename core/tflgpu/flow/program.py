@@ -152,8 +152,8 @@ class Stretch:
 
     def pieces(self) -> list[Piece]:
         """Its compiled pieces, and those of all that followed it."""
-        compiling = [s for s in self.all_steps() if isinstance(s, Compiling)]
-        return [piece for step in compiling for piece in step.pieces()]
+        steps: list[object] = list(self.all_steps())
+        return [piece for s in steps if isinstance(s, Compiling) for piece in s.pieces()]
 
     def all_steps(self) -> list[Step]:
         """Its steps, and those of all that followed it."""
@@ -283,9 +283,8 @@ class Program:
         known.plain = known.plain or stretch.misses >= PATIENCE
         if dynamic is None:
             known.shapes.update(zip(stretch.awaited, key, strict=True))
-        else:
-            if dynamic.tell(known, env):
-                self.evaluated.add(dynamic.operator.index)
+        elif dynamic.tell(known, env):
+            self.evaluated.add(dynamic.operator.index)
         stretch.misses += 1
         found = stretch.after[key] = self._plan(known)
         _trim(stretch.after)
