@@ -21,6 +21,7 @@ from tflgpu.errors import (
     CompileError,
     DelegateError,
     DeviceError,
+    DeviceLostError,
     DynamicError,
     GraphError,
     InputError,
@@ -30,6 +31,7 @@ from tflgpu.errors import (
     OptionError,
     PluginError,
     ResizeError,
+    RunTimeoutError,
     SavedModelError,
     StateError,
     TflgpuError,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
+    from tflgpu.interpreter.device_buffer import DeviceBuffer
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
     from tflgpu.options import (
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         ExperimentalFlags,
         InferencePreference,
         InferencePriority,
+        OnError,
         OpResolverType,
         WaitType,
     )
@@ -66,7 +70,9 @@ __all__ = [
     "CompileError",
     "DelegateError",
     "DelegateOptions",
+    "DeviceBuffer",
     "DeviceError",
+    "DeviceLostError",
     "DynamicError",
     "ExperimentalFlags",
     "GpuDelegate",
@@ -80,12 +86,14 @@ __all__ = [
     "ModelError",
     "NotAllocatedError",
     "Numerics",
+    "OnError",
     "OpResolverType",
     "OptionError",
     "PluginError",
     "Precision",
     "ResizeError",
     "Results",
+    "RunTimeoutError",
     "SavedModelError",
     "StateError",
     "TflgpuError",
@@ -103,6 +111,7 @@ _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "DeviceBuffer": "tflgpu.interpreter.device_buffer",
     "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
@@ -111,6 +120,7 @@ _HOMES = {
     "Model": "tflgpu.interpreter.model",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
+    "OnError": "tflgpu.options",
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.lowering",
     "WaitType": "tflgpu.options",

@@ -98,6 +98,16 @@ class DefaultDelegate:
         except TflgpuError:
             return False  # which opening a session says
 
+    @property
+    def uses_device(self) -> bool:
+        """Whether it did not give way."""
+        return not self._reason
+
+    def renew(self, session: Session) -> None:
+        """As `Engine.renew`."""
+        if self._shared is not None and self.uses_device:
+            self._shared.engine.renew(session)
+
     def give_way(self, error: TflgpuError) -> None:
         """Use the CPU from now on, since a run failed. Others get a device that is opened anew."""
         _LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", error)

@@ -33,11 +33,13 @@ from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
 from tflgpu.devices.paying import partition_by
-from tflgpu.devices.targets import node_choice, precision_on, target_on
+from tflgpu.devices.renewal import Renewal
+from tflgpu.devices.targets import node_choice, precision_note, precision_on, target_on
 from tflgpu.errors import OptionError, SavedModelError, StateError, UnsupportedError
 from tflgpu.guard.guard import guard_session
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
+from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.reason import ReasonCode
@@ -50,7 +52,7 @@ from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 from tflgpu.runtime.timing import time_model
-from tflgpu.runtime.trials import faster
+from tflgpu.runtime.trials import faster, noted
 from tflgpu.saved import keeping
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -96,10 +98,10 @@ class Engine(Holder):
         self._cpu = CpuSide(self._registry, self.options)
         self._accuracy: deque[AccuracyCheck] = deque(maxlen=_MOST_CHECKS)
         self._times: TimeModel | None = None  # measured when it is first needed
-        self.choice, self._device = open_best(self._registry, self.options, only_gpus=is_default)
-        self.partitioning = partition_by(self.options, self.choice)
+        self._renewal = Renewal()
+        self._device: Device | NodeDevice | None = None
         self.belongs_to_process()
-        self._ask_device()
+        self._open()
         if self._device is None and not is_default:
             for reason in self.choice.reasons:
                 _LOG.warning("tflgpu: %s", reason)
@@ -168,7 +170,7 @@ class Engine(Holder):
             return self._all_on_cpu(graph, preserve_all, cpu or self._cpu)
         refuse_unknown(graph, "neither the device nor the CPU can run")
         self._warn_of_names(graph)
-        wanted = _with_all_results(graph) if preserve_all else graph
+        wanted = with_all_results(graph) if preserve_all else graph
         target = self._target() if fuse else self._target().unfused()
         compiled = self.compile(wanted) if fuse else self._kept_or_compiled(wanted, target)
         if not compiled.delegated:
@@ -178,6 +180,19 @@ class Engine(Holder):
         session = self._load(wanted, compiled, target, loader, report)
         self._tell(session.report)
         return session
+
+    def renew(self, session: Session) -> None:
+        """Open the device anew, since it is lost; nothing where that was done since ``session`` was
+        opened. Sessions that are opened from now on are on the new one.
+
+        Raises:
+            DeviceError: it cannot be opened.
+            OptionError: what is there now cannot do what was asked for.
+            StateError: closed, or opened before a fork.
+        """
+        self._check_open()
+        if self._device is not None:
+            self._renewal.replace(self._device, session, self._open)
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -264,20 +279,24 @@ class Engine(Holder):
         by, why = self.partitioning
         report = attrs.evolve(report, partitioning=by.value, partitioning_reason=why)
         info = self._device.info
-        choice = self.choice.reasons + self._precision_reason()
+        choice = self.choice.reasons + precision_note(self.options.wanted_precision, self.precision)
         return on_device(report, info.backend, info.name, self.precision.value, choice)
 
     def close(self) -> None:
         """Release the device; twice is harmless. Close the interpreters that use it first."""
         self._closed = True
         self._cpu.close()
-        if self._device is not None and not self.inherited:
+        if self.inherited:
+            return
+        self._renewal.close()
+        if self._device is not None:
             self._device.close()
 
     def after_fork(self) -> None:
         """A child may not touch its device."""
         if self._device is not None:
             super().after_fork()
+            self._renewal.after_fork()
             immortal(self._device)
 
     # Inside
@@ -287,8 +306,13 @@ class Engine(Holder):
         if self._closed:
             raise StateError("this delegate is closed")
 
-    def _ask_device(self) -> None:
-        """See whether it can do what the options ask for; close it if not."""
+    def _open(self) -> None:
+        """Open the device, and see whether it can do what the options ask for; close it if not."""
+        self.choice, self._device = open_best(
+            self._registry, self.options, only_gpus=self._is_default
+        )
+        self.partitioning = partition_by(self.options, self.choice)
+        self._times = None
         if self._device is None:
             return
         try:
@@ -318,7 +342,9 @@ class Engine(Holder):
         report: Callable[[Compiled], DelegationReport],
     ) -> Session:
         """A session; with SUSTAINED_SPEED the faster of two, and watched where that is wanted."""
+        users = self._renewal.users()
         session = self._opened(graph, compiled, target, loader, report)
+        users.add(session)
         options = self.options
         if options.accuracy_guard is not None:
             shop = Workshop(
@@ -340,10 +366,7 @@ class Engine(Holder):
         if self.options.inference_preference is not InferencePreference.SUSTAINED_SPEED:
             return session
         if self._kept.saved is not None:
-            note = "inference_preference: a saved model is used as it is"
-            choice = (*session.report.choice, note)
-            session.report = attrs.evolve(session.report, choice=choice)
-            return session
+            return noted(session, "inference_preference: a saved model is used as it is")
         try:
             other = self._compile(graph, target.joining())
             load = partial(loader.open, report=report)
@@ -425,18 +448,3 @@ class Engine(Holder):
         """Say it where less than all is delegated, as TFLite's delegate does."""
         if report.refusals:
             _LOG.warning("tflgpu: %s", report.sentence)
-
-    def _precision_reason(self) -> tuple[str, ...]:
-        wanted = self.options.wanted_precision
-        if wanted is self.precision:
-            return ()
-        return (f"precision {wanted.value} is not there; {self.precision.value} is used",)
-
-
-def _with_all_results(graph: Graph) -> Graph:
-    """The same graph, with whatever its nodes make among its outputs: what is an output exists
-    after a run, whatever passes and kernels do besides."""
-    whole = graph.copy()
-    given = {v.id for v in whole.outputs}
-    whole.outputs += [v for node in whole for v in node.outputs if v.id not in given]
-    return whole

@@ -40,6 +40,15 @@ class DeviceError(TflgpuError, RuntimeError):
     """A backend or device is missing, could not be opened, or failed while running."""
 
 
+class DeviceLostError(DeviceError):
+    """A device is gone: it crashed, was reset or taken out. What was loaded on it is lost; only
+    opening it anew helps."""
+
+
+class RunTimeoutError(DeviceError):
+    """A run took longer on the device than the option ``run_timeout`` allows."""
+
+
 class DelegateError(DeviceError, ValueError):
     """A delegate that was asked for by name has no device. A `ValueError` too, as in `tf.lite`."""
 

@@ -128,7 +128,8 @@ def _check(item: Any) -> None:
     if isinstance(item, OpDef):
         if not isinstance(item.accuracy, Accuracy):
             fail("accuracy", "an Accuracy")
-        for field in ("generate", "affine", "moves", "copies", "reorder", "work", "states"):
+        for field in ("generate", "affine", "moves", "copies", "reorder", "work", "states",
+                      "at_run_time"):  # fmt: skip
             if getattr(item, field) is not None and not callable(getattr(item, field)):
                 fail(field, "a function or None")
         for field in _FLAGS:

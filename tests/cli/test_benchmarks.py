@@ -48,6 +48,19 @@ def test_a_race(tmp_path: Path) -> None:
     assert "out: DeviceError" in done.stdout
 
 
+def test_buffers() -> None:
+    """A line for each way, and the reason where one is not there."""
+    command = [sys.executable, "-m", "benchmarks.buffers", "--model", str(DIGITS)]
+    command += ["--backends", "cpu_ref", "abacus", "--rounds", "2", "--warm-up", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines[1:5]] == ["set,", "invoke", "numpy", "buffers"]
+    assert "no part of the model runs on one that runs kernels" in lines[4]
+    assert "DIFFERENT" not in done.stdout
+    assert "there is no backend 'abacus'" in lines[-1]
+
+
 def test_a_model_that_is_not_there() -> None:
     done = benchmark("--models", "no_such_model", "--rounds", 1)
     assert done.returncode == 1

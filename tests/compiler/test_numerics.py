@@ -166,7 +166,6 @@ def test_a_plugins_rule_outranks_the_shipped_one() -> None:
 def test_the_policy() -> None:
     without = attrs.evolve(CAPS, int8_storage=False)
     words, own = IntegerStorage.WORDS, IntegerStorage.OWN_WIDTH
-    at_edges = IntegerStorage.WORDS_AT_EDGES
 
     def stored(policy: IntegerStorage, caps: DeviceCaps) -> list[str]:
         found = []
@@ -176,13 +175,11 @@ def test_the_policy() -> None:
         return found
 
     assert stored(words, CAPS) == ["i32/i8", "i32/u8", "i32/i32", "i32/i32", "i32/-"]
-    assert stored(words, without) == ["i32/-", "i32/-", "i32/i32", "i32/i32", "i32/-"]
-    assert stored(at_edges, CAPS) == stored(words, CAPS)
-    assert stored(at_edges, without) == ["i32/i32", "i32/i32", "i32/i32", "i32/i32", "i32/-"]
+    assert stored(words, without) == ["i32/i32", "i32/i32", "i32/i32", "i32/i32", "i32/-"]
     assert stored(own, CAPS) == ["i8/i8", "u8/u8", "u8/u8", "i32/i32", "i32/-"]
     assert stored(own, without) == ["i32/i32", "i32/i32", "i32/i32", "i32/i32", "i32/-"]
     gpu = attrs.evolve(CAPS, is_gpu=True)
-    assert [Numerics.INTEGER.storage_on(c) for c in (CAPS, gpu)] == [at_edges, own]
+    assert [Numerics.INTEGER.storage_on(c) for c in (CAPS, gpu)] == [words, own]
     assert [Numerics.FLOAT.storage_on(c) for c in (CAPS, gpu)] == [words, words]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tflgpu.conformance.contract.buffers import buffer_checks
 from tflgpu.conformance.target import Target
 from tflgpu.contract.pending import FINISHED
-from tflgpu.errors import TflgpuError
+from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.plugins import registry
 
@@ -120,6 +120,31 @@ class Copies(Binding):
     def submit(self) -> Any:
         self.run()
         return FINISHED
+
+
+class Counts(Binding):
+    """Says that it copies what is bound."""
+
+    copies = (4, 0)
+
+
+class Believes(Binding):
+    """Takes two names of one buffer for two buffers."""
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
+        try:
+            return super().bind(inputs, outputs)
+        except DeviceError:
+            return None
+
+
+class ForgetsClosed(Binding):
+    """Binds nothing any more once one of its buffers is closed."""
+
+    def bind(self, inputs: Any = None, outputs: Any = None) -> Any:
+        if outputs and any(buffer._closed for buffer in self.inner._buffers.values()):
+            return Unsupported("another buffer is closed")
+        return super().bind(inputs, outputs)
 
 
 class ForEver(Binding):
@@ -246,6 +271,9 @@ SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
         "element",
     ),
     "copies": (recordings(Copies), ["bound"], "the array of an output that is bound: element"),
+    "counts": (recordings(Counts), ["bound"], r"a run says that it copies \(4, 0\)"),
+    "believes": (recordings(Believes), ["exported"], "raised nothing"),
+    "forgets closed": (recordings(ForgetsClosed), ["closed"], "another buffer is closed"),
     "for ever": (recordings(ForEver), ["bound"], "element"),
     "bears all": (recordings(Bears), ["refusals", "another_device"], "raised nothing"),
     "no reason": (recordings(Wavers), ["guard_bands"], "no reason is given"),

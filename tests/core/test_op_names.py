@@ -69,6 +69,18 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
         "makes the graphs of these that devices are timed by",
     ),
+    "conformance/other_builtins.py": (
+        frozenset({
+            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "HASHTABLE", "HASHTABLE_FIND",
+            "HASHTABLE_IMPORT", "HASHTABLE_SIZE", "SKIP_GRAM", "EMBEDDING_LOOKUP_SPARSE", "SVDF", "RNN",
+            "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_LSTM",
+            "HASHTABLE_LOOKUP", "LSH_PROJECTION", "DILATE", "REDUCE_WINDOW", "STABLEHLO_ADD",
+            "STABLEHLO_AND", "STABLEHLO_COMPOSITE", "STABLEHLO_GATHER", "STABLEHLO_MAXIMUM",
+            "STABLEHLO_MINIMUM", "STABLEHLO_MULTIPLY", "STABLEHLO_PAD", "STABLEHLO_REDUCE_WINDOW",
+            "STABLEHLO_RNG_BIT_GENERATOR", "STABLEHLO_SCATTER", "STABLEHLO_SHIFT_LEFT",
+        }),
+        "says of those that nobody here defines who runs them",
+    ),
     "hosts/layout.py": (frozenset({"CONV_2D"}), "writes the model that a runtime is tried with"),
     "conformance/integer_checks.py": (
         frozenset({"CONV_2D", "ADD", "RELU"}), "makes quantized graphs of these"),

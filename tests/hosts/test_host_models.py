@@ -46,9 +46,6 @@ QUANTIZED = (
     "posenet_mobilenet_v1_100_257_int8_float_io",
     "ssd_mobilenet_v1_coco_quant",
 )
-#: Operators that stay with LiteRT.
-STAY = {"tflm_mnist_lstm_fp32": {"UNIDIRECTIONAL_SEQUENCE_LSTM"},
-        "ssd_mobilenet_v1_coco_quant": {"TFLite_Detection_PostProcess"}}  # fmt: skip
 #: On noise this network cancels so much that LiteRT and tflgpu are both 2e-5 to 1e-4 from 64-bit
 #: arithmetic, now the one nearer and now the other. It is held against tflgpu's own interpreter.
 LUCK = {"mp_selfie_segmentation_f16"}
@@ -107,8 +104,7 @@ def test_a_model_in_litert(
             if name in SHAPES:
                 each.resize_tensor_input(each.get_input_details()[0]["index"], SHAPES[name])
             each.allocate_tensors()
-        stay = {refusal.op for refusal in delegate.reports[0].refusals}
-        assert stay == STAY.get(name, set()), str(delegate.reports[0])
+        assert delegate.reports[0].fully_delegated, str(delegate.reports[0])
         rng = np.random.default_rng(11)
         far: dict[str, list[list[float]]] = {}
         for _ in range(INPUTS):
@@ -124,8 +120,7 @@ def test_a_model_in_litert(
             for detail in alone.get_output_details():
                 index = detail["index"]
                 got, ours, theirs = (e.get_tensor(index) for e in (inside, own, alone))
-                if not stay:
-                    np.testing.assert_array_equal(got, ours)
+                np.testing.assert_array_equal(got, ours)
                 if name in FLOATS and name not in LUCK and _distance(got, theirs) > LIMIT:
                     truth = truth or float64_outputs(Path(path), inputs)
                     far.setdefault(detail["name"], []).append(

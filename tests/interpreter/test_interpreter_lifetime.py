@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -144,6 +145,15 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "get_signature_runner": lambda i: i.get_signature_runner(),
     "keeps_state": lambda i: i.keeps_state,
     "delegation_report": lambda i: i.delegation_report(),
+    "bind_input": lambda i: i.bind_input(0, X),
+    "bind_output": lambda i: i.bind_output(3, X),
+    "bind_buffer_to_tensor": lambda i: i.bind_buffer_to_tensor(X, 0),
+    "unbind": lambda i: i.unbind(),
+    "allocate_buffer": lambda i: i.allocate_buffer(0),
+    "copied": lambda i: i.copied,
+    "reset_copied": lambda i: i.reset_copied(),
+    "set_allow_buffer_handle_output": lambda i: i.set_allow_buffer_handle_output(True),
+    "ensure_tensor_data_is_readable": lambda i: i.ensure_tensor_data_is_readable(3),
     "with": lambda i: i.__enter__(),
 }
 
@@ -292,7 +302,6 @@ def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPat
             lambda: interpreter.get_tensor(3),
             lambda: interpreter.resize_tensor_input(0, [2, 3]),
             lambda: runner(image=X),
-            interpreter.close,
         ):
             with pytest.raises(StateError, match="another thread is using this interpreter"):
                 use()
@@ -301,6 +310,66 @@ def test_a_second_thread_is_refused_while_one_runs(monkeypatch: pytest.MonkeyPat
         thread.join()
     np.testing.assert_array_equal(interpreter.get_tensor(3), Y)
     interpreter.invoke()
+
+
+def test_closing_waits_for_the_run_and_lets_nobody_else_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, go_on = threading.Event(), threading.Event()
+    original = Session.run
+
+    def slow(self: Session) -> None:
+        running.set()
+        assert go_on.wait(30)
+        original(self)
+
+    monkeypatch.setattr(Session, "run", slow)
+    interpreter = ready()
+    interpreter.set_tensor(0, X)
+    threads = [threading.Thread(target=f) for f in (interpreter.invoke, interpreter.close)]
+    threads[0].start()
+    assert running.wait(30)
+    threads[1].start()
+    try:
+        said, end = "", time.monotonic() + 30
+        while "being closed" not in said and time.monotonic() < end:
+            with pytest.raises(StateError) as caught:
+                interpreter.invoke()
+            said = str(caught.value)
+        assert said == "this interpreter is being closed by another thread"
+        assert threads[1].is_alive()
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join(30)
+    with pytest.raises(StateError, match="this interpreter is closed"):
+        interpreter.invoke()
+
+
+def test_closing_beside_a_loop_of_calls() -> None:
+    """The loop leaves no more than an instant between two calls; whoever closes is not kept waiting
+    until it ends."""
+    interpreter = ready()
+    running, stopped = threading.Event(), []
+
+    def loop() -> None:
+        end = time.monotonic() + 30
+        try:
+            while time.monotonic() < end:
+                interpreter.invoke()
+                running.set()
+        except StateError as error:
+            stopped.append(str(error))
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    assert running.wait(30)
+    start = time.monotonic()
+    interpreter.close()
+    thread.join(30)
+    assert time.monotonic() - start < 10
+    (said,) = stopped
+    assert "closed" in said
 
 
 def test_threads_may_take_turns() -> None:

@@ -366,7 +366,9 @@ def test_a_variable_that_nothing_was_assigned_to() -> None:
         OperatorSpec("READ_VARIABLE", {}, [0], [1]),
     ]
     model = write_model(ModelSpec(tensors, operators, [], [1]))
-    with pytest.raises(tflgpu.StateError, match="variable 's' is read before anything was assigned"):
+    with pytest.raises(
+        tflgpu.StateError, match="variable 's' is read before anything was assigned"
+    ):
         run(model, [])
 
 

@@ -22,6 +22,10 @@ NOT_IN_LITERT = {
     ("CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
     ("DEPTHWISE_CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
     ("FULLY_CONNECTED", "tanh"): "LiteRT's kernel refuses a fused TANH",
+    **{
+        ("DENSIFY", id): "LiteRT's kernel wants a sparse constant; see test_densify"
+        for id in ("matrix", "filter", "i8")
+    },
     ("CONCATENATION", "relu"): "LiteRT's kernel refuses a fused activation",
     ("CONCATENATION", "relu6_rows"): "LiteRT's kernel refuses a fused activation",
 }

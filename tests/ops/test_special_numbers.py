@@ -30,7 +30,7 @@ LARGEST = np.finfo(np.float32).max
 #: Ours is NaN where LiteRT's kernels, by the order of operands and elements, may lose it.
 NAN_STAYS = frozenset(
     {"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "MAX_POOL_2D", "MaxPoolingWithArgmax2D",
-     "LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+     "LSTM", "RNN", "SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
 )  # fmt: skip
 #: LiteRT's is NaN where ours is a number: a sliding sum does not forget it; inf * 0.
 NAN_SPREADS = frozenset({"LOCAL_RESPONSE_NORMALIZATION", "RESIZE_BILINEAR"})

@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {  # by option: text, and what it means
     "include": ("CONV_2D, 7,t1", ("CONV_2D", 7, "t1")), "exclude": ("0", (0,)),
     "memory_limit": ("2KiB", 2048), "wait_type": ("active", tflgpu.WaitType.ACTIVE),
     "invoke_loop_times": ("5", 5), "guard_bands": ("true", True),
+    "on_error": ("retry", tflgpu.OnError.RETRY), "run_timeout": ("2.5", 2.5),
     "accuracy_guard": ("runs=3, on_failure=keep", None),
 }  # fmt: skip
 #: Those that are only taken together with others.

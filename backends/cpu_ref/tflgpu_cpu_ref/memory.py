@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tflgpu.compiler.plan import ArenaRef, OutputRef, Plan
-from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_span
 from tflgpu.contract.plan_memory import POISON, BasePlanMemory, named_arenas
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
@@ -97,3 +97,8 @@ class HostBuffer(BaseBuffer):
 
     def _export(self) -> object:
         return self.region.bytes
+
+    @property
+    def span(self) -> Span:
+        """Its host memory."""
+        return host_span(self.region.bytes)

@@ -25,6 +25,8 @@ class CpuRefRecording(BasePlanRecording[OutputSet, Block]):
     what another of its bindings sees.
     """
 
+    _in_place = True
+
     def __init__(self, plan: Plan, memory: Memory) -> None:
         """Bind a plan that fits together.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from tflgpu.contract.buffers import BaseBuffer, Bytes, host_bytes
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_bytes, host_span
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_opencl.failure import device_errors
@@ -26,6 +26,21 @@ class OpenCLBuffer(BaseBuffer):
     def __init__(self, lock: Any, token: object, nbytes: int, region: Region, queue: Any) -> None:
         super().__init__(lock, token, nbytes, region)
         self._queue = queue
+        flags = cl.mem_flags
+        self.readable = not region.buffer.flags & flags.WRITE_ONLY
+        self.writable = not region.buffer.flags & flags.READ_ONLY
+
+    @property
+    def span(self) -> Span:
+        """Host memory that it is over, or a buffer that it is a part of."""
+        if self.region.host is not None:
+            return host_span(self.region.host)
+        buffer = self.region.buffer
+        if buffer is None:  # closed
+            return super().span
+        whole = buffer.get_info(cl.mem_info.ASSOCIATED_MEMOBJECT) or buffer
+        start = buffer.get_info(cl.mem_info.OFFSET)
+        return ("OpenCL", whole.int_ptr), start, start + buffer.size
 
     def _write(self, data: Bytes) -> None:
         if self.region.host is not None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
-from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Size3
 
-from tflgpu_opencl.failure import explain
+from tflgpu_opencl.failure import failure
 from tflgpu_opencl.native import Call, Native
 
 
@@ -96,7 +95,7 @@ class Commands:
                 status = error.code
             if status:
                 at = len(batch.calls) - length_hint(rest) - 1
-                raise DeviceError(f"{batch.labels[at]}: {explain(status)}")
+                raise failure(batch.labels[at], status)
 
 
 def _copy(copies: list[Any], queue: Any, to: Any, source: Any) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyopencl as cl
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, DeviceLostError
 
 _MEMORY = frozenset({"MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY"})
+
+#: What drivers say of everything on a device that has crashed or is gone.
+_LOST = frozenset({"DEVICE_NOT_AVAILABLE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE"})
 
 
 def status_name(code: int) -> str:
@@ -26,10 +29,16 @@ def explain(code: int) -> str:
     return name
 
 
+def failure(what: str, code: int) -> DeviceError:
+    """The error of a status; ``what`` says what was tried."""
+    kind = DeviceLostError if status_name(code) in _LOST else DeviceError
+    return kind(f"{what}: {explain(code)}")
+
+
 @contextmanager
 def device_errors(what: str) -> Iterator[None]:
     """Turn pyopencl's exceptions into `DeviceError`; ``what`` says what was tried."""
     try:
         yield
     except cl.Error as error:
-        raise DeviceError(f"{what}: {explain(error.code)}") from error
+        raise failure(what, error.code) from error

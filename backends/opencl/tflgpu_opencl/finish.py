@@ -6,9 +6,8 @@ from typing import Any
 
 import pyopencl as cl
 from tflgpu.contract.waiting import wait_until
-from tflgpu.errors import DeviceError
 
-from tflgpu_opencl.failure import device_errors, explain
+from tflgpu_opencl.failure import device_errors, failure
 
 _COMPLETE = int(cl.command_execution_status.COMPLETE)
 
@@ -44,7 +43,7 @@ def finish(queue: Any, what: str, *, is_short: bool = False) -> None:
         wait_until(ended)
         queue.finish()
     if status < _COMPLETE:
-        raise DeviceError(f"{what}: {explain(status)}")
+        raise failure(what, status)
 
 
 class Marker:
@@ -81,4 +80,4 @@ class Marker:
             self._queue.finish()
             status = self._event.command_execution_status
         if status < _COMPLETE:
-            raise DeviceError(f"{self._what}: {explain(status)}")
+            raise failure(self._what, status)

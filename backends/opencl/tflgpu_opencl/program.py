@@ -24,7 +24,7 @@ from tflgpu_opencl.binary_cache import (
     keeps_programs,
 )
 from tflgpu_opencl.devices import fingerprint, vendor_of
-from tflgpu_opencl.failure import explain
+from tflgpu_opencl.failure import failure
 
 _OPTIONS = b""
 
@@ -118,7 +118,7 @@ class Compiler(KernelCache[Dialect, str, Any]):
             program._build(_OPTIONS, [self._handle])
         except cl.Error as error:
             if error.code != cl.status_code.BUILD_PROGRAM_FAILURE:
-                raise DeviceError(f"compiling kernel {name}: {explain(error.code)}") from error
+                raise failure(f"compiling kernel {name}", error.code) from error
             raise CompileError(
                 f"the OpenCL driver refused kernel {name}\n--- log\n{self._log(program)}\n"
                 f"--- source\n{source}"

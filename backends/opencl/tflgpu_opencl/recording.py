@@ -21,7 +21,7 @@ from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
 from tflgpu_opencl.outputs import Outline, Outputs, output_sets
-from tflgpu_opencl.staging import Elsewhere, Staging
+from tflgpu_opencl.staging import Copied, Elsewhere, Staging
 
 
 @attrs.frozen(eq=False)
@@ -84,6 +84,16 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._sets = output_sets(context, plan.outputs, self._outline, lends=not memory.guarded)
 
     # Inside
+
+    @property
+    def copies(self) -> tuple[int, int]:
+        """As `BasePlanRecording.copies`; what host and device share is not copied."""
+        outline = self._outline
+        sent, fetched = (
+            sum(staging.array.nbytes for staging in side if isinstance(staging, Copied))
+            for side in (outline.inputs, outline.outputs)
+        )
+        return sent, fetched
 
     def _set_arguments(self) -> None:
         for launch, regions in zip(self._launches, self._regions, strict=True):

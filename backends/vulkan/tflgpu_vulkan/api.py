@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import vulkan as vk
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, DeviceLostError
 from vulkan._vulkan import ffi, lib
 
 NULL = ffi.NULL
@@ -76,7 +76,8 @@ def check(result: int, what: str) -> None:
     """
     if result < 0:
         hint = _HINTS.get(result)
-        raise DeviceError(f"{what}: {result_name(result)}" + (f" ({hint})" if hint else ""))
+        kind = DeviceLostError if result == vk.VK_ERROR_DEVICE_LOST else DeviceError
+        raise kind(f"{what}: {result_name(result)}" + (f" ({hint})" if hint else ""))
 
 
 def create(function: Any, kind: str, owner: Any, info: Any, what: str) -> Any:

@@ -16,7 +16,7 @@ from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.features import cached_flags, shared_flags, writable_flags
 
 #: Vulkan has no empty buffers, and kernels load whole vectors.
-_LEAST = 16
+LEAST = 16
 
 #: The device's own memory; the host's; the device's own that the host can write to.
 DEVICE, HOST, WRITABLE = "device", "host", "host-writable device"
@@ -146,7 +146,7 @@ class Region:
     @property
     def bound(self) -> tuple[int, int]:
         """Offset and size of what kernels see of it: its bytes and its bands."""
-        size = -(-max(self.nbytes, _LEAST) // 4) * 4
+        size = -(-max(self.nbytes, LEAST) // 4) * 4
         return self.offset - self.band, size + 2 * self.band
 
     @property
@@ -173,7 +173,7 @@ class Pool:
         Raises:
             DeviceError: it is larger than any memory that the device gives.
         """
-        size = max(nbytes, _LEAST) + 2 * band
+        size = max(nbytes, LEAST) + 2 * band
         size = -(-size // self._alignment) * self._alignment
         if size > self._limit:
             raise too_large(name, nbytes, self._limit)

@@ -7,11 +7,11 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_vulkan.api import ffi
-from tflgpu_vulkan.blocks import DEVICE, HOST, Pool, Region
+from tflgpu_vulkan.blocks import DEVICE, HOST, LEAST, Pool, Region
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.transfer import download, upload
 
@@ -56,6 +56,13 @@ class VulkanBuffer(BaseBuffer):
         self._pool = pool
         self._is_mapped = is_mapped
 
+    @property
+    def span(self) -> Span:
+        """A part of a ``VkBuffer``."""
+        region = self.region
+        whole = int(ffi.cast("uintptr_t", region.block.buffer))
+        return ("Vulkan", whole), region.offset, region.offset + self.nbytes
+
     def _write(self, data: Bytes) -> None:
         if self._is_mapped:
             self.region.bytes[: len(data)] = data
@@ -69,9 +76,9 @@ class VulkanBuffer(BaseBuffer):
 
     def _export(self) -> object:
         region = self.region
-        return VulkanHandles(
-            self._context.handle, region.block.buffer, region.offset, region.nbytes
-        )
+        # What lies behind it, to a whole word, is its own too.
+        _, nbytes = region.bound
+        return VulkanHandles(self._context.handle, region.block.buffer, region.offset, nbytes)
 
     def _release(self) -> None:
         if self._pool is not None:
@@ -110,6 +117,10 @@ def imported(context: Context, source: object) -> Region | Unsupported:
     if source.offset % context.details.alignment:
         return Unsupported(
             f"the part begins at byte {source.offset}, no multiple of {context.details.alignment}"
+        )
+    if source.nbytes % 4 or source.nbytes < LEAST:
+        return Unsupported(
+            f"the part has {source.nbytes} bytes; a multiple of 4 from {LEAST} on is needed"
         )
     foreign: Any = _Foreign(source.buffer)
     return Region("an imported buffer", source.nbytes, 0, source.offset, placed=foreign)

@@ -9,7 +9,7 @@ from typing import Any
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import DeviceError
 
-from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, result_name, strings, vk
+from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
 from tflgpu_vulkan.devices import device_at
 from tflgpu_vulkan.instance import Instance
 from tflgpu_vulkan.matrix import enabled_features
@@ -89,8 +89,7 @@ class Context(Holder):
         """
         with self._queue_lock:
             result = lib.vkQueueSubmit(self.queue, 1, submit_info, fence[0])
-        if result:
-            raise DeviceError(f"{what}: {result_name(result)}")
+        check(result, what)
 
     def finish(self, fence: Any, what: str) -> None:
         """Wait until what was handed over with ``fence`` is done.
@@ -100,8 +99,7 @@ class Context(Holder):
         """
         handle = self.handle
         result = self._wait(handle, fence)
-        if result:
-            raise DeviceError(f"{what}: {result_name(result)}")
+        check(result, what)
         lib.vkResetFences(handle, 1, fence)
         if self.instance.problems:
             self.instance.raise_problems(what)

@@ -24,6 +24,8 @@ class VulkanDevice(BaseDevice):
     """A `Device` with one queue, which its recordings share."""
 
     kind = "Vulkan"
+    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
+    needs = (768 << 20, 384 << 20)
 
     def __init__(
         self,

@@ -54,6 +54,8 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
         self._forgotten: list[tuple[weakref.ref[Pipeline], Any]] = []  # with their handles
         self._layouts: dict[int, Layout] = {}
         self._saved = b""
+        #: Bytes of the driver's cache when it last held what is on disk, and no more.
+        self._known_size = -1
         #: Whether the driver was given pipelines that another process made; it may read them
         #: only when a pipeline is asked for.
         self._is_warm = False
@@ -194,6 +196,7 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
                 if is_safe:
                     cache = self._driver_cache(content)
                     self._is_warm = True
+                    self._known_size = self._size(cache)
                     return cache
         return self._driver_cache(b"")
 
@@ -220,7 +223,10 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
 
     def _save(self) -> None:
         """Keep what the driver compiled, together with what other processes have kept since."""
-        if self._disk.is_unsafe(self._key):
+        # A cache that did not grow has nothing new. It is that of all models, so that reading the file
+        # and the driver's copy would take longer than making the pipelines of one.
+        size = self._size(self._cache)
+        if size in (self._known_size, 0) or self._disk.is_unsafe(self._key):
             return
         other = self._load()
         if other and other != self._saved:
@@ -230,8 +236,9 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
         with self._disk.reading([self._key], "proof") as is_safe:
             if not is_safe:
                 return
-            content = self._content()
+            content = self._content(self._size(self._cache))
             if content is None or content == other or self._objection(content):
+                self._known_size = size
                 return
             try:  # what it cannot read itself is of no use to the next process
                 made = self._driver_cache(content)
@@ -239,7 +246,7 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
                 return
             lib.vkDestroyPipelineCache(self._context.handle, made, NULL)
         self._disk.store(self._key, content)
-        self._saved = content
+        self._saved, self._known_size = content, len(content)
 
     def _merge(self, content: bytes) -> None:
         handle = self._context.handle
@@ -249,13 +256,17 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
             lib.vkDestroyPipelineCache(handle, other, NULL)
             self._is_warm = True
 
-    def _content(self) -> bytes | None:
+    def _size(self, cache: Any) -> int:
+        """Bytes of a driver's cache; 0 where they cannot be had."""
+        size = ffi.new("size_t*")
+        got = lib.vkGetPipelineCacheData(self._context.handle, cache, size, NULL)
+        return int(size[0]) if got == vk.VK_SUCCESS else 0
+
+    def _content(self, nbytes: int) -> bytes | None:
         """What the driver's cache has; None where it cannot be had."""
         handle, get = self._context.handle, lib.vkGetPipelineCacheData
-        size = ffi.new("size_t*")
-        if get(handle, self._cache, size, NULL) != vk.VK_SUCCESS:
-            return None
-        data = ffi.new("char[]", max(1, size[0]))
+        size = ffi.new("size_t*", nbytes)
+        data = ffi.new("char[]", nbytes)
         if get(handle, self._cache, size, data) != vk.VK_SUCCESS:
             return None
         return bytes(ffi.buffer(data, size[0]))

@@ -43,6 +43,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         context.retain()
         self._holds_device = True
         self._memory = memory
+        self._in_place = memory.in_place
         self._inputs = tuple(memory.input_arrays)
         self._timers: Timers | None = None
         self._last: Any = None  # behind all that was begun, where a run was interrupted

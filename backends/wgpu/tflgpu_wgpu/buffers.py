@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import wgpu
-from tflgpu.contract.buffers import BaseBuffer, Bytes
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_wgpu.failure import device_errors
@@ -26,6 +26,11 @@ class WgpuBuffer(BaseBuffer):
         super().__init__(lock, token, region.nbytes, region)
         self._device = device
         self._owned = owned
+
+    @property
+    def span(self) -> Span:
+        """The whole of a ``GPUBuffer``."""
+        return ("WebGPU", id(self.region.buffer)), 0, self.nbytes
 
     def _write(self, data: Bytes) -> None:
         queue, buffer = self._device.queue, self.region.buffer

@@ -29,6 +29,8 @@ class WgpuDevice(BaseDevice):
     turns."""
 
     kind = "WebGPU"
+    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
+    needs = (768 << 20, 384 << 20)
 
     def __init__(self, index: int = 0, *, dialect: Dialect | None = None) -> None:
         """Open device ``index`` of the list that the probe gives.

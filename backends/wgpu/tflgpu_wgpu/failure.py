@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import wgpu
 from tflgpu.contract.waiting import of_signal
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, DeviceLostError
 
 
 @contextmanager
@@ -23,7 +23,13 @@ def device_errors(what: str) -> Iterator[None]:
     except (wgpu.GPUError, RuntimeError, ValueError) as error:
         if isinstance(error, DeviceError) or of_signal(error):
             raise
-        raise DeviceError(f"{what}: {error}") from error
+        raise failure(what, str(error)) from error
+
+
+def failure(what: str, said: str) -> DeviceError:
+    """An error of wgpu's by its text, which alone tells that a device is lost."""
+    kind = DeviceLostError if "device is lost" in said.lower() else DeviceError
+    return kind(f"{what}: {said}")
 
 
 def first_line(error: BaseException) -> str:

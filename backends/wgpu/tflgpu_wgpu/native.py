@@ -18,6 +18,8 @@ from tflgpu.errors import DeviceError
 from tflgpu.language.builder import Size3
 from wgpu.backends.wgpu_native import _api, _helpers, ffi, lib
 
+from tflgpu_wgpu.failure import failure
+
 _CHECKED: Any = _api.libf  # raises what wgpu reports during a call
 _READ = 1  # WGPUMapMode_Read
 #: Dispatches to a command buffer. The device begins with the first while the next are encoded;
@@ -195,7 +197,8 @@ class Download:
         # all, does not get through the library that calls, so it is kept for who asked it.
         def failed(kind: Any, error: BaseException, trace: Any) -> None:
             self._done = True
-            _asking.raised = error
+            # Its way here tells that a handler raised it (`tflgpu.blame.of_signal`).
+            _asking.raised = error.with_traceback(trace)
 
         @ffi.callback(  # type: ignore[untyped-decorator]
             "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)", onerror=failed
@@ -249,7 +252,7 @@ class Download:
         if not self._done:
             wait_until(self._ended)
         if self._problem is not None:
-            raise DeviceError(f"waiting for the device: {self._problem}")
+            raise failure("waiting for the device", self._problem)
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
         if source == ffi.NULL:
             raise DeviceError("waiting for the device: its results cannot be mapped")

@@ -8,11 +8,12 @@ import numpy as np
 
 from tflgpu.blame import Failed, Refused, attempt
 from tflgpu.compiler.fuse import Group
+from tflgpu.compiler.partition import states_of
 from tflgpu.errors import KernelError, PluginError
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, Temp
+from tflgpu.lowering.lowering import Constant, Dispatch, Lowering, NewState, Temp
 
 
 class RuleError(PluginError, KernelError):
@@ -54,6 +55,7 @@ def _check_built(group: Group, low: Lowering) -> None:
     if not low.dispatches:
         raise Refused("it dispatched no kernel")
     written: set[int] = set()
+    kept: set[int] = set()
     known = {id(v) for n in group.nodes for v in (*n.inputs, *n.outputs)}
     for item in low.dispatches:
         if not isinstance(item, Dispatch) or not isinstance(item.kernel, Kernel):
@@ -72,6 +74,12 @@ def _check_built(group: Group, low: Lowering) -> None:
             if isinstance(binding, Constant):
                 if not isinstance(binding.data, np.ndarray) or buffer.access != "read":
                     raise Refused(f"constant {buffer.name} of kernel {item.kernel.name} is none")
+            elif isinstance(binding, NewState):
+                if buffer.access == "read" or id(binding.variable) not in known:
+                    raise Refused(
+                        f"{buffer.name} of kernel {item.kernel.name} is no state to write"
+                    )
+                kept.add(binding.variable.id)
             elif not isinstance(binding, Temp) and id(binding) not in known:
                 raise Refused(f"{buffer.name} of kernel {item.kernel.name} is bound to {binding!r}")
             elif buffer.access != "read" and isinstance(binding, Value):
@@ -79,3 +87,6 @@ def _check_built(group: Group, low: Lowering) -> None:
     for value in (group.result, *group.head.outputs[1:]):
         if value.id not in written:
             raise Refused(f"no kernel of it writes its result {value}")
+    for value in states_of(group.nodes):
+        if value.id not in kept:
+            raise Refused(f"no kernel of it writes the new contents of its variable {value}")

@@ -12,7 +12,7 @@ import attrs
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
-from tflgpu.compiler.partition import Declined, Part, Partitioning, partition
+from tflgpu.compiler.partition import Declined, Part, Partitioning, partition, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import ROUND_FIGURES, TimeModel, alone
@@ -137,7 +137,8 @@ def plan_of(
     outputs: Sequence[Value],
     target: Target,
 ) -> Plan:
-    """The plan of nodes, in topological order, that run together on the device.
+    """The plan of nodes, in topological order, that run together on the device. Their variables
+    follow the inputs, and these variables' new contents the outputs.
 
     Raises:
         OverLimit: a node's kernel is over a limit of the device.
@@ -179,7 +180,24 @@ def _request(
         target.kernels.groups,
         target.saves_memory,
         target.site_of,
+        _own_states(nodes),
     )
+
+
+def _own_states(nodes: Sequence[Node]) -> tuple[Value, ...]:
+    """The variables of nodes. Each must be one node's: a second one would have to see what the first
+    made of it."""
+    owners: dict[int, Node] = {}
+    for node in nodes:
+        for value in states_of([node]):
+            other = owners.setdefault(id(value), node)
+            if other is not node:
+                raise OverLimit(
+                    node,
+                    f"{node.label}: its variable {value.name} is that of {other.label} too, which "
+                    "runs in the same part",
+                )
+    return states_of(nodes)
 
 
 def _divided(

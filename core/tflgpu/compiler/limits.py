@@ -17,7 +17,7 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
     for value in (*node.inputs, *node.outputs):
         if value is None or value.is_const:
             continue
-        if value.is_variable:
+        if value.is_variable and (op is None or op.states is None):
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
         as_it_is = op is not None and op.takes_stored
         crosses = site.integers.edge(value.dtype, site.caps) is not None

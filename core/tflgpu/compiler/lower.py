@@ -28,7 +28,15 @@ from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Binding, Constant, Dispatch, Lowering, Temp, storage_of
+from tflgpu.lowering.lowering import (
+    Binding,
+    Constant,
+    Dispatch,
+    Lowering,
+    NewState,
+    Temp,
+    storage_of,
+)
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
 
 
@@ -37,7 +45,8 @@ class LoweringInput:
     """A partition: nodes in topological order between its inputs and outputs.
 
     ``rules`` and ``views`` are by ``id(node)``: the rule chosen for each node, and the nodes
-    that only reinterpret their operand row-major.
+    that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one node:
+    inputs of the plan behind ``inputs``, and with their new contents outputs behind ``outputs``.
     """
 
     nodes: Sequence[Node]
@@ -51,6 +60,7 @@ class LoweringInput:
     groups: Callable[[Node], Sequence[GroupRule]] = lambda node: ()
     saves_memory: bool = False
     site_of: Callable[[Node], Site] | None = None
+    states: Sequence[Value] = ()
 
     def at(self, node: Node) -> Site:
         """Where a node runs: ``site``, in the node's own precision if it has one."""
@@ -191,14 +201,14 @@ class _Storage:
 
     def __init__(self, part: LoweringInput) -> None:
         self._site = part.site
-        self._edge = {v.id for v in (*part.inputs, *part.outputs)}
+        self._edge = {v.id for v in (*part.inputs, *part.outputs, *part.states)}
         self._output_ids = {v.id for v in part.outputs}
         self._precisions = {v.id: part.at(n).precision for n in part.nodes for v in n.outputs}
         self._root: dict[int, Value] = {}
         self._members: dict[int, list[Value]] = {}
         self._values: dict[int, Value] = {}
         self.aliased: set[int] = set()
-        for value in part.inputs:
+        for value in (*part.inputs, *part.states):
             self._add(value)
         for node in part.nodes:
             for value in node.outputs:
@@ -261,9 +271,11 @@ def _assemble(
     part: LoweringInput, storage: _Storage, placed: Sequence[_Placed], alignment: int
 ) -> Plan:
     refs: dict[object, Ref] = {}
-    for kind, values in ((InputRef, part.inputs), (OutputRef, part.outputs)):
+    for kind, values in ((InputRef, (*part.inputs, *part.states)), (OutputRef, part.outputs)):
         for i, value in enumerate(values):
             refs[storage.root(value).id] = kind(i)
+    for i, value in enumerate(part.states, len(part.outputs)):
+        refs[_state_key(value)] = OutputRef(i)
 
     usages: dict[object, Usage] = {}
     for step, item in enumerate(placed):
@@ -297,9 +309,14 @@ def _assemble(
         d = item.dispatch
         dispatches.append(PlannedDispatch(d.kernel, d.groups, tuple(bound), d.label, item.origins))
     return Plan(
-        assignment.sizes, alignment, tuple(constants), _edge_io(part.inputs, part.site),
-        _edge_io(part.outputs, part.site), tuple(dispatches),
+        assignment.sizes, alignment, tuple(constants),
+        _edge_io((*part.inputs, *part.states), part.site),
+        _edge_io((*part.outputs, *part.states), part.site), tuple(dispatches),
     )  # fmt: skip
+
+
+def _state_key(variable: Value) -> object:
+    return ("state", variable.id)
 
 
 def _key(binding: Binding, item: _Placed, storage: _Storage) -> object:
@@ -307,6 +324,8 @@ def _key(binding: Binding, item: _Placed, storage: _Storage) -> object:
         return None
     if isinstance(binding, Temp):
         return ("temp", item.group, binding.id)
+    if isinstance(binding, NewState):
+        return _state_key(binding.variable)
     return storage.root(binding).id
 
 

@@ -41,7 +41,7 @@ class Numerics(enum.Enum):
         """
         if self is Numerics.FLOAT:
             return IntegerStorage.WORDS
-        return IntegerStorage.OWN_WIDTH if caps.is_gpu else IntegerStorage.WORDS_AT_EDGES
+        return IntegerStorage.OWN_WIDTH if caps.is_gpu else IntegerStorage.WORDS
 
 
 def numerics_for(op: OpDef) -> Numerics:

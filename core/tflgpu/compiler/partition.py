@@ -58,7 +58,8 @@ class Part:
     Attributes:
         nodes: In an order in which they can run.
         delegated: On the device; else on the CPU.
-        inputs: Values read but not made here; constants and variables are not among them.
+        inputs: Values read but not made here; constants and variables are not among them. A plan
+            has the `states` behind its inputs, and their new contents behind its outputs.
         outputs: Values made here that other parts read or the graph gives out.
         gain: Estimated seconds saved a run by delegating, the way to the device and back
             subtracted. A rough guess, for ranking; 0 for parts on the CPU.
@@ -76,6 +77,11 @@ class Part:
     seconds: float = 0.0
     costs: tuple[Cost, ...] = ()
     plan: Plan | None = None
+
+    @property
+    def states(self) -> tuple[Value, ...]:
+        """The variables that its nodes read and change."""
+        return states_of(self.nodes)
 
     @property
     def label(self) -> str:
@@ -294,9 +300,17 @@ def _part(
     if timing is None:
         return Part(nodes, delegated, inputs, outputs)
     costs = tuple(timing.costs[id(node)] for node in nodes)
-    seconds = timing.seconds(costs, (*inputs, *outputs), delegated)
+    # A device gets the state of the run before, and hands out the new one.
+    states = states_of(nodes) if delegated else ()
+    seconds = timing.seconds(costs, (*inputs, *outputs, *states, *states), delegated)
     gain = sum(cost.host for cost in costs) - seconds if delegated else 0.0
     return Part(nodes, delegated, inputs, outputs, gain, seconds, costs)
+
+
+def states_of(nodes: Sequence[Node]) -> tuple[Value, ...]:
+    """The variables that nodes read and change, each once, in the order of the nodes."""
+    found = {id(v): v for n in nodes for v in n.inputs if v is not None and v.is_variable}
+    return tuple(found.values())
 
 
 def _reads(nodes: Sequence[Node]) -> list[Value]:

@@ -54,7 +54,7 @@ def _check(seed: int, precision: Precision, target: Target) -> Outcome:
     given = {v.id: rng.integers(-128, 128, v.shape, np.int8) for v in graph.inputs}
     wants = _reference(compiled, target, given)
     site = target.compiled_for(precision, Numerics.INTEGER).site
-    for policy in (IntegerStorage.WORDS_AT_EDGES, IntegerStorage.OWN_WIDTH):
+    for policy in (IntegerStorage.WORDS, IntegerStorage.OWN_WIDTH):
         found = run_graph(
             target, graph, precision, numerics=Numerics.INTEGER, given=given,
             site=attrs.evolve(site, integers=policy),

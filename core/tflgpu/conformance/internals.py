@@ -19,7 +19,7 @@ from tflgpu.conformance.samples import Case
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Constant, Lowering, Temp, storage_of
+from tflgpu.lowering.lowering import Constant, Lowering, NewState, Temp, storage_of
 from tflgpu.lowering.rule import KernelRule
 
 
@@ -40,8 +40,10 @@ def plan_of_internals(case: Case, target: Target) -> Plan:
     assert isinstance(rule, KernelRule), rule
     low = Lowering(case.node, site.caps, site.precision, layout, integers=site.integers)
     rule.build(low)
-    refs: dict[object, Ref] = {v.id: InputRef(i) for i, v in enumerate(case.graph.inputs)}
+    refs: dict[object, Ref] = {v.id: InputRef(i) for i, v in enumerate(case.given)}
     refs |= {v.id: OutputRef(i) for i, v in enumerate(case.graph.outputs)}
+    made = [*case.graph.outputs, *case.variables]
+    refs |= {("state", v.id): OutputRef(made.index(v)) for v in case.variables}
     constants: list[Array] = []
     dispatches: list[PlannedDispatch] = []
     arena = 0
@@ -55,14 +57,16 @@ def plan_of_internals(case: Case, target: Target) -> Plan:
             if isinstance(binding, Temp) and ("temp", binding.id) not in refs:
                 refs["temp", binding.id] = ArenaRef(arena, binding.layout.nbytes)
                 arena += math.ceil(binding.layout.nbytes / alignment) * alignment
-            key = ("temp", binding.id) if isinstance(binding, Temp) else binding.id
-            bound.append(refs[key])
+            bound.append(refs[_key(binding)])
         dispatches.append(PlannedDispatch(item.kernel, item.groups, tuple(bound), item.label))
-    inputs, outputs = (
-        tuple(_io(v, layout(v)) for v in values)
-        for values in (case.graph.inputs, case.graph.outputs)
-    )
+    inputs, outputs = (tuple(_io(v, layout(v)) for v in values) for values in (case.given, made))
     return Plan(arena, alignment, tuple(constants), inputs, outputs, tuple(dispatches))
+
+
+def _key(binding: Temp | NewState | Value) -> object:
+    if isinstance(binding, NewState):
+        return ("state", binding.variable.id)
+    return ("temp", binding.id) if isinstance(binding, Temp) else binding.id
 
 
 def _io(value: Value, layout: Layout) -> PlannedIO:

@@ -51,7 +51,7 @@ class Prepared:
 
     def fill(self, inputs: Sequence[Array]) -> None:
         """Write the case's operands into a recording's inputs."""
-        for value, array in zip(self.case.graph.inputs, inputs, strict=True):
+        for value, array in zip(self.case.given, inputs, strict=True):
             data = self.case.arrays[value.id]
             if self.tensors is Tensors.INTERNAL:
                 rows = data.reshape(array.shape[0], -1)
@@ -59,13 +59,15 @@ class Prepared:
             np.copyto(array, data, casting="unsafe")
 
     def take(self, outputs: Sequence[Array]) -> list[Array]:
-        """The op's results, in the tensors' own shapes and dtypes.
+        """The op's results, and then its variables' new contents, in the tensors' own shapes and
+        dtypes.
 
         Raises:
             AssertionError: a padding lane is not zero.
         """
         results = []
-        for i, (value, array) in enumerate(zip(self.case.graph.outputs, outputs, strict=True)):
+        made = [*self.case.graph.outputs, *self.case.variables]
+        for i, (value, array) in enumerate(zip(made, outputs, strict=True)):
             found = np.array(array)
             if self.tensors is Tensors.INTERNAL:
                 channels = value.shape[-1] if value.shape else 1

@@ -43,6 +43,11 @@ class Case:
         return self.graph.nodes[0]
 
     @property
+    def given(self) -> list[Value]:
+        """What a plan of the case reads, in order: the operands, and then the variables."""
+        return [*self.graph.inputs, *self.variables]
+
+    @property
     def variables(self) -> list[Value]:
         """Operands that keep their contents between runs."""
         return [v for v in self.node.inputs if v is not None and v.is_variable]

@@ -16,6 +16,7 @@ from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.plan_memory import too_large
 from tflgpu.contract.recording import BaseRecording
+from tflgpu.contract.room import check_room
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
@@ -34,9 +35,12 @@ class BaseDevice(Holder):
         info: Which device it is.
         caps: Its limits and features.
         alignment: Bytes to which arena offsets must be aligned.
+        needs: Bytes of address space that its driver may need for being opened, and for loading a
+            plan besides the plan's own: compilers, threads. Where less is left it is not asked.
     """
 
     kind = ""
+    needs = (0, 0)
     info: DeviceInfo
     caps: DeviceCaps
     alignment: int
@@ -48,6 +52,7 @@ class BaseDevice(Holder):
         self._token = object()
         self._closed = self._released = False
         self.belongs_to_process()
+        check_room(f"opening a {self.kind} device", self.needs[0])
 
     # For subclasses to write
 
@@ -84,6 +89,9 @@ class BaseDevice(Holder):
             self._check_open()
             check_plan(plan, self)
             self._let_go_of_idle()
+            if self.needs[1]:
+                own = 0 if self.caps.is_gpu else plan.device_bytes
+                check_room(f"loading on {self.info.name}", self.needs[1] + own)
             recording = self._load(plan, guard_bands=guard_bands)
             recording.device_token = self._token
             self._recordings.add(recording)

@@ -7,6 +7,7 @@ memory, a buffer of the same API) is used without a copy.
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +19,8 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
 
 Bytes = npt.NDArray[np.uint8]
+#: Which memory, and from which byte of it to which.
+Span = tuple[Hashable, int, int]
 
 
 @runtime_checkable
@@ -73,7 +76,11 @@ class BaseBuffer(Holder):
     Attributes:
         nbytes: Its size in bytes.
         region: What recordings bind, of the kind that their memory consists of.
+        readable, writable: Whether kernels may read it and write it. What was imported may have
+            been made for one of the two only.
     """
+
+    readable = writable = True
 
     def __init__(self, lock: Any, token: object, nbytes: int, region: Any) -> None:
         """``lock`` and ``token`` are the device's; two buffers of one device have one token."""
@@ -104,6 +111,11 @@ class BaseBuffer(Holder):
 
     def _release(self) -> None:
         """Free it."""
+
+    @property
+    def span(self) -> Span:
+        """Which memory it is, so that two buffers over the same bytes are known as such."""
+        return id(self), 0, self.nbytes
 
     # What users of a buffer have
 
@@ -150,13 +162,22 @@ class BaseBuffer(Holder):
 
     # What recordings use
 
-    def hold(self) -> None:
-        """One more recording is bound to it.
+    def check_open(self) -> None:
+        """See that it is not closed.
 
         Raises:
-            StateError: it is closed.
+            StateError: it is.
         """
         self._check(0)
+
+    def hold(self, *, again: bool = False) -> None:
+        """One more recording is bound to it; or the same one ``again``, before it lets go once.
+
+        Raises:
+            StateError: it is closed, and was not bound before that.
+        """
+        if not again:
+            self._check(0)
         self._count(1)
 
     def let_go(self) -> None:
@@ -199,3 +220,21 @@ def host_bytes(source: object) -> Bytes | Unsupported:
     if not view.c_contiguous:
         return Unsupported(f"the memory of the {type(source).__name__} is not packed row-major")
     return np.frombuffer(view, np.uint8)
+
+
+def overlap(one: Buffer, other: Buffer) -> bool:
+    """Whether two buffers have bytes in common, as far as that can be told: not where one is
+    neither of `BaseBuffer`'s kind nor the other itself."""
+    if one is other:
+        return True
+    spans = [getattr(each, "span", None) for each in (one, other)]
+    if None in spans:
+        return False
+    (memory, start, end), (its, begin, stop) = spans  # type: ignore[misc]
+    return bool(memory == its and start < stop and begin < end)
+
+
+def host_span(memory: Bytes) -> Span:
+    """The span of a buffer over host memory, whoever imported it."""
+    start = int(memory.__array_interface__["data"][0])
+    return "host", start, start + memory.nbytes

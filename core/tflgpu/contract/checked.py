@@ -29,6 +29,7 @@ from tflgpu.contract.device import (
     NodeRun,
     Recording,
 )
+from tflgpu.contract.given_up import is_given_up
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.ir.graph import Node, TensorSpec
@@ -229,7 +230,8 @@ def unchecked(device: Device | NodeDevice) -> Device | NodeDevice:
 
 def close_all(recordings: list[Recording]) -> None:
     """Close every one, whatever another does, and take it off the list. Where a signal interrupts
-    this, those that are left on the list can be closed by another call.
+    this, those that are left on the list can be closed by another call. Those whose run took too
+    long are left to `tflgpu.contract.given_up`.
 
     Raises:
         TflgpuError: the first that one of them raised.
@@ -237,7 +239,8 @@ def close_all(recordings: list[Recording]) -> None:
     first: TflgpuError | None = None
     while recordings:
         try:
-            recordings[-1].close()
+            if not is_given_up(recordings[-1]):
+                recordings[-1].close()
         except TflgpuError as error:
             first = first or error
         recordings.pop()

@@ -98,6 +98,25 @@ class CheckedRecording:
         return self._seen["inputs"]
 
     @property
+    def copies(self) -> tuple[int, int] | None:
+        """Bytes that a run copies to the device and to the host, as it is bound now; None where it
+        does not say.
+
+        Raises:
+            DeviceError: what it says is no two numbers of bytes.
+        """
+        said = self._party.call("copies", getattr, self._inner, "copies", None)
+        if said is None:
+            return None
+        if (
+            not isinstance(said, tuple)
+            or len(said) != 2
+            or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in said)
+        ):
+            raise self._party.broke(f"copies is {shown(said)}, not two numbers of bytes")
+        return said
+
+    @property
     def outputs(self) -> Sequence[Array]:
         """Host arrays, one per output."""
         self._compare("outputs")

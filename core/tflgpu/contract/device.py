@@ -163,7 +163,8 @@ class Recording(Protocol):
         Raises:
             StateError: the recording or a buffer is closed.
             DeviceError: as `run`; or there is no such input or output, the buffer is too small or
-                of another device, or a run would write what another of its buffers has.
+                of another device, was made for reading only and is an output's (or the other way
+                round), or a run would write what another of its buffers has, by whatever name.
         """
         ...
 
@@ -266,7 +267,9 @@ class Device(Protocol):
         buffer and the place. What is read, by a kernel or from an output, and was not written in
         this run has all bits set: NaN as a float, -1 as an integer.
 
-        A recording may say in ``dispatches`` how many kernels a run launches: as many as the plan.
+        A recording may say in ``dispatches`` how many kernels a run launches: as many as the plan;
+        and in ``copies`` how many bytes a run copies to the device and to the host, as it is bound
+        now. Without it, all that is not bound is taken to be copied.
 
         A plan that was refused leaves the device as it was.
 

@@ -44,6 +44,8 @@ class Party:
         ours and names the backend, or comes from a signal's handler."""
         if of_signal(error) or (isinstance(error, TflgpuError) and self.shipped):
             raise error
+        if isinstance(error, MemoryError):
+            raise DeviceError(f"{self.label}: {what}: not enough memory") from error
         if not isinstance(error, (DeviceError, StateError)):
             raise DeviceError(f"{self.label}: {what} raised {describe(error)}") from error
         if self.label not in str(error):

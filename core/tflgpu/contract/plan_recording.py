@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Generic
 
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedIO, Ref
-from tflgpu.contract.buffers import BaseBuffer, Buffer
+from tflgpu.contract.buffers import BaseBuffer, Buffer, overlap
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.lending import S
 from tflgpu.contract.plan_memory import BasePlanMemory, R
@@ -25,6 +26,8 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
     `_rebind`; its `_release` calls this one's.
     """
 
+    #: Whether kernels use the host's arrays in place, so that no run copies any.
+    _in_place = False
     #: Of the device that loaded it; a buffer of that device has the same.
     device_token: object = None
 
@@ -54,6 +57,15 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         """Kernels launched by a run."""
         return len(self._planned)
 
+    @property
+    def copies(self) -> tuple[int, int]:
+        """Bytes that a run copies to the device, and to the host."""
+        if self._in_place:
+            return 0, 0
+        sides = ((kind, self._edges[kind]) for kind in (InputRef, OutputRef))
+        sent, fetched = (sum(ios[i].nbytes for i in self._own(kind)) for kind, ios in sides)
+        return sent, fetched
+
     def bind(
         self,
         inputs: Mapping[int, Buffer | None] | None = None,
@@ -75,9 +87,9 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
                 for index, buffer in changes.items():
                     self._change(wanted, ref, index, buffer)
             self._check_shared(wanted)
-            held = list(wanted.values())
-            for buffer in held:
-                buffer.hold()
+            for place, held in wanted.items():
+                # One that is bound already may have been closed since.
+                held.hold(again=self._buffers.get(place) is held)
             before, self._buffers = self._buffers, wanted
             self._attempt(self._rebind_all)
             for buffer in before.values():
@@ -157,22 +169,25 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
             return
         if not isinstance(buffer, BaseBuffer) or buffer.token is not self.device_token:
             raise DeviceError(f"{what} is bound to a buffer that is not of this device")
+        buffer.check_open()
         if buffer.nbytes < edges[index].nbytes:
             raise DeviceError(
                 f"{what} ({edges[index].name}) takes {edges[index].nbytes} bytes and is bound to "
                 f"a buffer of {buffer.nbytes}"
             )
+        if not (buffer.readable if kind is InputRef else buffer.writable):
+            does = "reads" if kind is InputRef else "writes"
+            raise DeviceError(
+                f"{what} ({edges[index].name}) is bound to a buffer that was made without leave for "
+                f"what a run does with it: it {does} it"
+            )
         wanted[kind(index)] = buffer
 
     def _check_shared(self, wanted: dict[Ref, BaseBuffer]) -> None:
-        places: dict[int, list[Ref]] = {}
-        for ref, buffer in wanted.items():
-            places.setdefault(id(buffer), []).append(ref)
-        for refs in places.values():
-            if len(refs) > 1 and any(isinstance(ref, OutputRef) for ref in refs):
-                raise DeviceError(
-                    f"{refs[0]} and {refs[1]} are bound to one buffer; a run writes it"
-                )
+        for (ref, buffer), (other, its) in combinations(wanted.items(), 2):
+            writes = isinstance(ref, OutputRef) or isinstance(other, OutputRef)
+            if writes and overlap(buffer, its):
+                raise DeviceError(f"{ref} and {other} are bound to one buffer; a run writes it")
 
     def _rebind_all(self) -> None:
         memory = self._plan_memory

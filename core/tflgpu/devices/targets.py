@@ -19,6 +19,13 @@ from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
 
 
+def precision_note(wanted: Precision, used: Precision) -> tuple[str, ...]:
+    """For a report: that another precision is used than was asked for, where that is so."""
+    if wanted is used:
+        return ()
+    return (f"precision {wanted.value} is not there; {used.value} is used",)
+
+
 def precision_on(caps: DeviceCaps, wanted: Precision) -> Precision:
     """The precision asked for, or the next with more bits that a device has."""
     if wanted is Precision.F16 and not caps.f16_arithmetic:

@@ -107,7 +107,10 @@ class Dynamic:
         definition = self.ops[self.operator.name]
         values = {**self.operator.fields, **tensor_fields(self.node)}
         fields = Fields(self.operator.name, values, self.operator.custom_options)
-        return definition, definition.parse(fields)
+        attributes = definition.parse(fields)
+        if definition.at_run_time is not None:
+            attributes = definition.at_run_time(attributes)
+        return definition, attributes
 
     def _operands(self, env: dict[int, Any], contents: tuple[int, ...]) -> list[Operand | None]:
         found: list[Operand | None] = []

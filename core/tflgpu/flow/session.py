@@ -8,7 +8,8 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.compiler.report_values import OperatorReport, Place, Refusal
+from tflgpu.compiler.report_values import OperatorReport, Refusal
+from tflgpu.compiler.report_values import Place as RunsOn
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
@@ -22,7 +23,9 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.places import Place
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo
@@ -116,7 +119,7 @@ class FlowSession(Session):
         """As `Session.run`. A run that fails leaves variables as they were."""
         if self._closed:
             self.check_inherited("this interpreter's device")
-        before = self._store.snapshot()
+        before, copied = self._store.snapshot(), self._copied()
         self.complete = False
         try:
             env = self._program.run_all(self._inputs)
@@ -133,7 +136,19 @@ class FlowSession(Session):
                 self._arrays[i] = np.array(array) if ours else array
         if self._edition != self._told:
             self.report = self._report()
+        now = self._copied().items()
+        none = 0, 0  # of a piece that was opened in this run
+        self.traffic.add(*(sum(n[k] - copied.get(i, none)[k] for i, n in now) for k in (0, 1)))
         self.complete = True
+
+    def put(self, value_id: int, place: Place | None) -> Unsupported | None:
+        """Refuses: what a piece reads and makes can differ from run to run."""
+        if place is None:
+            return None
+        return Unsupported(
+            "the model has control flow, resource variables or shapes that only a run decides, so "
+            "that what reads and makes its tensors can change from run to run"
+        )
 
     def lend(self, value_id: int) -> Array | None:
         """Nothing: the pieces keep their arrays."""
@@ -161,6 +176,12 @@ class FlowSession(Session):
             self._closed = True
 
     # Inside
+
+    def _copied(self) -> dict[int, tuple[int, int]]:
+        """Bytes that each piece has copied to and from the device."""
+        return {
+            id(s): (s.traffic.to_device, s.traffic.to_host) for s in self._sessions()
+        }  # fmt: skip
 
     def _sessions(self) -> list[Session]:
         return _opened([p for program in self._site.programs.values() for p in program.pieces()])
@@ -202,7 +223,7 @@ class FlowSession(Session):
             index, name = operator.index, operator.name
             rows[index] = OperatorReport(
                 index, name, self._names(operator.inputs), self._names(operator.outputs),
-                Place.CPU, runs_on=_HOST, code=code, reason=reason,
+                RunsOn.CPU, runs_on=_HOST, code=code, reason=reason,
             )  # fmt: skip
             refusals[index] = Refusal(index, name, reason, _HOST, code)
         every = [*found, *(session.report for session in self._sessions())]

@@ -6,14 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tflgpu.blame import of_signal
 from tflgpu.contract.forks import Holder
-from tflgpu.errors import StateError, UnsupportedError
+from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edge, Edges
 from tflgpu.hosts.reading import HostGraph, shape_of
 from tflgpu.hosts.subsets import Engine, Subset, open_subset
 from tflgpu.ir.brief import few
 from tflgpu.ir.dtypes import Array
+from tflgpu.options import OnError
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
@@ -34,6 +36,7 @@ class Kernel(Holder):
         shapes = tuple(host.tensors[t].shape for t in self._info.inputs)
         self._sessions: dict[Shapes, Session] = {shapes: subset.opened.session}
         self._deferred = False
+        self._is_lost = self._gave_way = False  # the device; to the CPU
         self._session = subset.opened.session
         self._is_whole = set(subset.nodes) == set(host.operators)
         self._context: Any = None  # as long as LiteRT has the kernel
@@ -72,7 +75,10 @@ class Kernel(Holder):
             self._fit(context, most=_MOST_SESSIONS if self._deferred else 1)
         tensors, session = context.tensors, self._session
         self._edges.copy_in(tensors)
-        session.run()
+        try:
+            session.run()
+        except DeviceError as error:
+            session = self._made_again(context, error)
         if session.arrays is not self._arrays:  # the accuracy guard put another in its place
             self._connect(context, session)
         self._edges.copy_out(tensors)
@@ -92,6 +98,25 @@ class Kernel(Holder):
 
     # Inside
 
+    def _made_again(self, context: Any, error: DeviceError) -> Session:
+        """After a run that failed, what the option ``on_error`` says: the session that made the run
+        again. (`tflgpu.interpreter.recovery` does it for our own interpreter; there is no state here,
+        which LiteRT keeps.)"""
+        self._is_lost = isinstance(error, DeviceLostError)
+        wanted = self._engine.options.on_error
+        if wanted in (None, OnError.RAISE) or not self._session.is_broken or of_signal(error):
+            raise error
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        if wanted is OnError.CPU:
+            _LOG.warning("tflgpu: nodes run on the CPU from now on, since a run failed: %s", said)
+            self._gave_way = True
+        else:
+            _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
+        self._fit(context, most=_MOST_SESSIONS if self._deferred else 1)
+        self._edges.copy_in(context.tensors)
+        self._session.run()
+        return self._session
+
     def _fit(self, context: Any, most: int) -> None:
         tensors = context.tensors
         shapes = tuple(shape_of(tensors[t]) for t in self._info.inputs)
@@ -99,6 +124,9 @@ class Kernel(Holder):
         if session is not None and session.is_broken:
             # An error or a signal ended a run in the middle: its recordings cannot run again.
             session.close()
+            if self._is_lost and not self._gave_way:
+                self._engine.renew(session)
+            self._is_lost = False
             session = None
         session = session or self._open(shapes)
         while len(self._sessions) >= most:
@@ -121,7 +149,11 @@ class Kernel(Holder):
                 if arrays[t].size
             ]
 
-        self._edges = Edges(edges(self._info.inputs), edges(self._info.outputs))
+        # Variables stay LiteRT's, whose callers read them and set them to zero: they come in and go
+        # out in every run.
+        kept = [Edge(t, named[t].name, a, shareable=False) for t, a in session.variables.items()]
+        before, after = edges(self._info.inputs), edges(self._info.outputs)
+        self._edges = Edges([*before, *kept], [*after, *kept])
         self._session = session
         self._arrays = arrays
 
@@ -137,6 +169,8 @@ class Kernel(Holder):
         """Another session. What the device refuses now runs by NumPy: LiteRT has given the nodes away
         and takes none back."""
         new = dict(zip(self._info.inputs, shapes, strict=True))
+        if self._gave_way:
+            return self._open_on_cpu(new)
         found = open_subset(self._info, self._engine, new)
         if not isinstance(found, dict):
             return found.session
@@ -148,5 +182,8 @@ class Kernel(Holder):
         if not self._engine.options.allow_fallback:
             raise UnsupportedError(f"{story}; and allow_fallback is off")
         _LOG.warning("tflgpu: %s; they run on the CPU, by NumPy", story)
+        return self._open_on_cpu(new)
+
+    def _open_on_cpu(self, new: Mapping[int, tuple[int, ...]]) -> Session:
         graph = build_subgraph(self._info, self._engine.ops, new, warn=_LOG.debug)
         return open_cpu_session(graph, self._engine.ops)

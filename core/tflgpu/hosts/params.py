@@ -118,6 +118,9 @@ STRUCTS: Mapping[str, Struct] = {
         merge_outputs="merge_outputs",
         asymmetric_quantize_inputs="asymmetric_quantize_inputs",
     ),
+    "BucketizeOptions": _struct(
+        "float* boundaries; int num_boundaries;", boundaries=_list("boundaries", "num_boundaries")
+    ),
     "CastOptions": _struct(
         "int in_data_type; int out_data_type;",
         in_data_type=_type("in_data_type"),

@@ -62,7 +62,7 @@ class HostGraph:
     ) -> SubgraphInfo:
         """Some of the nodes as a graph of their own.
 
-        Its inputs are what they read and do not make. Without ``outputs`` these are the tensors
+        Its inputs are what they read and do not make; variables are not among them. Without ``outputs`` these are the tensors
         that none of them reads. Of the nodes ``beside``, which read constants only, those are in it
         too that make what the others read.
         """
@@ -71,7 +71,8 @@ class HostGraph:
         chosen = tuple(self.operators[n] for n in (*first, *nodes))
         made = {t: None for op in chosen for t in op.outputs}
         read = {t: None for op in chosen for t in op.inputs if t >= 0}
-        inputs = tuple(t for t in read if t not in made and not self.tensors[t].is_constant)
+        known = {t for t in read if self.tensors[t].is_constant or self.tensors[t].is_variable}
+        inputs = tuple(t for t in read if t not in made and t not in known)
         if outputs is None:
             outputs = tuple(t for t in made if t not in read)
         return SubgraphInfo("litert", self.tensors, inputs, outputs, chosen)
@@ -95,10 +96,6 @@ def read_context(context: Any) -> HostGraph:
         operators[index], reason = _operator(context, index)
         op = operators[index]
         touched = [t for t in (*op.inputs, *op.outputs, *op.intermediates) if t >= 0]
-        states = [t for t in op.inputs if t >= 0 and tensors[t].is_variable]
-        if states and reason != TAKEN:
-            name = quoted(tensors[states[0]].name)
-            reason = f"it keeps state in tensor {states[0]} ({name}), which is LiteRT's"
         reason = reason or next((problems[t] for t in touched if t in problems), "")
         if reason:
             unreadable[index] = reason

@@ -27,6 +27,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.loading import Opened
+from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import SubgraphInfo
@@ -58,6 +59,10 @@ class Engine(Protocol):
 
     def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
         """A graph wholly on the device, or the operators that are in the way."""
+        ...
+
+    def renew(self, session: Session) -> None:
+        """Open the device anew that a session is on, which is lost."""
         ...
 
     def signed(self, report: DelegationReport) -> DelegationReport:

@@ -11,6 +11,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
+from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.model_details import ModelDetails
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
 
 
-class Interpreter(ModelDetails):
+class Interpreter(BufferMethods, ModelDetails):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -38,9 +39,10 @@ class Interpreter(ModelDetails):
         scores = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
     Methods, arguments, results and types of exceptions are those of `tf.lite.Interpreter`, so a
-    program changes by one import. Beyond it: `delegation_report`, `close`, and use in a ``with``
-    statement. Stricter than it: constants cannot be set, only inputs can be resized, and sizes
-    must be whole numbers.
+    program changes by one import. Beyond it: `delegation_report`, `close`, use in a ``with``
+    statement, and inputs and outputs in memory of the caller's (`bind_input`, `bind_output`).
+    Stricter than it: constants cannot be set, only inputs can be resized, and sizes must be whole
+    numbers.
 
     Any values are allowed as inputs, NaN and infinities too. One thread at a time may use an
     interpreter; a call that comes while another thread's is running raises `StateError`.
@@ -298,20 +300,10 @@ class Interpreter(ModelDetails):
 
     def close(self) -> None:
         """Release memory and what is on the device; twice is harmless. A delegate that was given
-        stays open.
-
-        Raises:
-            StateError: another thread is using the interpreter.
+        stays open. A call of another thread that is under way is waited for, and later ones are
+        refused.
         """
-        if self._busy.closed:
-            return
-        with self._busy:
-            # In this order, so that a call that was interrupted can be made again.
-            for subgraph in self._subgraphs.values():
-                subgraph.release()
-            self._delegation.close()
-            self._cpu.close()
-            self._busy.close()
+        self._busy.close(self._release)
 
     def __enter__(self) -> Self:
         with self._busy:
@@ -321,6 +313,14 @@ class Interpreter(ModelDetails):
         self.close()
 
     # Inside
+
+    def _release(self) -> None:
+        # In this order, so that a call that was interrupted can be made again.
+        for subgraph in self._subgraphs.values():
+            subgraph.release()
+            subgraph.bindings.close()
+        self._delegation.close()
+        self._cpu.close()
 
     def _subgraph(self, index: int) -> Subgraph:
         found = self._subgraphs.get(index)

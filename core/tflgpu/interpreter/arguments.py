@@ -10,9 +10,12 @@ import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError
+from tflgpu.interpreter.details import numpy_type
+from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions, OpResolverType
-from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
 
 
@@ -115,3 +118,20 @@ def shape_of(size: Any) -> Shape:
     if sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
         raise InputError(f"tensor_size is a list of whole numbers, not {shown(size)}")
     return tuple(int(d) for d in sizes)
+
+
+def array_of(info: TensorInfo, value: Any) -> Array:
+    """``value`` as an array of a tensor's type; nothing is converted but the byte order.
+
+    Raises:
+        InputError: it has another type.
+    """
+    source = np.asarray(value)
+    expected = np.dtype(numpy_type(info))
+    if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
+        raise InputError(
+            f"tensor {info.index} ({quoted(info.name)}) is of type {expected}, the value of type "
+            f"{source.dtype}; convert it with .astype(np.{expected}), or quantize it if the tensor "
+            "is quantized"
+        )
+    return source

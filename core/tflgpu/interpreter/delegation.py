@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.ir.graph import Graph
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import OpDef
-from tflgpu.options import DelegateOptions, OpResolverType, truth
+from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
 
@@ -53,6 +55,7 @@ class Delegation:
         self._given = None if delegates is None else _one_delegate(delegates)
         self._default: DefaultDelegate | None = None
         self._why_none = ""
+        self._code = ReasonCode.NO_DELEGATE
         self.options = DelegateOptions.gathered({}, environ=environ) if options is None else options
         if self._given is not None:
             self.options = self._given.options
@@ -77,12 +80,13 @@ class Delegation:
         Raises:
             UnsupportedError, DeviceError, PluginError, GraphError: as `Engine.open_session`.
         """
-        if self._given is not None:
-            return self._given.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
         if self._why_none:
             return open_cpu_session(
-                graph, ops, preserve_all=preserve_all, side=cpu, reason=self._why_none
-            )
+                graph, ops, preserve_all=preserve_all, side=cpu, numerics=self._cpu_numerics,
+                reason=self._why_none, code=self._code,
+            )  # fmt: skip
+        if self._given is not None:
+            return self._given.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
         return self._the_default().open_session(
             graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
         )
@@ -90,9 +94,11 @@ class Delegation:
     @property
     def has_device(self) -> bool:
         """Whether a device may run some of the model. Opens it."""
+        if self._why_none:
+            return False
         if self._given is not None:
             return self._given.device is not None
-        return not self._why_none and self._the_default().has_device
+        return self._the_default().has_device
 
     def _the_default(self) -> DefaultDelegate:
         if self._default is None:
@@ -107,14 +113,46 @@ class Delegation:
         """Whether the device was nobody's wish, so that sessions on it may be replaced."""
         return self._default is not None and self._default.gives_way
 
+    @property
+    def on_error(self) -> OnError:
+        """What follows an error in a run of the sessions that are opened now."""
+        if self._why_none or (self._default is not None and not self._default.uses_device):
+            return OnError.RAISE  # of the CPU's
+        if self.options.on_error is not None:
+            return self.options.on_error
+        return OnError.CPU if self.is_default else OnError.RAISE
+
     def give_way(self, error: DeviceError) -> None:
         """Let sessions that are opened from now on run on the CPU, since a run failed."""
-        assert self._default is not None
-        self._default.give_way(error)
+        if self._default is not None:
+            self._default.give_way(error)
+            return
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        _LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", said)
+        self._why_none, self._code = f"a run failed: {said}", ReasonCode.DEVICE_FAILED
+
+    def renew(self, session: Session) -> None:
+        """Open the device anew that a session is on, which is lost; nothing where the CPU goes on.
+
+        Raises:
+            DeviceError: it cannot be opened.
+        """
+        if self._why_none:
+            return
+        if self._given is not None:
+            self._given.renew(session)
+        elif self._default is not None:
+            self._default.renew(session)
+
+    @property
+    def _cpu_numerics(self) -> Numerics:
+        # Where the device was given up it is as it would have been without one from the start.
+        wanted = self.options.quantized_numerics if self._given is not None else None
+        return wanted or Numerics.FLOAT
 
     def release(self, action: Callable[[], None]) -> None:
-        """Close something by ``action``; what a device that nobody asked for has against it is only
-        logged.
+        """Close something by ``action``; what a device that nobody asked for, or that was given up,
+        has against it is only logged.
 
         Raises:
             DeviceError: the device was asked for, and failed.
@@ -122,9 +160,9 @@ class Delegation:
         try:
             action()
         except DeviceError as error:
-            if self._default is None:
+            if self._default is None and not self._why_none:
                 raise
-            _LOG.warning("tflgpu: default delegate: %s", error)
+            _LOG.warning("tflgpu: %s", error)
 
     def close(self) -> None:
         """Let go of a device that is not the caller's; twice is harmless."""

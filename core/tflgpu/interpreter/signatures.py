@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.errors import InputError, OptionError
+from tflgpu.interpreter.arguments import array_of
 from tflgpu.ir.brief import quoted
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class SignatureRunner:
                     f"signature {quoted(self._key)} takes {_names(self._inputs)}, not {_names(inputs)}"
                 )
             arrays = {
-                index: subgraph.checked(subgraph.tensor(index), inputs[name])
+                index: array_of(subgraph.tensor(index), inputs[name])
                 for name, index in self._inputs.items()
             }
             for index, array in arrays.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import of_signal
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.copy import copy
 from tflgpu.errors import (
@@ -21,11 +20,13 @@ from tflgpu.errors import (
     StateError,
 )
 from tflgpu.flow.session import FlowSession
-from tflgpu.interpreter.arguments import as_index, shape_of
+from tflgpu.interpreter.arguments import array_of, as_index, shape_of
+from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
-from tflgpu.interpreter.details import numpy_type, tensor_details
+from tflgpu.interpreter.details import tensor_details
 from tflgpu.interpreter.opening import Open
 from tflgpu.interpreter.pool import ResultPool
+from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
@@ -50,6 +51,7 @@ class Subgraph:
         info: What the file says of it.
         run: Runs it on what the input arrays hold; replaced with every change of state, so that
             a run asks no questions.
+        bindings: What its inputs and outputs are bound to.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Subgraph:
         self.index = index
         self.info = model.subgraphs[index]
         self.run: Callable[[], None] = self._cannot_run
+        self.bindings = Bindings()
         self._open_session = open_session
         self._pool = ResultPool()
         self._preserve_all = preserve_all
@@ -76,6 +79,7 @@ class Subgraph:
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
+        self._recovery = Recovery(delegation)
         self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
 
     # State
@@ -126,25 +130,11 @@ class Subgraph:
             raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
-        if self._is_default:
-            self._run_spared(memory)
-        else:
-            memory.session.run()
+        self._recovery.run(memory.session, self._again)
 
-    def _run_spared(self, memory: SessionMemory) -> None:
-        """A run on a device that nobody asked for; where that fails, on the CPU."""
-        session = memory.session
-        state = {index: array.copy() for index, array in session.variables.items()}
-        try:
-            session.run()
-        except DeviceError as error:
-            if not session.is_broken or of_signal(error):
-                raise
-            self._delegation.give_way(error)
-            for index, before in state.items():  # a part that had run may have changed it
-                np.copyto(session.variables[index], before)
-            self._delegation.release(session.close)
-            self._open_again(memory).session.run()
+    def _again(self) -> Session:
+        assert self._memory is not None
+        return self._open_again(self._memory).session
 
     def _open_in_child(self, old: SessionMemory) -> SessionMemory:
         """After a fork, a session in the place of one on a device that nobody asked for. State is
@@ -170,8 +160,8 @@ class Subgraph:
         that the next run tries again."""
         session = old.session
         session.check_inherited(_DEVICE)
-        session.close()  # waits for what is still on the device
-        memory = self._opened()
+        self._delegation.release(session.close)  # waits for what is still on the device
+        memory: SessionMemory = self._recovery.reopened(session, self._opened)
         new = memory.session
         for index in {*self.info.inputs, *session.variables}:
             if index in session.arrays and index in new.arrays:
@@ -186,6 +176,8 @@ class Subgraph:
             session, graph = self._open_session(self._resized, self._warn)
             memory = SessionMemory(session)
             self._is_default = self._delegation.is_default
+            self._recovery.policy = self._delegation.on_error
+            self.bindings.apply(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
@@ -221,9 +213,26 @@ class Subgraph:
             self._delegation.release(self._memory.release)
         self._memory = None
 
+    @property
+    def session(self) -> Session | None:
+        """What runs it, if it has been allocated."""
+        return None if self._memory is None else self._memory.session
+
+    def ready_to_bind(self, what: str = "") -> Session | None:
+        """A session that is whole: one that was left in the middle of a run is replaced.
+
+        Raises:
+            NotAllocatedError: there is none, and ``what`` is asked of it.
+        """
+        if what or self._memory is not None:
+            self._session(what)
+            self.allocate()
+        return self.session
+
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
         if self._memory is not None:
+            self._recovery.inputs_changed = True
             self._memory.session.reset_variables()
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
@@ -309,10 +318,18 @@ class Subgraph:
         source = self.array(index)
         if self._lost and int(index) in self._lost:
             raise StateError(_FORKED)
+        bound = self.bindings.contents(int(index))
+        if bound is not None:
+            return bound[()] if not bound.ndim else bound
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            lent = self._memory.session.lend(int(index))
+            session = self._memory.session
+            try:
+                lent = session.lend(int(index))
+            except DeviceError as error:
+                self._recovery.results_lost(session, error, self._again)
+                lent = None
             if lent is not None:
                 return lent
             source = self.array(index)
@@ -331,30 +348,20 @@ class Subgraph:
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
             raise InputError(f"{_name(info)} is a constant of the model and cannot be set")
-        source = self.checked(info, value)
+        source = array_of(info, value)
         if source.shape != target.shape:
             raise InputError(
                 f"{_name(info)} has shape {list(target.shape)}, the value has "
                 f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
                 "allocate_tensors first"
             )
-        copy(target, source)
+        self._recovery.inputs_changed = True
+        bound = self.bindings.get(info.index)
+        if bound is not None:
+            bound.write(source)
+        else:
+            copy(target, source)
         self._lost.discard(info.index)
-
-    def checked(self, info: TensorInfo, value: Any) -> Array:
-        """``value`` as an array of a tensor's type; nothing is converted but the byte order.
-
-        Raises:
-            InputError: it has another type.
-        """
-        source = np.asarray(value)
-        expected = np.dtype(numpy_type(info))
-        if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
-            raise InputError(
-                f"{_name(info)} is of type {expected}, the value of type {source.dtype}; "
-                f"convert it with .astype(np.{expected}), or quantize it if the tensor is quantized"
-            )
-        return source
 
     def view(self, index: int) -> Array:
         """A view of a tensor's memory; constants are read-only.
@@ -364,8 +371,12 @@ class Subgraph:
         """
         array = self.array(index)
         if self._memory is not None:
+            self._recovery.inputs_changed = True
             self._memory.session.settle()
             self._lost.discard(int(index))
+            bound = self.bindings.view(int(index))
+            if bound is not None:
+                return bound
             return self._memory.view(self.array(index))
         view: Array = array.view()
         return view

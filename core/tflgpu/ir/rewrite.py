@@ -226,3 +226,12 @@ class Rewriter:
 def merged_origins(*nodes: Node) -> tuple[int, ...]:
     """The operators of the file that several nodes stand for, in order."""
     return tuple(sorted({origin for node in nodes for origin in node.origins}))
+
+
+def with_all_results(graph: Graph) -> Graph:
+    """The same graph, with whatever its nodes make among its outputs: what is an output exists
+    after a run, whatever passes and kernels do besides."""
+    whole = graph.copy()
+    given = {v.id for v in whole.outputs}
+    whole.outputs += [v for node in whole for v in node.outputs if v.id not in given]
+    return whole

@@ -89,8 +89,16 @@ class Constant:
     data: Array = attrs.field(eq=False)
 
 
+@attrs.frozen
+class NewState:
+    """What a variable holds after the run. What it held before is the variable itself, so that a
+    kernel may read the one in any order while it writes the other."""
+
+    variable: Value
+
+
 #: What a kernel's buffer parameter is bound to.
-Binding = Union[Value, Temp, Constant]
+Binding = Union[Value, Temp, Constant, NewState]
 
 
 @attrs.frozen
@@ -194,6 +202,14 @@ class Lowering:
         links = self._links(k) if index == 0 else ()
         return WriteView(k, buffer, layout, self.compute_of(self.node.outputs[index]), links)
 
+    def new_state(self, k: Builder, index: int) -> WriteView:
+        """What the variable that is operand ``index`` holds after the run; all of it is to be
+        written."""
+        variable = self.node.input(index)
+        layout = self._layout_of(variable)
+        buffer = self._bind(k, f"state{index}", layout, "write", NewState(variable))
+        return WriteView(k, buffer, layout, self.compute_of(variable))
+
     def temp(self, shape: Sequence[int], storage: Scalar | None = None) -> Temp:
         """A C4 tensor that lives only between this node's dispatches."""
         self._temps += 1
@@ -202,7 +218,7 @@ class Lowering:
         return Temp(self._temps - 1, layout)
 
     def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
-        """Read a temporary; f32 ones are read as f32 whatever the precision."""
+        """Read a temporary; those of f32 and i32 are read as such whatever the precision."""
         buffer = self._bind(k, name, temp.layout, "read", temp)
         return ReadView(k, buffer, temp.layout, self._temp_compute(temp))
 
@@ -212,7 +228,8 @@ class Lowering:
         return WriteView(k, buffer, temp.layout, self._temp_compute(temp))
 
     def _temp_compute(self, temp: Temp) -> Scalar:
-        return Scalar.F32 if temp.layout.storage is Scalar.F32 else self.compute
+        storage = temp.layout.storage
+        return storage if storage in (Scalar.F32, Scalar.I32) else self.compute
 
     def weights(
         self, k: Builder, data: Array, name: str = "weights", *, width: int = 4,

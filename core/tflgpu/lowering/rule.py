@@ -80,6 +80,8 @@ class KernelRule:
         rank: Of the rules that accept, the highest rank is taken.
         fuses: Whether ``build`` writes output 0 through `Lowering.write`'s view exactly once
             per element, so that elementwise nodes may join its store.
+        keeps_state: Whether ``build`` writes the new contents of the node's variables
+            (`Lowering.new_state`). Nodes with variables go to no other rule.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -89,6 +91,7 @@ class KernelRule:
     accepts: Accepts = _always
     rank: int = 0
     fuses: bool = True
+    keeps_state: bool = False
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:
@@ -154,6 +157,10 @@ Rule = Union[KernelRule, ElementwiseRule, GroupRule]
 def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> str | None:
     """Why a rule does not serve a node, None where it does. A plugin's rule that fails on the
     question, or does not answer it, does not serve the node either."""
+    if not getattr(rule, "keeps_state", False):
+        kept = next((v for v in node.inputs if v is not None and v.is_variable), None)
+        if kept is not None:
+            return f"tensor {kept.name} is a variable; {rule} keeps no state on a device"
     if not rule.owner:
         return rule.accepts(node, site)
     answer = attempt(rule.accepts, node, site)

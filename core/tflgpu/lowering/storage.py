@@ -28,18 +28,14 @@ _BYTES = {DType.I8: Scalar.I8, DType.U8: Scalar.U8, DType.BOOL: Scalar.U8}
 class IntegerStorage(enum.Enum):
     """A policy.
 
-    WORDS: 32 bits each inside a part. 8-bit tensors cross its edges in 8 bits, and stay on the CPU
-    where a device does not store those.
+    WORDS: 32 bits each inside a part. 8-bit tensors cross its edges in 8 bits, and in 32 where a
+    device does not store 8 bits (WGSL): the host widens them, so that no device refuses them.
 
-    WORDS_AT_EDGES: The same, but where a device does not store 8 bits (WGSL), tensors of such cross
-    in 32 bits, so that no device refuses them.
-
-    OWN_WIDTH: As WORDS_AT_EDGES, but 8-bit tensors and booleans take a byte an element wherever a
-    device stores bytes (OpenCL; Vulkan with ``storageBuffer8BitAccess``).
+    OWN_WIDTH: As WORDS, but 8-bit tensors and booleans take a byte an element wherever a device
+    stores bytes (OpenCL; Vulkan with ``storageBuffer8BitAccess``).
     """
 
     WORDS = "words"
-    WORDS_AT_EDGES = "words at edges"
     OWN_WIDTH = "own width"
 
     def inside(self, dtype: DType, caps: DeviceCaps) -> Scalar:
@@ -51,10 +47,7 @@ class IntegerStorage(enum.Enum):
     def edge(self, dtype: DType, caps: DeviceCaps) -> Scalar | None:
         """What a tensor of any type is stored as where the host reads or writes it; None where it
         cannot cross."""
-        stored = _EDGE.get(dtype)
-        if dtype not in _BYTES:
-            return stored
-        if caps.int8_storage:
-            is_byte = dtype is not DType.BOOL or self is IntegerStorage.OWN_WIDTH
-            return _BYTES[dtype] if is_byte else stored
-        return None if dtype is not DType.BOOL and self is IntegerStorage.WORDS else stored
+        own_width = dtype is not DType.BOOL or self is IntegerStorage.OWN_WIDTH
+        if dtype in _BYTES and caps.int8_storage and own_width:
+            return _BYTES[dtype]
+        return _EDGE.get(dtype)

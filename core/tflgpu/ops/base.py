@@ -191,7 +191,10 @@ class Arg:
         if self.dtype.is_int:
             return rng.integers(int(self.low), max(int(self.high), int(self.low) + 1), self.shape,
                                 dtype=self.dtype.numpy)  # fmt: skip
-        return rng.uniform(self.low, self.high, self.shape).astype(self.dtype.numpy)
+        drawn = rng.uniform(self.low, self.high, self.shape)
+        if self.dtype.numpy.kind == "c":
+            drawn = drawn + 1j * rng.uniform(self.low, self.high, self.shape)
+        return np.asarray(drawn).astype(self.dtype.numpy)
 
 
 @attrs.frozen
@@ -291,6 +294,9 @@ class OpDef:
         largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
+        at_run_time: Attributes -> those that a node has where an operand that decides on its shape
+            is not a constant, so that it is run once that is known; None: the same. For ops of which
+            TFLite makes something else then.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -324,6 +330,7 @@ class OpDef:
     counts: tuple[int, ...] = ()
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
+    at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 
     def must_know(self, attributes: Any, operands: Sequence[Operand | None]) -> tuple[int, ...]:

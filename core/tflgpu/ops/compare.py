@@ -1,6 +1,6 @@
 """Comparisons, logic, and choosing by a condition.
 
-TFLite versions: EQUAL 1-4; NOT_EQUAL, LESS, GREATER_EQUAL 1-3; GREATER, LESS_EQUAL 1-2; SELECT 1-4;
+TFLite versions: EQUAL 1-5; NOT_EQUAL 1-4; LESS, GREATER_EQUAL 1-3; GREATER, LESS_EQUAL 1-2; SELECT 1-4;
 SELECT_V2 1-2; the others 1.
 """
 
@@ -34,7 +34,8 @@ _ANY = _NUMBERS | _BOOL
 def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:
     def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
         a, b = (present(x) for x in arrays)
-        check_unscaled(op, a)
+        if op != "EQUAL" or a.dtype != np.int16:  # which version 5 of EQUAL takes without a scale
+            check_unscaled(op, a)
         return [np.asarray(fn(a, b), np.bool_)]
 
     return reference
@@ -109,6 +110,11 @@ def _equality_samples() -> list[Sample]:
     return _compare_samples() + _pairs(DType.BOOL)[:2]
 
 
+def _equal_samples() -> list[Sample]:
+    wide = tuple(Arg((3, 7), DType.I16, -2, 3) for _ in range(2))
+    return [*_equality_samples(), Sample("i16", {}, wide, version=5)]
+
+
 def _cond(*shape: int) -> Arg:
     return Arg(shape, DType.BOOL)
 
@@ -168,8 +174,8 @@ def _op(
 
 
 OPS = (
-    _op("EQUAL", np.equal, _ANY, _equality_samples, 4),
-    _op("NOT_EQUAL", np.not_equal, _ANY, _equality_samples, 3),
+    _op("EQUAL", np.equal, _ANY, _equal_samples, 5),
+    _op("NOT_EQUAL", np.not_equal, _ANY, _equality_samples, 4),
     _op("LESS", np.less, _NUMBERS, _compare_samples, 3),
     _op("LESS_EQUAL", np.less_equal, _NUMBERS, _compare_samples, 2),
     _op("GREATER", np.greater, _NUMBERS, _compare_samples, 2),

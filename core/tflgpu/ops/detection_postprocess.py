@@ -3,9 +3,9 @@
 Boxes come as offsets from anchors and are decoded; overlapping ones are suppressed, greedily from
 the highest score down. "Fast" suppression looks at each box's best class only; "regular"
 suppression treats every class on its own. Arithmetic and ties (the lower box first) are those of
-TFLite's kernel; what it leaves unset beyond the last detection is 0 here.
-
-Runs on the CPU: how much work there is depends on the numbers.
+TFLite's kernel; what it leaves unset beyond the last detection is 0 here. Only where several
+classes of a box are asked for, equal ones come in order here, and there as C++'s `partial_sort` of
+the platform leaves them.
 """
 
 from __future__ import annotations

@@ -69,9 +69,15 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         make = op.generate
         return guarded("generate", lambda: _samples([make(draw)])[0])
 
+    def at_run_time(attributes: Any) -> Any:
+        assert op.at_run_time is not None
+        become = op.at_run_time
+        return guarded("at_run_time", lambda: check_activation(op, become(attributes)))
+
     return attrs.evolve(
         op, parse=parse, infer=infer, reference=reference, samples=samples, limits=limits,
         generate=None if op.generate is None else generate, owner=owner,
+        at_run_time=None if op.at_run_time is None else at_run_time,
         **checked_facets(op, guarded),
     )  # fmt: skip
 

@@ -39,6 +39,42 @@ _NORM_EPSILON = 1e-8
 
 
 @attrs.frozen
+class Places:
+    """At which positions a cell's operands are; a node of two directions has two sets of them.
+    Sets of gates are in the order of `GATES`; of peepholes there is none for the new content."""
+
+    input: int
+    weights: tuple[int, ...]
+    recurrent: tuple[int, ...]
+    peepholes: tuple[int, ...]
+    biases: tuple[int, ...]
+    projection: int
+    projection_bias: int
+    output_state: int
+    cell_state: int
+    norms: tuple[int, ...] = ()
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """All but the input and the states."""
+        sets = (self.weights, self.recurrent, self.peepholes, self.biases, self.norms)
+        return (*(i for s in sets for i in s), self.projection, self.projection_bias)
+
+
+def places_of(count: int) -> Places:
+    """Those of a node of one direction with so many operands."""
+
+    def run(first: int, number: int = 4) -> tuple[int, ...]:
+        return tuple(range(first, first + number))
+
+    norms = run(LAYER_NORM) if count > LAYER_NORM else ()
+    return Places(
+        INPUT, run(WEIGHTS), run(RECURRENT), run(PEEPHOLES, 3), run(BIASES), PROJECTION,
+        PROJECTION_BIAS, OUTPUT_STATE, CELL_STATE, norms,
+    )  # fmt: skip
+
+
+@attrs.frozen
 class Cell:
     """Options of a cell; a clip of 0 clips nothing."""
 

@@ -24,14 +24,20 @@ _F32 = np.float32
 @attrs.frozen
 class ResizeAttrs:
     """Where pixels lie: ``align_corners`` lays the centres of the corner pixels of both images
-    on each other, ``half_pixel_centers`` their outer edges; neither, their first pixels."""
+    on each other, ``half_pixel_centers`` their outer edges; neither, their first pixels.
+
+    RESIZE_NEAREST_NEIGHBOR takes both: centres are looked at, at the scale of the corners."""
 
     align_corners: bool = False
     half_pixel_centers: bool = False
 
 
 def _parse(fields: Fields) -> ResizeAttrs:
-    found = ResizeAttrs(fields.flag("align_corners"), fields.flag("half_pixel_centers"))
+    return ResizeAttrs(fields.flag("align_corners"), fields.flag("half_pixel_centers"))
+
+
+def _parse_bilinear(fields: Fields) -> ResizeAttrs:
+    found = _parse(fields)
     if found.align_corners and found.half_pixel_centers:
         raise ModelError(f"{fields.op}: align_corners and half_pixel_centers exclude each other")
     return found
@@ -147,16 +153,27 @@ def _fixed_point(attributes: ResizeAttrs, x: Array, height: int, width: int) -> 
     return np.asarray(np.sign(mixed + half) * (np.abs(mixed + half) >> 20), x.dtype)
 
 
-def _samples() -> Sequence[Sample]:
-    def sample(
-        id: str, shape: tuple[int, ...], size: tuple[int, int], corners: bool = False,
-        centers: bool = False, dtype: DType = DType.F32,
-    ) -> Sample:  # fmt: skip
-        fields = {"align_corners": corners, "half_pixel_centers": centers}
-        args = (Arg(shape, dtype, -100 if dtype is not DType.U8 else 0, 100),
-                Arg.of(size, DType.I32))  # fmt: skip
-        return Sample(id, fields, args, 3 if centers else 1, accumulates=4)
+def _sample(
+    id: str, shape: tuple[int, ...], size: tuple[int, int], corners: bool = False,
+    centers: bool = False, dtype: DType = DType.F32,
+) -> Sample:  # fmt: skip
+    fields = {"align_corners": corners, "half_pixel_centers": centers}
+    args = (Arg(shape, dtype, -100 if dtype is not DType.U8 else 0, 100),
+            Arg.of(size, DType.I32))  # fmt: skip
+    return Sample(id, fields, args, 3 if centers else 1, accumulates=4)
 
+
+def _nearest_samples() -> Sequence[Sample]:
+    return [
+        *_samples(),
+        _sample("up_both", (1, 3, 5, 3), (7, 11), corners=True, centers=True),
+        _sample("same_both", (1, 5, 7, 3), (5, 7), corners=True, centers=True),
+        _sample("down_both", (1, 11, 13, 4), (3, 7), corners=True, centers=True),
+    ]
+
+
+def _samples() -> Sequence[Sample]:
+    sample = _sample
     return [
         sample("up", (1, 3, 5, 3), (7, 11)),
         sample("up_corners", (1, 3, 5, 3), (7, 11), corners=True),
@@ -177,17 +194,19 @@ def _samples() -> Sequence[Sample]:
 
 
 def _copies(node: Node) -> int | None:
-    """An image of the same size: whatever the flags say, each pixel falls on itself."""
-    return 0 if node.input(0).shape == node.outputs[0].shape else None
+    """An image of the same size: each pixel falls on itself, but with both flags, where halves are
+    rounded up."""
+    moved = node.attrs.align_corners and node.attrs.half_pixel_centers
+    return 0 if node.input(0).shape == node.outputs[0].shape and not moved else None
 
 
 OPS = (
     OpDef(
-        "RESIZE_BILINEAR", _parse, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
+        "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
         generate=draws.resize,        accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
-        _samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
+        _nearest_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
     ),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Ops of one operand, element by element.
 
-TFLite versions: ABS 1-5; LOGISTIC, TANH, RSQRT 1-3; EXP, LOG, SIN, COS, SIGN, GELU 1-2; the others 1.
+TFLite versions: ABS 1-5; LOGISTIC, TANH, RSQRT, GELU 1-3; EXP, LOG, SIN, COS, SIGN, SQRT 1-2; the
+others 1.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ OPS = (
     _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
-    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9)),
+    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),
     _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2),
@@ -138,7 +139,7 @@ OPS = (
         computes=Activation.TANH),
     _op("LOGISTIC", _logistic, lambda: _samples(-9, 9), _SCALED, _APPROXIMATE, 3),
     _op("ELU", _elu, _samples, _SCALED, _APPROXIMATE),
-    _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 2, _parse_gelu),
+    _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 3, _parse_gelu),
     # Near -3 the sum cancels, and implementations order it differently.
     _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED, _APPROXIMATE),
     _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),

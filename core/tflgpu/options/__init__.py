@@ -13,6 +13,7 @@ from tflgpu.options.enums import (
     ForceBackend,
     InferencePreference,
     InferencePriority,
+    OnError,
     OpResolverType,
     WaitType,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "ForceBackend",
     "InferencePreference",
     "InferencePriority",
+    "OnError",
     "OpResolverType",
     "OptionKeywords",
     "WaitType",

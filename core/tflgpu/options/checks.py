@@ -5,12 +5,11 @@ from __future__ import annotations
 from tflgpu.compiler.partition import PartitionBy
 from tflgpu.errors import OptionError
 from tflgpu.lowering.lowering import Precision
-from tflgpu.options.enums import WaitType
+from tflgpu.options.enums import OnError, WaitType
 
 _NO_WAITS = {
     WaitType.DO_NOT_WAIT: "an interpreter's results are read from host arrays, which hold them only "
-    "once the run is over; use PASSIVE, or submit recordings and wait for them yourself "
-    "(tflgpu.contract.pending)",
+    "once the run is over; use PASSIVE, or invoke_async, whose runs have results of their own",
     WaitType.AGGRESSIVE: "it would keep the GPU from saving power between two runs, which no API "
     "that is used here can; ACTIVE is the nearest",
 }
@@ -38,6 +37,19 @@ def check_partitioning(partitioning: PartitionBy | None, allow_fallback: bool) -
     if partitioning is PartitionBy.GAIN and not allow_fallback:
         raise OptionError(
             "partitioning=GAIN leaves to the CPU what is faster there, which allow_fallback=False "
+            "forbids; drop one of the two"
+        )
+
+
+def check_on_error(on_error: OnError | None, allow_fallback: bool) -> None:
+    """That the CPU may take over what it is to take over.
+
+    Raises:
+        OptionError: names both options.
+    """
+    if on_error is OnError.CPU and not allow_fallback:
+        raise OptionError(
+            "on_error=CPU lets the CPU go on where the device fails, which allow_fallback=False "
             "forbids; drop one of the two"
         )
 

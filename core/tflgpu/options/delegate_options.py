@@ -18,6 +18,7 @@ from tflgpu.options import priorities, sources
 from tflgpu.options.accuracy import AccuracyGuard, Guard
 from tflgpu.options.checks import (
     check_nodes,
+    check_on_error,
     check_partitioning,
     check_precision,
     check_serialization,
@@ -29,10 +30,11 @@ from tflgpu.options.enums import (
     ForceBackend,
     InferencePreference,
     InferencePriority,
+    OnError,
     OpResolverType,
     WaitType,
 )
-from tflgpu.options.kinds import Count, Loss, Member, OrNone, Truth
+from tflgpu.options.kinds import Count, Loss, Member, OrNone, Seconds, Truth
 from tflgpu.options.names import Device, Folder, Name, Nodes, Size, Token
 from tflgpu.options.other_names import canonical, flags_of, forced
 
@@ -220,6 +222,20 @@ class DelegateOptions:
         origin="V2 (gpu_invoke_loop_times)",
     )  # fmt: skip
 
+    # When it fails
+
+    on_error: OnError | None = option(
+        OrNone(Member(OnError)), None,
+        "What follows when a run fails on the device. RAISE: the error; CPU: the CPU makes that run "
+        "again and goes on; RETRY: recorded anew, once (docs/async.md). None is CPU on a device that "
+        "nobody asked for, with `allow_fallback`, and RAISE elsewhere.",
+    )  # fmt: skip
+    run_timeout: float | None = option(
+        OrNone(Seconds()), None,
+        "Seconds after which a run of a part on the device has failed (`RunTimeoutError`); none is "
+        "no limit. Not for backends that run nodes, nor between guard bands.",
+    )  # fmt: skip
+
     # For tests
 
     guard_bands: bool = option(
@@ -324,6 +340,7 @@ class DelegateOptions:
         check_serialization(self.serialization_dir, self.model_token, self.enable_serialization)
         check_wait(self.wait_type)
         check_partitioning(self.partitioning, self.allow_fallback)
+        check_on_error(self.on_error, self.allow_fallback)
 
     @property
     def priorities(self) -> tuple[InferencePriority, InferencePriority, InferencePriority]:

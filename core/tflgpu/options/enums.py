@@ -57,6 +57,23 @@ class WaitType(enum.Enum):
     AGGRESSIVE = 3
 
 
+class OnError(enum.Enum):
+    """What follows when a run fails on the device: its driver refused, memory ran out, the device is
+    lost, or the run took longer than ``run_timeout``.
+
+    RAISE: The error is raised. The next run is recorded anew.
+
+    CPU: The run is made again on the CPU, on the same inputs and state, and so are all later ones.
+
+    RETRY: The run is recorded anew and made again, once; on a lost device, that is opened anew. If
+    that fails too, the error is raised, or, where nobody asked for the device, the CPU goes on.
+    """
+
+    RAISE = "raise"
+    CPU = "cpu"
+    RETRY = "retry"
+
+
 class ForceBackend(enum.Enum):
     """`GpuDelegateFactory.Options.GpuBackend` of TFLite's Java library."""
 

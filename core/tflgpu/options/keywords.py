@@ -19,6 +19,7 @@ from tflgpu.options.enums import (
     ForceBackend,
     InferencePreference,
     InferencePriority,
+    OnError,
     OpResolverType,
     WaitType,
 )
@@ -60,6 +61,8 @@ class OptionKeywords(TypedDict, total=False):
     serialization_dir: Path | None
     model_token: str | None
     enable_serialization: Truth | None
+    on_error: OnError | str | None
+    run_timeout: float | str | None
     wait_type: WaitType | int | str
     invoke_loop_times: int
     guard_bands: Truth

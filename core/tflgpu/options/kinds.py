@@ -7,8 +7,10 @@ variable, a flag), and says what it would take.
 from __future__ import annotations
 
 import enum
+import math
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import attrs
@@ -202,6 +204,28 @@ class Count(Kind):
     def parse(self, option: str, text: str) -> int:
         """As `Kind.parse`."""
         return self.read(option, int(text) if is_count(text.strip()) else text)
+
+
+@attrs.frozen
+class Seconds(Kind):
+    """A time: a number above 0, finite."""
+
+    takes = "seconds above 0"
+
+    def read(self, option: str, value: object) -> float:
+        """As `Kind.read`."""
+        is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        seconds = float(value) if is_number else math.nan  # type: ignore[arg-type]
+        if not 0 < seconds < math.inf:
+            raise OptionError(f"{option} is a number of seconds above 0, not {shown(value)}")
+        return seconds
+
+    def parse(self, option: str, text: str) -> float:
+        """As `Kind.parse`."""
+        number: object = text
+        with suppress(ValueError):
+            number = float(text)
+        return self.read(option, number)
 
 
 # What kinds are made of, and others ask too

@@ -14,6 +14,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun
+from tflgpu.contract.given_up import close_what_ended
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
@@ -65,6 +66,7 @@ class Loader:
                 side that was asked for cannot run here.
             Whatever ``report`` raises; what was loaded is closed then.
         """
+        close_what_ended()
         variables = make_variables(compiled.graph)
         on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
         steps: list[Step] = []
@@ -93,14 +95,20 @@ class Loader:
             assert part.plan is not None
             self.known.plan_ready(self.device.info.backend, part.plan)
             recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+        runner = self.running.of_recording(recording)
         if self.running.warm_up:
             try:
-                recording.run()
+                runner()
             except BaseException:
-                attempt(recording.close)
+                attempt(close_all, [recording])
                 raise
-        runner = self.running.of_recording(recording)
-        return Step(recording, part.inputs, part.outputs, part.label, run=runner)
+        device = None if isinstance(self.device, NodeDevice) else self.device
+        # A device of nodes has state itself.
+        states = () if part.plan is None else part.states
+        return Step(
+            recording, part.inputs, part.outputs, part.label, states=states, run=runner,
+            times=self.running.loops, device=device,
+        )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:
         info = self.device.info

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import attrs
 
 from tflgpu.contract.device import Recording
+from tflgpu.contract.given_up import give_up
+from tflgpu.contract.pending import Pending
+from tflgpu.errors import RunTimeoutError
 from tflgpu.options import DelegateOptions, InferencePreference, WaitType
 
 
@@ -18,17 +22,19 @@ class Running:
         wait: How the end of a run is waited for.
         loops: Runs of each part in a run of the session.
         warm_up: Whether a part is run once, on zeros, when it is loaded.
+        timeout: Seconds after which a run has failed; None is no limit.
     """
 
     wait: WaitType = WaitType.PASSIVE
     loops: int = 1
     warm_up: bool = False
+    timeout: float | None = None
 
     @classmethod
     def of(cls, options: DelegateOptions) -> Running:
         """As options ask for it."""
         is_single = options.inference_preference is InferencePreference.FAST_SINGLE_ANSWER
-        return cls(options.wait_type, options.invoke_loop_times, not is_single)
+        return cls(options.wait_type, options.invoke_loop_times, not is_single, options.run_timeout)
 
     def of_recording(self, recording: Recording) -> Callable[[], None]:
         """What runs a recording, to its end.
@@ -42,10 +48,39 @@ class Running:
                 pass
             pending.wait()
 
-        once = spin if self.wait is WaitType.ACTIVE else recording.run
+        def in_time() -> None:
+            pending = recording.submit()
+            self.finish(recording, pending)
+
+        is_active = self.wait is WaitType.ACTIVE
+        once = spin if is_active else recording.run
+        if self.timeout is not None:
+            once = in_time
 
         def repeat() -> None:
             for _ in range(self.loops):
                 once()
 
         return once if self.loops == 1 else repeat
+
+    def finish(self, recording: Recording, pending: Pending) -> None:
+        """Wait for a run that was submitted, as long as it may take.
+
+        Raises:
+            RunTimeoutError: it takes longer. The recording is given up then.
+            DeviceError: it failed.
+        """
+        if self.timeout is None:
+            pending.wait()
+            return
+        if self.wait is WaitType.ACTIVE:
+            end = time.perf_counter() + self.timeout
+            while not pending.done() and time.perf_counter() < end:
+                pass
+        left = 0.0 if self.wait is WaitType.ACTIVE else self.timeout
+        if not pending.wait(left):
+            give_up(recording, pending)
+            raise RunTimeoutError(
+                f"a run was not over after {self.timeout:g} seconds (run_timeout); the device may "
+                "still be at it. Allow it more time, or look for what else keeps the device busy"
+            )

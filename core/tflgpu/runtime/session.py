@@ -16,12 +16,14 @@ import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.checked import close_all
-from tflgpu.contract.device import Recording
+from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.runtime.places import Place, Places, Traffic
 
 
 class Watcher(Protocol):
@@ -39,14 +41,21 @@ class Watcher(Protocol):
 @attrs.frozen
 class Step:
     """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
-    again after an error, and in a forked child. ``run`` is what runs the recording to its end."""
+    again after an error, and in a forked child. ``run`` is what runs the recording to its end, so
+    many ``times``. ``device`` makes buffers that the recording can be bound to.
+
+    ``states`` are variables that the recording is handed behind its inputs, and hands back behind its
+    outputs. Their home is the session's, so that an error in the middle leaves them as they were."""
 
     recording: Recording
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
+    states: tuple[Value, ...] = ()
     run: Callable[[], None] = attrs.field()
+    times: int = 1
+    device: Device | None = None
 
     @run.default
     def _plainly(self) -> Callable[[], None]:
@@ -59,6 +68,7 @@ class Session(Holder):
     Attributes:
         report: What runs where.
         complete: Whether the last run, if there was one, came to its end: what is in the outputs.
+        traffic: Counts what runs copy between host and device.
     """
 
     def __init__(
@@ -75,29 +85,39 @@ class Session(Holder):
         self._steps = tuple(steps)
         self._variables = variables
         self._arrays: dict[int, Array] = dict(variables)
-        self._moves: list[list[tuple[Array, Array]]] = []
+        self._own_moves: list[list[tuple[int, Array, Array]]] = []
+        self._kept: list[list[tuple[Array, Array]]] = []  # new contents of variables, a list a step
         for value in graph.values.values():
             if value.data is not None:
                 self._arrays[value.id] = value.data
         for step in self._steps:
             moves = []
-            for value, array in zip(step.inputs, step.recording.inputs, strict=True):
+            given = (*step.inputs, *step.states)
+            for i, (value, array) in enumerate(zip(given, step.recording.inputs, strict=True)):
                 home = self._arrays.get(value.id)
                 if home is None and _is_home(value, array):
                     self._arrays[value.id] = array  # a graph input, first read here
                 else:
                     if home is None:
                         home = self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
-                    moves.append((array, home))
-            self._moves.append(moves)
-            for value, array in zip(step.outputs, step.recording.outputs, strict=True):
+                    moves.append((i, array, home))
+            self._own_moves.append(moves)
+            results = step.recording.outputs
+            split = len(results) - len(step.states)
+            for value, array in zip(step.outputs, results[:split], strict=True):
                 self._arrays[value.id] = array
+            self._kept.append(
+                [(variables[v.id], a) for v, a in zip(step.states, results[split:], strict=True)]
+            )
         self._lenders = self._find_lenders(graph)
         self._moving: dict[int, Step] = {}  # whose next run may leave its outputs elsewhere
         self._after = self._convert_outputs(graph)
         for value in (*graph.inputs, *graph.outputs):
             if value.id not in self._arrays:
                 self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
+        self._places = Places(graph, self._steps)
+        self.traffic = Traffic()
+        self._replaced()
         self._closed = False
         self._open = [step.recording for step in self._steps]
         self.belongs_to_process()
@@ -110,6 +130,8 @@ class Session(Holder):
         found: dict[int, tuple[Lender, int, Step]] = {}
         for step in self._steps:
             recording = step.recording
+            if step.states:
+                continue  # the session reads some of its outputs in every run
             if isinstance(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
                 for value, array in zip(step.outputs, recording.outputs, strict=True)
@@ -154,6 +176,11 @@ class Session(Holder):
         or by a signal. It cannot run again then; the CPU's can."""
         return self._running is not None and _on_device(self._running)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, and has nothing on a device any more."""
+        return self._closed
+
     def run(self) -> None:
         """Run the whole graph on what the input arrays hold.
 
@@ -166,17 +193,59 @@ class Session(Holder):
             raise StateError("this session is closed")
         # Set before and not where an exception is caught: a signal may come anywhere.
         self.complete = False
-        for step, moves in zip(self._steps, self._moves, strict=True):
+        for target, source in self._given:
+            np.copyto(target, source)
+        for step, moves, kept in zip(self._steps, self._moves, self._kept, strict=True):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             self._running = step
             step.run()
+            for target, source in kept:
+                np.copyto(target, source, casting="unsafe")
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])
         for target, source in self._after:
             np.copyto(target, source, casting="unsafe")
+        for target, index in self._wanted:
+            np.copyto(target, self._arrays[index])
+        self.traffic.add(*self._copies)
         self.complete = True
+
+    @property
+    def device(self) -> Device | None:
+        """The device whose buffers it can be bound to; None where no part runs on one."""
+        return next((step.device for step in self._steps if step.device is not None), None)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether inputs or outputs are elsewhere than in `arrays`, where others may change them."""
+        return bool(self._places.buffers or self._places.arrays)
+
+    def put(self, value_id: int, place: Place | None) -> Unsupported | None:
+        """As `tflgpu.runtime.places.Places.put`.
+
+        Raises:
+            StateError, DeviceError: as there.
+        """
+        if self._watcher is not None:
+            return Unsupported(
+                "the accuracy guard reads inputs and outputs of its first runs in host memory; "
+                "bind after these, or leave accuracy_guard out"
+            )
+        answer = self._places.put(value_id, place)
+        self._replaced()
+        return answer
+
+    def _replaced(self) -> None:
+        """What a run copies, after something was put elsewhere."""
+        places = self._places
+        self._moves = [
+            [(to, source) for i, to, source in moves if not places.is_elsewhere(step, i)]
+            for step, moves in zip(self._steps, self._own_moves, strict=True)
+        ]
+        self._given, self._wanted = places.before(self._arrays), places.after
+        self._copies = places.copies()
 
     def lend(self, value_id: int) -> Array | None:
         """A tensor's array for the caller to keep and change, with the results of the last run.
@@ -264,8 +333,9 @@ class Session(Holder):
 
 #: What makes a session another one.
 _TAKEN_OVER = (
-    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves", "_lenders",
-    "_moving", "_after", "_open",
+    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves", "_kept",
+    "_lenders", "_moving", "_after", "_open", "_own_moves", "_places", "_given", "_wanted",
+    "_copies",
 )  # fmt: skip
 
 

@@ -35,9 +35,9 @@ def faster(
         limit: Bytes that both may take together; None = any number.
     """
     if _kernels(compiled) == _kernels(other):
-        return _noted(usual, "inference_preference: there are no other kernels to try")
+        return noted(usual, "inference_preference: there are no other kernels to try")
     if limit is not None and _nbytes(compiled) + _nbytes(other) > limit:
-        return _noted(
+        return noted(
             usual,
             "inference_preference: other kernels are not tried, since memory_limit has no room for "
             "both",
@@ -46,7 +46,7 @@ def faster(
         rival = load(other)
     except TflgpuError as error:
         _LOG.info("tflgpu: joined kernels are not used: %s", error)
-        return _noted(usual, f"inference_preference: other kernels cannot be loaded: {error}")
+        return noted(usual, f"inference_preference: other kernels cannot be loaded: {error}")
     try:
         times = _times(usual, rival)
     except BaseException:
@@ -55,7 +55,7 @@ def faster(
     winner, loser = (usual, rival) if times[0] <= times[1] else (rival, usual)
     loser.close()
     taken = "usual" if winner is usual else "joined"
-    return _noted(
+    return noted(
         winner,
         f"inference_preference: the {taken} kernels are used, of {times[0] * 1e3:.3g} ms (usual) and "
         f"{times[1] * 1e3:.3g} ms (a 1x1 and a depthwise convolution joined)",
@@ -85,6 +85,7 @@ def _nbytes(compiled: Compiled) -> int:
     return sum(plan.device_bytes for plan in compiled.plans)
 
 
-def _noted(session: Session, reason: str) -> Session:
+def noted(session: Session, reason: str) -> Session:
+    """A session with a sentence more in its report."""
     session.report = attrs.evolve(session.report, choice=(*session.report.choice, reason))
     return session

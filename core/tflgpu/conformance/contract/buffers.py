@@ -159,6 +159,8 @@ def _bound(device: Device) -> Outcome:
             same(_held(y_buffer), chain_expected(x), f"the buffer of an output, input {seed}")
             same(_held(x_buffer), x, "the buffer of an input after a run")
             same(np.array(recording.outputs[0]), kept, "the array of an output that is bound")
+            said = getattr(recording, "copies", None)
+            assert said in (None, (0, 0)), f"bound in and out, a run says that it copies {said}"
             same(np.array(recording.inputs[0]), mine, "the array of an input that is bound")
         recording.profile()
         same(_held(y_buffer), chain_expected(x), "the buffer of an output after a profile")
@@ -341,7 +343,11 @@ def _closed(device: Device) -> Outcome:
         recording.run()
         want = x + np.arange(_COUNT, dtype=np.float32)
         same(np.array(recording.outputs[0]), want, "a run with a buffer that was closed")
-        _agreed(recording.bind({0: None}), "giving it back")
+        with _buffers(device, _BYTES) as (result,):
+            _agreed(recording.bind(outputs={0: result}), "an output beside a closed input")
+            recording.run()
+            same(_held(result), want, "an output that was bound beside a closed input")
+        _agreed(recording.bind({0: None}, {0: None}), "giving them back")
         fill(recording, x + 1)
         recording.run()
         same(np.array(recording.outputs[0]), want + 1, "a run after it was given back")
@@ -387,6 +393,8 @@ def _exported(device: Device) -> Outcome:
         recording.run()
         want = x + np.arange(1024, dtype=np.float32)
         same(np.array(recording.outputs[0]), want, "a run with an imported buffer")
+        what = "binding an input and an output to one buffer by two names"
+        says(refused(lambda: recording.bind(outputs={0: buffer}), what, DeviceError), what, "one")
         again.close()
         same(_held(buffer, 1024), x, "a buffer after its import was closed")
     return None

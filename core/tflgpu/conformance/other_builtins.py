@@ -1,0 +1,72 @@
+"""TFLite's builtin operators that no op definition stands for: who runs them, or why nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from tflgpu.flow.operators import RUN_BY_HOST
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.schema import BUILTIN_CODES, CUSTOM, PLACEHOLDER
+
+
+@attrs.frozen
+class Other:
+    """Such an operator.
+
+    Attributes:
+        runs: "LiteRT", "host", or "no".
+        why: Why no device does, and where nobody does, what is missing.
+    """
+
+    runs: str
+    why: str
+
+
+_NOT_HERE = "not defined here; LiteRT's kernel runs it on the CPU, where LiteRT is installed"
+_RANDOM = "random numbers are those of LiteRT's generators, which go on from run to run; its kernel runs it"
+_TABLE = "tables of keys and values are resources, and only variables are supported of these"
+_NOBODY = "not defined here, and LiteRT has no kernel for it either"
+_OPEN = "not defined here, and LiteRT's kernel tells the shape of its result only when it has run"
+
+#: Operators that LiteRT (2.3) has a kernel for, with what is special about them.
+_IN_LITERT: Mapping[str, Other] = {
+    **dict.fromkeys(("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL"), Other("LiteRT", _RANDOM)),
+    **dict.fromkeys(
+        ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), Other("no", _TABLE)
+    ),
+    "SKIP_GRAM": Other("no", "strings are not supported"),
+    "EMBEDDING_LOOKUP_SPARSE": Other("no", _OPEN),
+    **dict.fromkeys(
+        (
+            "SVDF", "RNN", "UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN",
+            "BIDIRECTIONAL_SEQUENCE_LSTM", "HASHTABLE_LOOKUP", "LSH_PROJECTION", "DILATE",
+            "REDUCE_WINDOW", "STABLEHLO_ADD", "STABLEHLO_AND", "STABLEHLO_COMPOSITE",
+            "STABLEHLO_GATHER", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM", "STABLEHLO_MULTIPLY",
+            "STABLEHLO_PAD", "STABLEHLO_REDUCE_WINDOW", "STABLEHLO_RNG_BIT_GENERATOR",
+            "STABLEHLO_SCATTER", "STABLEHLO_SHIFT_LEFT",
+        ),
+        Other("LiteRT", _NOT_HERE),
+    ),
+}  # fmt: skip
+_HOST = Other("host", "the interpreter runs it between compiled pieces")
+
+
+def names() -> tuple[str, ...]:
+    """TFLite's builtin operators, by the schema's enumeration; not the codes that are none."""
+    none = (CUSTOM, PLACEHOLDER)
+    return tuple(name for name, code in BUILTIN_CODES.items() if code not in none)
+
+
+def in_litert(name: str) -> bool:
+    """Whether LiteRT has a kernel for a builtin that is not defined here."""
+    return name in _IN_LITERT or name in RUN_BY_HOST
+
+
+def others() -> dict[str, Other]:
+    """All that no op definition stands for."""
+    found = {}
+    for name in sorted(set(names()) - set(builtin_ops())):
+        found[name] = _HOST if name in RUN_BY_HOST else _IN_LITERT.get(name, Other("no", _NOBODY))
+    return found

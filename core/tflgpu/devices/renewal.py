@@ -1,0 +1,64 @@
+"""A device that is lost is opened anew: who was on the old one, and when that is closed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from tflgpu.blame import attempt
+from tflgpu.contract.device import Device, NodeDevice
+
+_LOG = logging.getLogger("tflgpu")
+
+
+class User(Protocol):
+    """What has recordings on a device."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has none any more."""
+        ...
+
+
+class Renewal:
+    """The users of the device in use, and the devices that it replaced. Those are closed when none
+    of their users is left: each hears by itself, at its next run, that its device is lost."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: weakref.WeakSet[User] = weakref.WeakSet()
+        self._replaced: list[tuple[Device | NodeDevice, weakref.WeakSet[User]]] = []
+
+    def users(self) -> weakref.WeakSet[User]:
+        """Those of the device in use, to be added to; closes what nobody uses any more."""
+        for entry in tuple(self._replaced):
+            if all(user.is_closed for user in entry[1]):
+                attempt(entry[0].close)  # nothing is expected of a lost one
+                if entry in self._replaced:
+                    self._replaced.remove(entry)
+        return self._users
+
+    def replace(
+        self, device: Device | NodeDevice, user: User, reopen: Callable[[], object]
+    ) -> None:
+        """Call ``reopen`` in the place of a device; nothing where that was done since ``user`` came
+        to it. What ``reopen`` raises leaves everything as it is."""
+        with self._lock:
+            if user in self._users:
+                _LOG.warning("tflgpu: device %s is lost, and opened anew", device.info.name)
+                reopen()
+                self._replaced.append((device, self._users))
+                self._users = weakref.WeakSet()
+
+    def close(self) -> None:
+        """Close what was replaced."""
+        while self._replaced:
+            attempt(self._replaced[-1][0].close)
+            self._replaced.pop()
+
+    def after_fork(self) -> None:
+        """A child touches none of them; the lock may have been somebody's."""
+        self._lock = threading.Lock()

@@ -1,0 +1,339 @@
+"""What inputs and outputs of an interpreter are bound to, from session to session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.contract.buffers import Buffer
+from tflgpu.errors import InputError, StateError, TflgpuError, UnsupportedError
+from tflgpu.interpreter.given import Given
+from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.runtime.places import Traffic
+from tflgpu.runtime.session import Session
+
+
+@attrs.frozen
+class Port:
+    """An input or output of the model."""
+
+    index: int
+    name: str
+    is_input: bool
+
+    @property
+    def told(self) -> str:
+        """For messages."""
+        return f"{'input' if self.is_input else 'output'} {self.index} ({quoted(self.name)})"
+
+
+@attrs.define(eq=False)
+class Bound:
+    """What a tensor is bound to.
+
+    Attributes:
+        port: The tensor.
+        given: What the caller handed over.
+        shape, dtype: The tensor's.
+        buffer: The device's buffer over it; None where an array is copied.
+        traffic: Counts what is read and written here.
+        held: The contents as they were read last, and after how many runs.
+    """
+
+    port: Port
+    given: Given
+    shape: Shape
+    dtype: np.dtype[Any]
+    buffer: Buffer | None
+    traffic: Traffic
+    held: tuple[int, Array] | None = None
+
+    def read(self) -> Array:
+        """A copy of its contents.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the device failed.
+        """
+        if self.given.array is not None:
+            return np.array(_seen_as(self.given.array, self.shape, self.dtype))
+        assert self.buffer is not None
+        found: Array = np.empty(self.shape, self.dtype)
+        self.buffer.read(found)
+        self.traffic.to_host += found.nbytes
+        return found
+
+    def write(self, value: Array) -> None:
+        """Copy an array of the tensor's shape and type to it.
+
+        Raises:
+            InputError: the memory cannot be written.
+            StateError, DeviceError: as `read`.
+        """
+        if self.given.array is not None:
+            target = _seen_as(self.given.array, self.shape, self.dtype)
+            if not target.flags.writeable:
+                raise InputError(
+                    f"{self.port.told} is bound to {self.given.kind} that is read-only; unbind it to "
+                    "set it"
+                )
+            np.copyto(target, value)
+            return
+        assert self.buffer is not None
+        self.buffer.write(value)
+        self.traffic.to_device += value.nbytes
+
+    def ensure(self) -> None:
+        """Have its contents after the last run in host memory.
+
+        Raises:
+            StateError, DeviceError: as `read`.
+        """
+        if self.readable is None:
+            self.held = self.traffic.runs, self.read()
+
+    @property
+    def readable(self) -> Array | None:
+        """Its contents after the last run, where they were copied to the host."""
+        return None if self.held is None or self.held[0] != self.traffic.runs else self.held[1]
+
+    def close(self) -> None:
+        """Let go of the memory, which is the caller's."""
+        if self.buffer is not None and not self.given.owned:
+            self.buffer.close()
+
+
+class Bindings:
+    """Of one subgraph. They outlive a session, and hold for the next: what is bound stays bound
+    until it is unbound, whatever becomes of the session.
+
+    Attributes:
+        traffic: What runs and reading have copied between host and device.
+        leaves_outputs: Whether outputs that are bound are only read when that is asked for
+            (`Interpreter.set_allow_buffer_handle_output`).
+    """
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.leaves_outputs = False
+        self._bound: dict[int, Bound] = {}
+
+    def get(self, index: int) -> Bound | None:
+        """What a tensor is bound to."""
+        return self._bound.get(index)
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """The tensors that are bound."""
+        return tuple(self._bound)
+
+    def bind(self, session: Session, port: Port, given: Given) -> None:
+        """Bind a tensor; what it was bound to before it is not any more.
+
+        Raises:
+            InputError: another shape, type or size than the tensor's, or an output's is read-only.
+            UnsupportedError: the tensor cannot be bound to that here; says why.
+            StateError: a buffer or its device is closed.
+            DeviceError: another device's, too small, or bound to another tensor that a run writes.
+        """
+        made = self._placed(session, port, given)
+        old, self._bound[port.index] = self._bound.get(port.index), made
+        if old is not None and old.buffer is not made.buffer:
+            old.close()
+
+    def unbind(self, session: Session | None, index: int) -> None:
+        """Give a tensor its own memory back, with the contents that it has.
+
+        Raises:
+            StateError: what it is bound to is closed, so that its contents are not there.
+            DeviceError: the device failed.
+        """
+        bound = self._bound.get(index)
+        if bound is None:
+            return
+        if session is not None:
+            try:
+                contents = bound.read()
+            except StateError as error:
+                raise StateError(
+                    f"{bound.port.told}: {error}; what is in it is lost. Bind it to something else, "
+                    "or call resize_tensor_input or close; the next time unbind before closing"
+                ) from error
+            session.put(index, None)
+            np.copyto(session.arrays[index], contents)
+        del self._bound[index]
+        bound.close()
+
+    def apply(self, session: Session) -> None:
+        """Let a new session of the same model have what the last one had.
+
+        Raises:
+            As `bind`: of another shape, or on another device, what was bound may not fit.
+        """
+        session.traffic = self.traffic
+        for index, bound in list(self._bound.items()):
+            try:
+                made = self._placed(session, bound.port, bound.given)
+            except TflgpuError as error:
+                raise type(error)(
+                    f"{error} (it was bound before the model was prepared anew; bind something else "
+                    "after unbind())"
+                ) from error
+            if made.buffer is not bound.buffer:
+                bound.close()
+            self._bound[index] = made
+
+    def contents(self, index: int) -> Array | None:
+        """For `Interpreter.get_tensor`: what a bound tensor has, None where it is not bound.
+
+        Raises:
+            StateError: reading was ruled out, or what it is bound to is closed.
+            DeviceError: the device failed.
+        """
+        bound = self._bound.get(index)
+        if bound is None:
+            return None
+        held = self._held(bound)
+        return bound.read() if held is None else held.copy()
+
+    def view(self, index: int) -> Array | None:
+        """For `Interpreter.tensor`, likewise: host memory with what a bound tensor has.
+
+        Raises:
+            StateError, DeviceError: as `contents`; or it is an input, which nobody would read.
+        """
+        bound = self._bound.get(index)
+        if bound is None:
+            return None
+        if bound.given.array is not None:
+            return _seen_as(bound.given.array, bound.shape, bound.dtype)
+        if bound.port.is_input:
+            raise StateError(
+                f"{bound.port.told} is bound to {bound.given.kind} and has no memory that the host "
+                "sees; set_tensor writes to it"
+            )
+        held = self._held(bound)
+        seen = bound.read() if held is None else held.view()
+        seen.setflags(write=False)
+        return seen
+
+    def close(self) -> None:
+        """Let go of everything."""
+        while self._bound:
+            self._bound.popitem()[1].close()
+
+    # Inside
+
+    def _held(self, bound: Bound) -> Array | None:
+        """Of an output that is only read when that is asked for: what was read."""
+        if not self.leaves_outputs or bound.port.is_input or bound.given.array is not None:
+            return None
+        held = bound.readable
+        if held is None:
+            raise StateError(
+                f"{bound.port.told} is in {bound.given.kind} only, since "
+                "set_allow_buffer_handle_output(True) was called; call "
+                "ensure_tensor_data_is_readable first"
+            )
+        return held
+
+    def _placed(self, session: Session, port: Port, given: Given) -> Bound:
+        """Put a tensor's home where ``given`` is."""
+        own = session.arrays[port.index]
+        shape, dtype = own.shape, own.dtype
+        _check_fit(port, given, shape, dtype)
+        if given.array is None:
+            buffer: Buffer | None = _imported(session, port, given)
+            assert buffer is not None
+            answer = _put(session, port, buffer, given, own.nbytes)
+            if answer is not None:
+                if not given.owned:
+                    buffer.close()
+                raise UnsupportedError(
+                    f"{port.told} cannot be bound to {given.kind}: {answer.reason}; a NumPy array can"
+                )
+        else:
+            array = _seen_as(given.array, shape, dtype)
+            buffer = _host_in_place(session, port, given, array)
+            if buffer is None:
+                answer = session.put(port.index, array)
+                if answer is not None:
+                    raise UnsupportedError(f"{port.told} cannot be bound: {answer.reason}")
+        return Bound(port, given, shape, dtype, buffer, self.traffic)
+
+
+def _check_fit(port: Port, given: Given, shape: Shape, dtype: np.dtype[Any]) -> None:
+    wanted = f"{port.told} is {dtype}{listed(shape)}"
+    if given.dtype is not None and (given.dtype != dtype or given.shape != shape):
+        how = "" if given.dtype == dtype else f"; nothing is converted on the way to {dtype}"
+        raise InputError(
+            f"{wanted}, and {given.kind} of {given.dtype}{listed(given.shape or ())} was given{how}"
+        )
+    array = given.array
+    if array is None:
+        return
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    if array.nbytes != nbytes:
+        raise InputError(f"{wanted} ({nbytes} bytes), and {given.kind} has {array.nbytes} bytes")
+    if not port.is_input and not array.flags.writeable:
+        raise InputError(f"{port.told} cannot be written to {given.kind}, which is read-only")
+
+
+def _seen_as(array: Array, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """Bytes of any meaning as the tensor; an array of elements as it is."""
+    if array.dtype == dtype and array.shape == shape:
+        return array
+    found: Array = array.view(dtype).reshape(shape)
+    return found
+
+
+def _imported(session: Session, port: Port, given: Given) -> Buffer:
+    if given.owned:
+        mine: Buffer = given.source
+        return mine
+    device = session.device
+    if device is None:
+        raise UnsupportedError(
+            f"{port.told} cannot be bound to {given.kind}: no part of the model runs on a device that "
+            "runs kernels; bind a NumPy array"
+        )
+    found = device.import_buffer(given.source)
+    if isinstance(found, Unsupported):
+        raise UnsupportedError(f"{port.told} cannot be bound to {given.kind}: {found.reason}")
+    return found
+
+
+def _put(
+    session: Session, port: Port, buffer: Buffer, given: Given, nbytes: int
+) -> Unsupported | None:
+    if buffer.nbytes < nbytes:
+        if not given.owned:
+            buffer.close()
+        raise InputError(
+            f"{port.told} takes {nbytes} bytes, and {given.kind} has {buffer.nbytes} bytes"
+        )
+    try:
+        return session.put(port.index, buffer)
+    except BaseException:
+        if not given.owned:
+            buffer.close()
+        raise
+
+
+def _host_in_place(session: Session, port: Port, given: Given, array: Array) -> Buffer | None:
+    """The device's buffer over an array, None where it has to be copied."""
+    device = session.device
+    if device is None or not array.flags.c_contiguous:
+        return None
+    found = device.import_buffer(array)
+    if isinstance(found, Unsupported):
+        return None
+    if found.nbytes < array.nbytes or _put(session, port, found, given, array.nbytes) is not None:
+        found.close()
+        return None
+    return found

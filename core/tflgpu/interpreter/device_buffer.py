@@ -1,0 +1,102 @@
+"""`DeviceBuffer`: memory of a device that tensors of one shape and type can be bound to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tflgpu.contract.buffers import Buffer
+from tflgpu.errors import InputError, UnsupportedError
+from tflgpu.ir.brief import listed
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
+from tflgpu.lowering.rule import Unsupported
+
+
+class DeviceBuffer:
+    """A tensor in a device's memory, as `Interpreter.allocate_buffer` makes it.
+
+    It may be bound to inputs and outputs of any model on the same opened device, so that what one
+    model leaves another reads. It lives until `close`; models that are bound to it then go on.
+
+    Attributes:
+        shape: As NumPy's.
+        dtype: The elements' NumPy type; they lie packed row-major.
+        nbytes: What the elements take.
+    """
+
+    def __init__(self, buffer: Buffer, shape: Shape, dtype: np.dtype[Any]) -> None:
+        """Over a buffer of a device, large enough."""
+        self.buffer = buffer
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+
+    def write(self, value: Any) -> None:
+        """Copy an array of the same shape and type to the device.
+
+        Raises:
+            InputError: it has another shape or type.
+            StateError: the buffer or its device is closed.
+            DeviceError: the device failed.
+        """
+        array = np.asarray(value)
+        if array.shape != self.shape or array.dtype != self.dtype:
+            raise InputError(
+                f"{array.dtype}{listed(array.shape)} for a buffer of {self.dtype}"
+                f"{listed(self.shape)}"
+            )
+        self.buffer.write(array)
+
+    def read(self) -> Array:
+        """A copy of what is in it.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the device failed.
+        """
+        found: Array = np.empty(self.shape, self.dtype)
+        self.buffer.read(found)
+        return found
+
+    def reshaped(self, shape: Any) -> DeviceBuffer:
+        """The same memory as a tensor of another shape, with as many elements.
+
+        Raises:
+            InputError: another number of elements.
+        """
+        wanted = tuple(int(n) for n in shape)
+        if math.prod(wanted) != math.prod(self.shape) or any(n < 0 for n in wanted):
+            raise InputError(
+                f"a buffer of shape {listed(self.shape)} cannot be seen as {listed(wanted)}: another "
+                "number of elements"
+            )
+        return DeviceBuffer(self.buffer, wanted, self.dtype)
+
+    def export(self) -> Any:
+        """What the device's API calls it, over the same memory: a ``pyopencl.Buffer``, a wgpu
+        ``GPUBuffer``, the handles of a ``VkBuffer``.
+
+        Raises:
+            UnsupportedError: the backend does not hand it out; says why.
+            StateError: the buffer or its device is closed.
+        """
+        found = self.buffer.export()
+        if isinstance(found, Unsupported):
+            raise UnsupportedError(f"this buffer cannot be exported: {found.reason}")
+        return found
+
+    def close(self) -> None:
+        """Free it once no model is bound to it any more; twice is harmless."""
+        self.buffer.close()
+
+    def __enter__(self) -> DeviceBuffer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({self.dtype}{listed(self.shape)})"

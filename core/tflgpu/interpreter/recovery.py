@@ -1,0 +1,143 @@
+"""A run that failed on the device: what follows, as the option ``on_error`` says.
+
+    run -> DeviceError -> RAISE: the error. The next run is recorded anew.
+                          CPU:   the same inputs and state on the CPU, which goes on from then on.
+                          RETRY: recorded anew, and run once more; then the error, or the CPU where
+                                 nobody asked for the device.
+
+Inputs stay where they were set. State is kept from before the run, since a part that had run may
+have changed it. What a session is recorded anew on is the device as it is, or, where that is lost,
+the device opened anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from tflgpu.blame import of_signal
+from tflgpu.errors import DeviceError, DeviceLostError
+from tflgpu.interpreter.delegation import Delegation
+from tflgpu.ir.dtypes import Array
+from tflgpu.options import OnError
+from tflgpu.runtime.session import Session
+from tflgpu.runtime.trials import noted
+
+_LOG = logging.getLogger("tflgpu")
+#: So many failures in a row to load what was loaded before, and the device counts as lost.
+_STRIKES = 2
+
+T = TypeVar("T")
+#: Opens a session in the place of one that is broken, with its inputs and state.
+Again = Callable[[], Session]
+
+
+class Recovery:
+    """Runs the sessions of one subgraph. One thread at a time.
+
+    Attributes:
+        policy: What follows an error of the session in use.
+        inputs_changed: Whether inputs or state may have changed since the last run, which can then
+            not be made again.
+    """
+
+    def __init__(self, delegation: Delegation) -> None:
+        self.policy = OnError.RAISE
+        self.inputs_changed = True
+        self._delegation = delegation
+        self._before: dict[int, Array] = {}
+        self._strikes = 0
+
+    def run(self, session: Session, again: Again) -> None:
+        """A run, and what follows where it fails.
+
+        Raises:
+            StateError: as `Session.run`.
+            DeviceError: it failed for good.
+        """
+        self.begin(session)
+        try:
+            session.run()
+        except DeviceError as error:
+            self.failed(session, error, again)
+
+    def begin(self, session: Session) -> None:
+        """Keep what a run may have to be made again with."""
+        # What is bound to the caller's memory may change without a word to us.
+        self.inputs_changed = session.is_bound
+        if self.policy is not OnError.RAISE:
+            self._before = {key: array.copy() for key, array in session.variables.items()}
+
+    def failed(self, session: Session, error: DeviceError, again: Again) -> None:
+        """What follows an error: returns where the run was made again.
+
+        Raises:
+            DeviceError: that error, or what came of trying again.
+        """
+        if isinstance(error, DeviceLostError):
+            self._strikes = _STRIKES
+        if self.policy is OnError.RAISE or not session.is_broken or of_signal(error):
+            raise error
+        if self.policy is OnError.RETRY:
+            try:
+                self._retry(error, again)
+            except DeviceError as second:
+                if of_signal(second) or not self._delegation.is_default:
+                    raise
+                error = second
+            else:
+                return
+        self._delegation.give_way(error)
+        self._run_on_old_state(again())
+
+    def results_lost(self, session: Session, error: DeviceError, again: Again) -> None:
+        """The device failed when results of the last run were read: as `failed`, where that run can
+        be made again.
+
+        Raises:
+            DeviceError: it cannot.
+        """
+        if self.inputs_changed:
+            raise error
+        self.failed(session, error, again)
+
+    def reopened(self, session: Session, opened: Callable[[], T]) -> T:
+        """What ``opened`` gives in the place of a session, on a device opened anew where the one it
+        was on is lost.
+
+        Raises:
+            DeviceError: there is no device any more, or it could not load it.
+        """
+        if self._strikes >= _STRIKES:
+            self._delegation.renew(session)
+        try:
+            made = opened()
+        except DeviceError as error:
+            if not of_signal(error):
+                self._strikes += _STRIKES if isinstance(error, DeviceLostError) else 1
+            raise
+        self._strikes = 0
+        return made
+
+    # Inside
+
+    def _retry(self, error: DeviceError, again: Again) -> None:
+        try:
+            new = again()
+        except DeviceError as second:
+            if of_signal(second):
+                raise
+            self._strikes = _STRIKES  # it was loaded before: the device is to blame
+            new = again()
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
+        noted(new, f"on_error: a run failed and was made again ({said})")
+        self._run_on_old_state(new)
+
+    def _run_on_old_state(self, session: Session) -> None:
+        for key, before in self._before.items():
+            np.copyto(session.variables[key], before)
+        session.run()

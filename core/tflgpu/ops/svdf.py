@@ -1,0 +1,112 @@
+"""SVDF, versions 1-4, of floats: a layer over the last steps, by filters of low rank.
+
+    f    = F x                                  a number for each filter
+    s'   = s without its oldest column, and f
+    y[u] = act(b[u] + sum of T * s' over the ``rank`` filters of unit u and all steps)
+
+The state s, [batch, filters * steps], is kept in a variable between runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.facets import Work
+from tflgpu.ops.products import check_bias, finish, floats, needed
+from tflgpu.ops.windows import fused_activation
+
+OP = "SVDF"
+INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
+
+
+@attrs.frozen
+class Svdf:
+    """Options."""
+
+    rank: int
+    activation: Activation
+
+
+def _parse(fields: Fields) -> Svdf:
+    return Svdf(fields.integer("rank", minimum=1), fused_activation(fields))
+
+
+def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    if len(operands) != STATE + 1:
+        raise ModelError(f"{OP} takes 5 operands, got {len(operands)}")
+    source = needed(OP, operands[INPUT], "input", 2)
+    features = needed(OP, operands[FEATURES], "weights of features", 2)
+    times = needed(OP, operands[TIMES], "weights of time", 2)
+    state = needed(OP, operands[STATE], "state", 2)
+    batch, inputs = source.shape
+    filters = features.shape[0]
+    if features.shape[1] != inputs or times.shape[0] != filters:
+        raise ModelError(
+            f"{OP}: weights of shapes {list(features.shape)} and {list(times.shape)} for {inputs} "
+            "inputs"
+        )
+    if filters % attributes.rank:
+        raise ModelError(f"{OP}: {filters} filters in groups of {attributes.rank}")
+    if state.shape != (batch, filters * times.shape[1]):
+        raise ModelError(
+            f"{OP}: the state (operand {STATE}) has shape {list(state.shape)}, not "
+            f"{[batch, filters * times.shape[1]]}"
+        )
+    units = filters // attributes.rank
+    check_bias(OP, operands[BIAS], units)
+    return [TensorSpec((batch, units), source.dtype)]
+
+
+def _reference(attributes: Svdf, arrays: Sequence[Array | None]) -> list[Array]:
+    source, features, times, state = (
+        floats(OP, arrays[i]) for i in (INPUT, FEATURES, TIMES, STATE)
+    )
+    batch, (filters, steps) = len(source), times.shape
+    old = state.reshape(batch, filters, steps)
+    new = np.concatenate([old[:, :, 1:], (source @ features.T)[..., None]], axis=2)
+    sums = (new * times).sum(axis=2).reshape(batch, -1, attributes.rank).sum(axis=2)
+    output = finish(sums, arrays[BIAS], attributes.activation, arrays[INPUT])
+    return [output, new.reshape(state.shape).astype(present(arrays[STATE]).dtype, copy=False)]
+
+
+def _work(node: Node) -> Work:
+    features, times = node.input(FEATURES), node.input(TIMES)
+    return Work.of(node, 2 * node.input(INPUT).shape[0] * (features.elements + times.elements))
+
+
+def _samples() -> list[Sample]:
+    def case(
+        id: str, batch: int, inputs: int, units: int, steps: int, rank: int = 1,
+        activation: Activation = Activation.NONE, *, bias: bool = True,
+    ) -> Sample:  # fmt: skip
+        filters = units * rank
+        fields = {"rank": rank, "fused_activation_function": activation.value}
+        args = (
+            Arg((batch, inputs)), Arg((filters, inputs), const=True),
+            Arg((filters, steps), const=True), Arg((units,), const=True) if bias else None,
+            Arg((batch, filters * steps), variable=True),
+        )  # fmt: skip
+        return Sample(id, fields, args, accumulates=steps * rank + inputs)
+
+    return [
+        case("odd", 2, 5, 7, 3),
+        case("rank2", 1, 8, 5, 10, 2, Activation.RELU),
+        case("aligned", 3, 4, 8, 4, bias=False),
+        case("one_step", 2, 3, 5, 1, 2),
+    ]
+
+
+OPS = (
+    OpDef(
+        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4,
+        stateful=True, states=lambda attributes: (STATE,), work=_work,
+    ),
+)  # fmt: skip

@@ -1,0 +1,693 @@
+"""Inputs and outputs in buffers of a device and in arrays of the caller's: what comes out, what is
+copied on the way, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.errors import (
+    ArgumentError,
+    DeviceError,
+    InputError,
+    NotAllocatedError,
+    StateError,
+    UnsupportedError,
+)
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+sys.path.insert(0, str(Path(__file__).parent))
+import interpreter_models as models
+
+DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
+SHAPE = (171, 3)
+X = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+Y = (X + models.C) * models.C
+Open = Callable[..., tflgpu.Interpreter]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def delegate(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
+) -> Iterator[tflgpu.GpuDelegate]:
+    require_backend(request.param)
+    with tflgpu.GpuDelegate(backend=request.param, device=DEVICES[request.param]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[tflgpu.GpuDelegate]:
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as made:
+        yield made
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """``opened(delegate, model)``: allocated, `chain` at `SHAPE` without a model."""
+    made: list[tflgpu.Interpreter] = []
+
+    def make(delegate: Any, model: bytes | None = None) -> tflgpu.Interpreter:
+        delegates = [] if delegate is None else [delegate]
+        content = model or models.chain()
+        found = tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
+        made.append(found)
+        if model is None:
+            found.resize_tensor_input(0, SHAPE)
+        found.allocate_tensors()
+        return found
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def paged(shape: tuple[int, ...]) -> Any:
+    """An array that begins where drivers want it, of whole pages."""
+    nbytes = 4 * int(np.prod(shape))
+    block = np.zeros(nbytes + 8192, np.uint8)
+    start = -block.ctypes.data % 4096
+    return block[start : start + nbytes].view(np.float32).reshape(shape)
+
+
+def copies(interpreter: tflgpu.Interpreter) -> tuple[int, int]:
+    return interpreter.copied.to_device, interpreter.copied.to_host
+
+
+def test_bound_in_and_out_nothing_is_copied(delegate: Any, opened: Open) -> None:
+    one = opened(delegate)
+    with one.allocate_buffer("image") as x, one.allocate_buffer("scores") as y:
+        assert (x.shape, x.dtype, x.nbytes) == (SHAPE, np.float32, X.nbytes)
+        one.bind_input("image", x)
+        one.bind_output("scores", y)
+        for scale in (1, 2):
+            x.write(X * scale)
+            one.invoke()
+            np.testing.assert_array_equal(y.read(), (X * scale + models.C) * models.C)
+        assert copies(one) == (0, 0)
+        np.testing.assert_array_equal(one.get_tensor(3), y.read())
+        np.testing.assert_array_equal(one.get_tensor(0), X * 2)
+        assert copies(one) == (0, 2 * X.nbytes)
+        one.set_tensor(0, X)
+        one.invoke()
+        np.testing.assert_array_equal(y.read(), Y)
+        assert copies(one) == (X.nbytes, 2 * X.nbytes)
+        one.reset_copied()
+        assert one.copied.total == 0
+
+
+def test_a_tensor_that_is_unbound_keeps_its_contents(delegate: Any, opened: Open) -> None:
+    one = opened(delegate)
+    with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
+        x.write(X)
+        one.bind_input(0, x)
+        one.bind_output(3, y)
+        one.invoke()
+        one.unbind()
+        np.testing.assert_array_equal(one.get_tensor(0), X)
+        np.testing.assert_array_equal(one.get_tensor(3), Y)
+        y.write(np.zeros(SHAPE, np.float32))
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(3), Y)
+        assert not y.read().any()
+        one.unbind()  # nothing is bound, and nothing happens
+
+
+def test_what_is_not_bound_is_counted(require_backend: Callable[[str], Any], opened: Open) -> None:
+    """Where device and host do not share memory, which WebGPU never does."""
+    require_backend("wgpu")
+    with tflgpu.GpuDelegate(backend="wgpu", gpu_invoke_loop_times=2) as delegate:
+        one = opened(delegate)
+        one.invoke()
+        assert copies(one) == (2 * X.nbytes, 2 * X.nbytes)
+        one.reset_copied()
+        with one.allocate_buffer(3) as y:
+            one.bind_output(3, y)
+            one.invoke()
+            assert copies(one) == (2 * X.nbytes, 0)
+            one.set_tensor(0, X)  # to the host's array: the run copies it
+            assert copies(one) == (2 * X.nbytes, 0)
+
+
+def test_two_models_in_a_row(delegate: Any, opened: Open) -> None:
+    first, second = opened(delegate), opened(delegate)
+    with first.allocate_buffer(3) as between, second.allocate_buffer(3) as last:
+        first.bind_output(3, between)
+        second.bind_input(0, between)
+        second.bind_output(3, last)
+        first.set_tensor(0, X)
+        first.reset_copied()
+        first.invoke()
+        second.invoke()
+        np.testing.assert_array_equal(last.read(), (Y + models.C) * models.C)
+        assert copies(first)[1] == 0
+        assert copies(second) == (0, 0)
+
+
+def test_numpy_arrays(delegate: Any, opened: Open) -> None:
+    """Read and written at each run, in place or by a copy."""
+    one = opened(delegate)
+    for x, y in (
+        (X.copy(), np.zeros(SHAPE, np.float32)),
+        (np.asfortranarray(X), np.zeros((*SHAPE, 2), np.float32)[..., 0]),
+        (paged(SHAPE), paged(SHAPE)),
+    ):
+        one.bind_input(0, x)
+        one.bind_output(3, y)
+        for scale in (1, 3):
+            x[...] = X * scale
+            one.invoke()
+            want = (X * scale + models.C) * models.C
+            np.testing.assert_array_equal(y, want)
+            np.testing.assert_array_equal(one.get_tensor(3), want)
+            np.testing.assert_array_equal(one.tensor(3)(), want)
+        one.set_tensor(0, X)
+        np.testing.assert_array_equal(x, X)
+    read_only = X.copy()
+    read_only.setflags(write=False)
+    one.bind_input(0, read_only)
+    one.invoke()
+    np.testing.assert_array_equal(y, Y)
+    with pytest.raises(InputError, match="read-only"):
+        one.set_tensor(0, X)
+
+
+def test_host_memory_in_place(require_backend: Callable[[str], Any], opened: Open) -> None:
+    require_backend("opencl")
+    with tflgpu.GpuDelegate(backend="opencl") as delegate:
+        shares = delegate.device.in_place  # type: ignore[union-attr]
+        if not shares:
+            pytest.skip("this OpenCL device has memory of its own")
+        one = opened(delegate)
+        x = paged((192, 3))
+        one.resize_tensor_input(0, x.shape)
+        one.allocate_tensors()
+        one.bind_input(0, x)
+        bound = one._main.bindings.get(0)
+        assert bound is not None
+        assert bound.buffer is not None
+        x[...] = 1
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(3), (x + models.C) * models.C)
+
+
+class Packed:
+    """Memory that is known by DLPack alone."""
+
+    def __init__(self, array: Any, device: tuple[int, int] = (1, 0)) -> None:
+        self._array, self._device = array, device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+def test_dlpack_and_the_buffer_protocol(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    y = np.zeros(SHAPE, np.float32)
+    one.bind_output(3, Packed(y))
+    for source in (Packed(X.copy()), bytearray(X.tobytes()), memoryview(X.copy()), X.tobytes()):
+        one.bind_input(0, source)
+        y[...] = 0
+        one.invoke()
+        np.testing.assert_array_equal(y, Y)
+    written = bytearray(Y.nbytes)
+    one.bind_output(3, written)
+    one.invoke()
+    np.testing.assert_array_equal(np.frombuffer(written, np.float32).reshape(SHAPE), Y)
+
+
+def test_pyopencl(require_backend: Callable[[str], Any], opened: Open) -> None:
+    require_backend("opencl")
+    cl = pytest.importorskip("pyopencl")
+    cl_array = pytest.importorskip("pyopencl.array")
+    with tflgpu.GpuDelegate(backend="opencl") as delegate:
+        one = opened(delegate)
+        context = one.allocate_buffer(0).export().context
+        queue = cl.CommandQueue(context)
+        flags = cl.mem_flags
+        x = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=X)
+        y = cl.Buffer(context, flags.WRITE_ONLY, X.nbytes)
+        one.bind_input(0, x)
+        one.bind_output(3, y)
+        one.invoke()
+        found = np.zeros_like(Y)
+        cl.enqueue_copy(queue, found, y)
+        np.testing.assert_array_equal(found, Y)
+        assert copies(one) == (0, 0)
+        with pytest.raises(DeviceError, match=r"output 0 .* without leave.* it writes it"):
+            one.bind_output(3, cl.Buffer(context, flags.READ_ONLY, X.nbytes))
+        with pytest.raises(DeviceError, match=r"input 0 .* without leave.* it reads it"):
+            one.bind_input(0, cl.Buffer(context, flags.WRITE_ONLY, X.nbytes))
+
+        both = cl_array.to_device(queue, np.stack([X, X * 2]))
+        result = cl_array.zeros(queue, SHAPE, np.float32)
+        one.bind_output(3, result)
+        for part, scale in ((both[0], 1), (cl_array.to_device(queue, X * 2), 2)):
+            one.bind_input(0, part)
+            queue.finish()
+            one.invoke()
+            np.testing.assert_array_equal(result.get(), (X * scale + models.C) * models.C)
+        with pytest.raises(InputError, match=r"float32\[171, 3\], and a pyopencl Array of float64"):
+            one.bind_input(0, cl_array.zeros(queue, SHAPE, np.float64))
+        with pytest.raises(InputError, match="row-major"):
+            one.bind_input(0, cl_array.zeros(queue, (3, 171), np.float32).T)
+        with pytest.raises(DeviceError, match=r"one buffer|the same memory"):
+            one.bind_input(0, result)
+        elsewhere = cl.Buffer(cl.Context([context.devices[0]]), flags.READ_WRITE, X.nbytes)
+        with pytest.raises(UnsupportedError, match="another OpenCL context"):
+            one.bind_input(0, elsewhere)
+        with pytest.raises(InputError, match=r"takes 2052 bytes, and a pyopencl Buffer has 2048"):
+            one.bind_input(0, cl.Buffer(context, flags.READ_WRITE, 2048))
+        # What was refused changed nothing.
+        one.invoke()
+        np.testing.assert_array_equal(result.get(), (X * 2 + models.C) * models.C)
+
+
+def test_wgpu(require_backend: Callable[[str], Any], opened: Open) -> None:
+    require_backend("wgpu")
+    wgpu = pytest.importorskip("wgpu")
+    with tflgpu.GpuDelegate(backend="wgpu") as delegate:
+        one = opened(delegate)
+        device = one.allocate_buffer(0).export()._device
+        usage = wgpu.BufferUsage
+        every = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        x = device.create_buffer(size=2064, usage=every)  # a multiple of 16 from 2052 on
+        y = device.create_buffer(size=2064, usage=every)
+        device.queue.write_buffer(x, 0, X)
+        one.bind_input("image", x)
+        one.bind_output("scores", y)
+        one.invoke()
+        found = np.frombuffer(device.queue.read_buffer(y, 0, 2052), np.float32)
+        np.testing.assert_array_equal(found.reshape(SHAPE), Y)
+        assert copies(one) == (0, 0)
+        with pytest.raises(UnsupportedError, match="lacks a usage"):
+            one.bind_input(0, device.create_buffer(size=2064, usage=usage.STORAGE))
+        with pytest.raises(DeviceError, match=r"one buffer|the same memory"):
+            one.bind_input(0, y)
+
+
+def test_vulkan_handles(require_backend: Callable[[str], Any], opened: Open) -> None:
+    require_backend("vulkan")
+    with tflgpu.GpuDelegate(backend="vulkan") as delegate:
+        one = opened(delegate)
+        with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
+            one.bind_input(0, x.export())
+            one.bind_output(3, y.export())
+            x.write(X)
+            one.invoke()
+            np.testing.assert_array_equal(y.read(), Y)
+            with pytest.raises(DeviceError, match=r"one buffer|the same memory"):
+                one.bind_input(0, y.export())
+
+
+def test_a_cuda_tensor_is_refused_with_the_reason(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with pytest.raises(UnsupportedError, match=r"memory of CUDA.*allocate_buffer"):
+        one.bind_input(0, Packed(X, (2, 0)))
+    with pytest.raises(UnsupportedError, match="DLPack device type 99"):
+        one.bind_input(0, Packed(X, (99, 0)))
+
+
+WRONG: dict[str, tuple[Callable[[tflgpu.Interpreter], object], type[Exception], str]] = {
+    "no such input": (lambda i: i.bind_input(7, X), InputError, r"no input 7; there are input 0"),
+    "an output as an input": (lambda i: i.bind_input(3, X), InputError, "no input 3"),
+    "no such name": (lambda i: i.bind_output("x", X), InputError, r"no output 'x'; .* 3 \('y'\)"),
+    "no index": (lambda i: i.bind_input(0.5, X), ArgumentError, "whole number"),  # type: ignore[arg-type]
+    "another shape": (
+        lambda i: i.bind_input(0, X[:5]), InputError, r"float32\[171, 3\].*float32\[5, 3\]",
+    ),
+    "another type": (
+        lambda i: i.bind_input(0, X.astype(np.float16)), InputError, "nothing is converted",
+    ),
+    "too few bytes": (lambda i: i.bind_input(0, bytearray(7)), InputError, "has 7 bytes"),
+    "nothing at all": (lambda i: i.bind_input(0, None), ArgumentError, "give a tflgpu.DeviceBuffer"),
+    "a text": (lambda i: i.bind_input(0, "x"), ArgumentError, "'x' cannot be bound"),
+    "a list": (lambda i: i.bind_input(0, [1.0]), ArgumentError, "cannot be bound"),
+    "read-only for an output": (lambda i: i.bind_output(3, X.tobytes()), InputError, "read-only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_fit(reference: Any, opened: Open, what: str) -> None:
+    action, error, message = WRONG[what]
+    one = opened(reference)
+    with pytest.raises(error, match=message):
+        action(one)
+    one.set_tensor(0, X)
+    one.invoke()
+    np.testing.assert_array_equal(one.get_tensor(3), Y)
+
+
+def test_when_it_cannot_be(reference: Any, opened: Open) -> None:
+    fresh = tflgpu.Interpreter(model_content=models.chain(), experimental_delegates=[reference])
+    with pytest.raises(NotAllocatedError):
+        fresh.bind_input(0, X)
+    with pytest.raises(NotAllocatedError):
+        fresh.allocate_buffer(0)
+    fresh.close()
+    with pytest.raises(StateError, match="closed"):
+        fresh.bind_input(0, X)
+    one = opened(reference)
+    view = one.tensor(0)()
+    with pytest.raises(StateError, match="a NumPy view of a tensor is still held"):
+        one.bind_input(0, X)
+    del view
+    x = one.allocate_buffer(0)
+    x.close()
+    with pytest.raises(StateError, match="this buffer is closed"):
+        one.bind_input(0, x)
+    with pytest.raises(StateError, match="this buffer is closed"):
+        x.write(X)
+
+
+def test_closed_while_bound(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    x = one.allocate_buffer(0)
+    x.write(X)
+    one.bind_input(0, x)
+    x.close()
+    one.invoke()
+    np.testing.assert_array_equal(one.get_tensor(3), Y)
+    with pytest.raises(StateError, match=r"what is in it is lost.*unbind before closing"):
+        one.unbind(0)
+    one.bind_input(0, X * 2)
+    one.invoke()
+    np.testing.assert_array_equal(one.get_tensor(3), (X * 2 + models.C) * models.C)
+
+
+def test_a_buffer_of_another_device(delegate: Any, opened: Open) -> None:
+    info = delegate.device.info
+    with tflgpu.GpuDelegate(backend=info.backend, device=info.index) as other:
+        foreign = opened(other).allocate_buffer(0)
+        with pytest.raises(DeviceError, match="not of this device"):
+            opened(delegate).bind_input(0, foreign)
+        foreign.close()
+
+
+def test_one_buffer_for_an_input_and_an_output(delegate: Any, opened: Open) -> None:
+    one = opened(delegate)
+    with one.allocate_buffer(0) as x:
+        one.bind_input(0, x)
+        with pytest.raises(DeviceError, match="the same memory"):
+            one.bind_output(3, x)
+        with pytest.raises(DeviceError, match="the same memory"):
+            one.bind_output(3, x.reshaped(SHAPE))
+        other = one.allocate_buffer(3)
+        one.bind_output(3, other)
+        x.write(X)
+        one.invoke()
+        np.testing.assert_array_equal(other.read(), Y)
+
+
+def test_shapes_are_compared(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with one.allocate_buffer(0) as x:
+        turned = x.reshaped((3, 171))
+        with pytest.raises(InputError, match=r"float32\[171, 3\].*float32\[3, 171\]"):
+            one.bind_input(0, turned)
+        with pytest.raises(InputError, match="another number of elements"):
+            x.reshaped((5, 5))
+        with pytest.raises(InputError, match="for a buffer of"):
+            x.write(X[:5])
+        one.bind_input(0, turned.reshaped(SHAPE))
+
+
+def test_after_a_resize_what_was_bound_must_fit(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with one.allocate_buffer(0) as x:
+        x.write(X)
+        one.bind_input(0, x)
+        one.resize_tensor_input(0, (2, 3))
+        with pytest.raises(
+            InputError, match=r"float32\[2, 3\].*bound before the model was prepared"
+        ):
+            one.allocate_tensors()
+        one.resize_tensor_input(0, SHAPE)
+        one.allocate_tensors()
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(3), Y)
+        one.resize_tensor_input(0, (2, 3))
+        one.unbind()
+        one.allocate_tensors()
+        one.set_tensor(0, X[:2])
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(3), Y[:2])
+
+
+def test_by_the_original_s_names(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
+        one.bind_buffer_to_tensor(x, 0)
+        one.bind_buffer_to_tensor(y, 3)
+        x.write(X)
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(3), Y)
+        one.set_allow_buffer_handle_output(True)
+        one.reset_copied()
+        one.invoke()
+        for read in (lambda: one.get_tensor(3), one.tensor(3)):
+            with pytest.raises(StateError, match="ensure_tensor_data_is_readable first"):
+                read()
+        one.ensure_tensor_data_is_readable(3)
+        one.ensure_tensor_data_is_readable(0)
+        np.testing.assert_array_equal(one.get_tensor(3), Y)
+        np.testing.assert_array_equal(one.tensor(3)(), Y)
+        assert copies(one) == (0, 2 * Y.nbytes)
+        x.write(X * 2)
+        one.invoke()
+        with pytest.raises(StateError, match="ensure_tensor_data_is_readable first"):
+            one.get_tensor(3)
+        one.set_allow_buffer_handle_output(False)
+        np.testing.assert_array_equal(one.get_tensor(3), (X * 2 + models.C) * models.C)
+        with pytest.raises(StateError, match="no memory that the host sees"):
+            one.tensor(0)()
+        with pytest.raises(InputError, match="no input or output 1"):
+            one.bind_buffer_to_tensor(x, 1)
+
+
+def cpu_between() -> bytes:
+    """RELU -> CUMSUM in f64, which no device takes -> RELU; x is read by the first alone."""
+    tensors = [TensorSpec("x", (3,)), TensorSpec("d", (3,), DType.F64), TensorSpec("y", (3,))]
+    operators = [OperatorSpec("CAST", {}, (0,), (1,)), OperatorSpec("CAST", {}, (1,), (2,))]
+    return write_model(ModelSpec(tensors, operators, (0,), (2,)))
+
+
+def test_what_the_cpu_reads_is_no_buffer(reference: Any, opened: Open) -> None:
+    one = opened(reference, cpu_between())
+    x = np.array([1.5, -2, 3], np.float32)
+    y = np.zeros(3, np.float32)
+    for bind in (lambda: one.allocate_buffer(0), lambda: one.bind_input(0, Packed(x, (2, 0)))):
+        with pytest.raises(UnsupportedError):
+            bind()
+    one.bind_input(0, x)
+    one.bind_output(2, y)
+    one.invoke()
+    np.testing.assert_array_equal(y, x)
+
+
+def shared_input() -> bytes:
+    """y = RELU(x) on the device and z = CAST(x) to f64 on the CPU."""
+    tensors = [TensorSpec("x", (3,)), TensorSpec("y", (3,)), TensorSpec("z", (3,), DType.F64)]
+    operators = [OperatorSpec("RELU", {}, (0,), (1,)), OperatorSpec("CAST", {}, (0,), (2,))]
+    return write_model(ModelSpec(tensors, operators, (0,), (1, 2)))
+
+
+def test_an_input_of_the_device_and_of_the_cpu(reference: Any, opened: Open) -> None:
+    one = opened(reference, shared_input())
+    assert not one.delegation_report().fully_delegated
+    with one.allocate_buffer(0) as x, one.allocate_buffer(1) as y:
+        with pytest.raises(
+            UnsupportedError, match=r"runs on the CPU .* reads it.*a NumPy array can"
+        ):
+            one.bind_input(0, x)
+        with pytest.raises(UnsupportedError, match=r"runs on the CPU .* makes it"):
+            one.bind_output(2, one.allocate_buffer(2))
+        one.bind_output(1, y)
+        given = np.array([1, -2, 3], np.float32)
+        one.bind_input(0, given)
+        one.invoke()
+        np.testing.assert_array_equal(y.read(), np.maximum(given, 0))
+        np.testing.assert_array_equal(one.get_tensor(2), given.astype(np.float64))
+
+
+def test_without_a_device(opened: Open) -> None:
+    one = opened(None)
+    with pytest.raises(UnsupportedError, match=r"no device for a buffer .* bind a NumPy array"):
+        one.allocate_buffer(0)
+    y = np.zeros(SHAPE, np.float32)
+    one.bind_input("image", X)
+    one.bind_output("scores", y)
+    one.invoke()
+    np.testing.assert_array_equal(y, Y)
+    assert copies(one) == (0, 0)
+
+
+def compared() -> bytes:
+    """x > 0, whose result is a boolean."""
+    tensors = [
+        TensorSpec("x", (5,)), TensorSpec("zero", (), data=np.float32(0)),
+        TensorSpec("y", (5,), DType.BOOL),
+    ]  # fmt: skip
+    return write_model(ModelSpec(tensors, [OperatorSpec("GREATER", {}, (0, 1), (2,))], (0,), (2,)))
+
+
+def test_what_the_host_converts_is_no_buffer(delegate: Any, opened: Open) -> None:
+    """Booleans are words at the edge of a part."""
+    one = opened(delegate, compared())
+    x = np.array([-1, 0, 1, np.nan, np.inf], np.float32)
+    with pytest.raises(UnsupportedError, match=r"as int32, and the host converts.* bool"):
+        one.bind_output(2, one.allocate_buffer(2))
+    found = np.zeros(5, bool)
+    one.bind_output(2, found)
+    one.bind_input(0, x)
+    one.invoke()
+    np.testing.assert_array_equal(found, x > 0)
+
+
+def quantized() -> bytes:
+    """RELU of 8-bit numbers."""
+    quant = Quantization((0.1,), (128,))
+    tensors = [TensorSpec(n, (7, 3), DType.U8, quantization=quant) for n in "xy"]
+    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0,), (1,)))
+
+
+def test_stored_numbers(delegate: Any, opened: Open) -> None:
+    """A quantized model takes and gives its stored numbers, converted on the device; or says that
+    the device has no bytes."""
+    one = opened(delegate, quantized())
+    x = np.arange(21, dtype=np.uint8).reshape(7, 3) * 12
+    want = np.maximum(x, 128)
+    with one.allocate_buffer(0) as given, one.allocate_buffer(1) as found:
+        given.write(x)
+        if delegate.caps.int8_storage:
+            one.bind_input(0, given)
+            one.bind_output(1, found)
+            one.invoke()
+            np.testing.assert_array_equal(found.read(), want)
+            assert copies(one) == (0, 0)
+        else:
+            # WGSL has no bytes, so that the host widens them.
+            with pytest.raises(UnsupportedError, match="takes it as int32"):
+                one.bind_input(0, given)
+    result = np.zeros_like(x)
+    one.bind_input(0, x)
+    one.bind_output(1, result)
+    one.invoke()
+    np.testing.assert_array_equal(result, want)
+
+
+def passed_through() -> bytes:
+    """One input is an output, too, and another is not read."""
+    tensors = [TensorSpec(n, (3,)) for n in ("x", "y", "unread")]
+    return write_model(ModelSpec(tensors, [OperatorSpec("RELU", {}, (0,), (1,))], (0, 2), (1, 0)))
+
+
+def test_inputs_that_are_outputs_or_not_read(reference: Any, opened: Open) -> None:
+    one = opened(reference, passed_through())
+    with pytest.raises(UnsupportedError, match="an input and an output of the model at once"):
+        one.bind_input(0, one.allocate_buffer(0))
+    with pytest.raises(UnsupportedError, match="no operator reads it"):
+        one.bind_input(2, one.allocate_buffer(2))
+    x = np.array([1, -2, 3], np.float32)
+    one.bind_input(0, x)
+    one.invoke()
+    np.testing.assert_array_equal(one.get_tensor(0), x)
+    np.testing.assert_array_equal(one.get_tensor(1), np.maximum(x, 0))
+
+
+def test_the_accuracy_guard_looks_first(opened: Open) -> None:
+    guard = tflgpu.AccuracyGuard(runs=1)
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, accuracy_guard=guard) as delegate:
+        one = opened(delegate)
+        with one.allocate_buffer(0) as x:
+            with pytest.raises(UnsupportedError, match="accuracy guard"):
+                one.bind_input(0, x)
+            with pytest.raises(UnsupportedError, match="accuracy guard"):
+                one.bind_input(0, X)
+            one.set_tensor(0, X)
+            one.invoke()
+            x.write(X)
+            one.bind_input(0, x)
+            one.invoke()
+            np.testing.assert_array_equal(one.get_tensor(3), Y)
+
+
+def test_between_guard_bands(opened: Open) -> None:
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, guard_bands=True) as delegate:
+        one = opened(delegate)
+        with pytest.raises(UnsupportedError, match="between guard bands"):
+            one.bind_input(0, one.allocate_buffer(0))
+
+
+def test_bindings_outlive_a_broken_session(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
+        x.write(X)
+        one.bind_input(0, x)
+        one.bind_output(3, y)
+        session = one._main.session
+        assert session is not None
+        recording: Any = session.steps[0].recording
+        recording._inner._failure, recording._inner._unfinished = "it was spoilt", True
+        with pytest.raises(DeviceError, match="it was spoilt"):
+            one.invoke()
+        with pytest.raises(StateError, match="no results"):
+            one.get_tensor(3)
+        one.invoke()
+        assert one._main.session is not session
+        np.testing.assert_array_equal(y.read(), Y)
+        assert copies(one) == (0, 0)
+
+
+def test_a_signature_runs_on_what_is_bound(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with one.allocate_buffer("image") as x, one.allocate_buffer("scores") as y:
+        one.bind_input("image", x)
+        one.bind_output("scores", y)
+        found = one.get_signature_runner("serve")(image=X)
+        np.testing.assert_array_equal(found["scores"], Y)
+        np.testing.assert_array_equal(x.read(), X)
+        np.testing.assert_array_equal(y.read(), Y)
+
+
+def test_names_in_files_and_signatures(reference: Any, opened: Open) -> None:
+    one = opened(reference, models.two_subgraphs())
+    a, b = np.full((2, 2), 5, np.float32), np.full((2, 2), 3, np.float32)
+    one.bind_input("u", a)  # the signature's name of tensor 0, called "a"
+    one.bind_input("b", b)
+    one.invoke()
+    np.testing.assert_array_equal(one.get_tensor(3), a - b)
+
+
+def test_what_has_no_device_type(reference: Any, opened: Open) -> None:
+    class Mute:
+        def __dlpack__(self, **options: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(UnsupportedError, match="does not say on which device"):
+        opened(reference).bind_input(0, Mute())
+
+
+def test_a_device_without_buffers(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
+        device: Any = delegate.device
+        refused = Unsupported("it has none")
+        monkeypatch.setattr(device.inner, "allocate", lambda nbytes: refused)
+        monkeypatch.setattr(device.inner, "import_buffer", lambda source: refused)
+        one = opened(delegate)
+        with pytest.raises(UnsupportedError, match=r"a buffer for input 0 \('x'\): it has none"):
+            one.allocate_buffer(0)
+        one.bind_input(0, X)
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(3), Y)

@@ -1,0 +1,79 @@
+"""Random numbers are those of LiteRT's own generators: of one seed the same, and going on from run to
+run as there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from litert_models import LITERT
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+SEEDS = {"seed": 1234, "seed2": 7}
+SHAPE = np.array([3, 5], np.int32)
+
+
+def drawn(name: str, fields: dict[str, int]) -> bytes:
+    """``x + numbers``, so that a device has something to do as well."""
+    shape = TensorSpec("shape", (2,), DType.I32, SHAPE)
+    tensors = [TensorSpec("x", (3, 5)), shape, TensorSpec("r", (3, 5)), TensorSpec("y", (3, 5))]
+    ops = [OperatorSpec(name, fields, [1], [2]), OperatorSpec("ADD", {}, [0, 2], [3])]
+    return write_model(ModelSpec(tensors, ops, [0], [3]))
+
+
+def chosen(fields: dict[str, int]) -> bytes:
+    """Classes by the logarithms of their odds."""
+    tensors = [
+        TensorSpec("x", (3, 5)), TensorSpec("n", (), DType.I32, np.array(11, np.int32)),
+        TensorSpec("y", (3, 11), DType.I32),
+    ]  # fmt: skip
+    return write_model(
+        ModelSpec(tensors, [OperatorSpec("MULTINOMIAL", fields, [0, 1], [2])], [0], [2])
+    )
+
+
+def model(name: str, fields: dict[str, int]) -> bytes:
+    return chosen(fields) if name == "MULTINOMIAL" else drawn(name, fields)
+
+
+def runs(interpreter: Any, count: int = 3) -> list[Any]:
+    interpreter.allocate_tensors()
+    (x,), (y,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.set_tensor(x["index"], np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 5))
+    found = []
+    for _ in range(count):
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(y["index"]))
+    return found
+
+
+NAMES = ["RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_one_seed_as_litert_run_after_run(name: str, delegate: tflgpu.GpuDelegate) -> None:
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    content = model(name, SEEDS)
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours:
+        found = runs(ours)
+        (refusal,) = [r for r in ours.delegation_report().refusals if r.op == name]
+    assert refusal.runs_on.startswith(LITERT)
+    wanted = runs(LiteRT(model_content=content))
+    assert not np.array_equal(wanted[0], wanted[1]), "the generator does not go on"
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_without_litert_they_are_refused() -> None:
+    """Other numbers than LiteRT's would be something else than the model says."""
+    content = model("RANDOM_UNIFORM", SEEDS)
+    interpreter = tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
+    )
+    with interpreter, pytest.raises(tflgpu.UnsupportedError, match="RANDOM_UNIFORM is not defined"):
+        interpreter.allocate_tensors()
