@@ -20,7 +20,8 @@ from flow_models import (
     tensor,
     variable,
 )
-from tflgpu import AllocationError, GpuDelegate, Interpreter, StateError
+from tflgpu import AllocationError, GpuDelegate, Interpreter, StateError, UnsupportedError
+from tflgpu.flow.store import Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -227,3 +228,40 @@ def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDel
         interpreter.set_tensor(1, np.array([2, 3], np.int32))
         found += [call(interpreter, xs[2])]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_nothing_is_bound(by_numpy: list[GpuDelegate]) -> None:
+    """What is between the pieces has no place of the caller's; that is said."""
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        for bind, index in ((interpreter.bind_input, 0), (interpreter.bind_output, 3)):
+            with pytest.raises(UnsupportedError, match="can change from run to run"):
+                bind(index, np.zeros(2, np.float32))
+        assert call(interpreter) == [11, 22]
+
+
+def test_what_an_interrupt_ends_changes_nothing(
+    by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither variables nor which subgraphs were called."""
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        assign = Store.assign
+
+        def interrupted(self: Store, *args: Any) -> None:
+            assign(self, *args)
+            raise KeyboardInterrupt
+
+        for _ in range(2):
+            monkeypatch.setattr(Store, "assign", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call(interpreter)
+            monkeypatch.setattr(Store, "assign", assign)
+            with pytest.raises(StateError):
+                interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        assert call(interpreter) == [11, 22]
+        monkeypatch.setattr(Store, "assign", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(interpreter)
+        monkeypatch.setattr(Store, "assign", assign)
+        assert call(interpreter) == [12, 24]

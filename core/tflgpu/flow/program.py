@@ -17,7 +17,7 @@ from tflgpu.errors import ModelError
 from tflgpu.flow.cut import Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.operators import is_run_by_host
-from tflgpu.flow.pieces import Piece, States
+from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
@@ -182,7 +182,7 @@ class Program:
         self._path: list[Stretch] = []
         self._site = site
         self._starts: OrderedDict[tuple[Told, ...], Stretch] = OrderedDict()
-        self._states: States = {}
+        self._states = site.store.states(number)
         self._kept = range(len(self.info.tensors)) if site.keep_all else range(0)
         check_order(self.info)
 
