@@ -18,6 +18,7 @@ from tflgpu import errors
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
+    BusyError,
     CompileError,
     DelegateError,
     DeviceError,
@@ -39,13 +40,15 @@ from tflgpu.errors import (
 )
 
 if TYPE_CHECKING:
-    from tflgpu import profiles
+    from tflgpu import converters, profiles
     from tflgpu.compiler.numerics import Numerics
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
+    from tflgpu.interpreter.callers import Pool
     from tflgpu.interpreter.device_buffer import DeviceBuffer
+    from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
     from tflgpu.options import (
@@ -66,6 +69,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "BusyError",
     "CompatibilityList",
     "CompileError",
     "DelegateError",
@@ -81,6 +85,7 @@ __all__ = [
     "InferencePriority",
     "InputError",
     "Interpreter",
+    "Invocation",
     "KernelError",
     "Model",
     "ModelError",
@@ -90,6 +95,7 @@ __all__ = [
     "OpResolverType",
     "OptionError",
     "PluginError",
+    "Pool",
     "Precision",
     "ResizeError",
     "Results",
@@ -101,6 +107,7 @@ __all__ = [
     "WaitType",
     "__version__",
     "check",
+    "converters",
     "delegate_library",
     "errors",
     "load_delegate",
@@ -117,7 +124,9 @@ _HOMES = {
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
+    "Invocation": "tflgpu.interpreter.invocation",
     "Model": "tflgpu.interpreter.model",
+    "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
     "OnError": "tflgpu.options",
@@ -129,14 +138,16 @@ _HOMES = {
     "load_delegate": "tflgpu.delegate_loading",
 }
 
+_MODULES = {"converters": "tflgpu.converters", "profiles": "tflgpu.profiles"}
+
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         value: Any = import_module("importlib.metadata").version("tflgpu")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-    elif name == "profiles":
-        value = import_module("tflgpu.profiles")
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'tflgpu' has no attribute {name!r}")
     globals()[name] = value

@@ -26,6 +26,7 @@ ROOMS = (
     "kernels",
     "passes",
     "tflite",
+    "converters",
     "compiler",
     "cache",
     "contract",

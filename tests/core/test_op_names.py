@@ -51,6 +51,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
         frozenset({"BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
                    "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D"}), "is about what LiteRT gets wrong of them"),
+    str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (
+        frozenset({"MULTINOMIAL"}), "is about what LiteRT does not tell of it",
+    ),
     "tflite/cut.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
         "writes the last, which no file has, as the other two",
@@ -64,6 +67,11 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         }),
         # Whether tflgpu defines them or not.
         "is the file format: codes of no operator, and operators whose options have another name",
+    ),
+    "converters.py": (
+        frozenset({"CAST", "SUB", "MUL", "SLICE", "RESIZE_BILINEAR", "RESHAPE", "TRANSPOSE", "PAD",
+                   "ARG_MAX", "QUANTIZE"}),
+        "puts these before and after a model",
     ),
     "devices/figures.py": (
         frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),

@@ -38,7 +38,7 @@ def printed(block: str) -> str:
     return said.group(1) or said.group(2)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_the_programs_run(
     number: int, tmp_path: Path, require_backend: Callable[[str], Any]
 ) -> None:
@@ -58,13 +58,15 @@ def test_the_programs_run(
 
 
 def test_every_program_is_looked_at() -> None:
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
 
 
 def test_what_it_names_is_there() -> None:
     called = set(re.findall(r"(?:interpreter|first|second)\.([a-z_]+)", PAGE)) - {"tflite"}
     assert len(called) > 10
     assert all(hasattr(tflgpu.Interpreter, name) for name in called), called
+    for name in re.findall(r"^\| `((?:From|To)[A-Z]\w+)\(", PAGE, re.MULTILINE):
+        assert hasattr(tflgpu.converters, name), name
     for name in ("read", "write", "reshaped", "export"):
         assert f"`{name}" in PAGE
         assert hasattr(tflgpu.DeviceBuffer, name)

@@ -157,6 +157,8 @@ def test_each_field_is_where_it_should_be(op: str, turn: int) -> None:
         if isinstance(default, bool):
             fields[name] = flags == turn
             flags += 1
+        elif name == "boundaries":
+            fields[name] = tuple(0.5 + turn + n for n in range(3 + turn))
         elif name in ODD:
             fields[name] = ODD[name] if turn else default
         else:

@@ -227,6 +227,36 @@ def test_dlpack_and_the_buffer_protocol(reference: Any, opened: Open) -> None:
     np.testing.assert_array_equal(np.frombuffer(written, np.float32).reshape(SHAPE), Y)
 
 
+class Older(Packed):
+    """By DLPack before its version 1, which does not know of read-only memory."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__()
+
+
+class Tensor(Older):
+    """Like PyTorch's: an array of the same memory, or not."""
+
+    other: Any = None
+
+    def numpy(self) -> Any:
+        return self._array if self.other is None else self.other
+
+
+def test_dlpack_that_does_not_say_whether_it_may_be_written(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    y = np.zeros(SHAPE, np.float32)
+    one.bind_input(0, Older(X))
+    copied = Tensor(y)
+    copied.other = y.copy()
+    for source in (Older(y), copied):
+        with pytest.raises(InputError, match="which is read-only"):
+            one.bind_output(3, source)
+    one.bind_output(3, Tensor(y))
+    one.invoke()
+    np.testing.assert_array_equal(y, Y)
+
+
 def test_pyopencl(require_backend: Callable[[str], Any], opened: Open) -> None:
     require_backend("opencl")
     cl = pytest.importorskip("pyopencl")
@@ -521,6 +551,54 @@ def test_an_input_of_the_device_and_of_the_cpu(reference: Any, opened: Open) -> 
         np.testing.assert_array_equal(one.get_tensor(2), given.astype(np.float64))
 
 
+def three_parts() -> bytes:
+    """y = RELU(x) and RELU6(x) on the device; h = the latter by way of f64 on the CPU; z = y + h and
+    w = x * h on the device again."""
+    names = ("x", "y", "k", "d", "h", "z", "w")
+    tensors = [TensorSpec(n, (5,), DType.F64 if n == "d" else DType.F32) for n in names]
+    operators = [
+        OperatorSpec("RELU", {}, (0,), (1,)),
+        OperatorSpec("RELU6", {}, (0,), (2,)),
+        OperatorSpec("CAST", {}, (2,), (3,)),
+        OperatorSpec("CAST", {}, (3,), (4,)),
+        OperatorSpec("ADD", {}, (1, 4), (5,)),
+        OperatorSpec("MUL", {}, (0, 4), (6,)),
+    ]
+    return write_model(ModelSpec(tensors, operators, (0,), (1, 5, 6)))
+
+
+def test_what_several_parts_read(delegate: Any, opened: Open) -> None:
+    """An input of two parts, and an output that a later part reads, lie in one buffer each."""
+    one = opened(delegate, three_parts())
+    assert [step.on_cpu for step in one._main.session.steps] == [False, True, False]  # type: ignore[union-attr]
+    values = np.array([-3, -0.5, 0.5, 4, 9], np.float32)
+    with (
+        one.allocate_buffer("x") as x,
+        one.allocate_buffer("y") as y,
+        one.allocate_buffer("z") as z,
+    ):
+        x.write(values)
+        for bind, name, buffer in (
+            (one.bind_input, "x", x), (one.bind_output, "y", y), (one.bind_output, "z", z),
+        ):  # fmt: skip
+            bind(name, buffer)
+        for scale in (1, 2):
+            x.write(values * scale)
+            one.invoke()
+            v = values * scale
+            h = np.clip(v, 0, 6)
+            np.testing.assert_array_equal(y.read(), np.maximum(v, 0))
+            np.testing.assert_array_equal(z.read(), np.maximum(v, 0) + h)
+            np.testing.assert_array_equal(one.get_tensor(6), v * h)
+        with pytest.raises(DeviceError, match=r"the same memory|one buffer"):
+            one.bind_output("w", x)
+        one.unbind()
+        x.write(values * 7)
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(6), v * h)
+        np.testing.assert_array_equal(one.get_tensor(5), np.maximum(v, 0) + h)
+
+
 def test_without_a_device(opened: Open) -> None:
     one = opened(None)
     with pytest.raises(UnsupportedError, match=r"no device for a buffer .* bind a NumPy array"):
@@ -531,6 +609,24 @@ def test_without_a_device(opened: Open) -> None:
     one.invoke()
     np.testing.assert_array_equal(y, Y)
     assert copies(one) == (0, 0)
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "litert"])
+def test_devices_that_run_nodes(
+    backend: str, require_backend: Callable[[str], Any], opened: Open
+) -> None:
+    """They have no buffers, and nothing is copied to a device that is the host."""
+    require_backend(backend)
+    with tflgpu.GpuDelegate(backend=backend, device=0) as delegate:
+        one = opened(delegate)
+        with pytest.raises(UnsupportedError, match="no device for a buffer"):
+            one.allocate_buffer(0)
+        y = np.zeros(SHAPE, np.float32)
+        one.bind_input(0, X)
+        one.bind_output(3, y)
+        one.invoke()
+        np.testing.assert_array_equal(y, Y)
+        assert copies(one) == (0, 0)
 
 
 def compared() -> bytes:

@@ -61,7 +61,10 @@ def test_no_op_that_only_moves_forgets_to_say_so(op: OpDef) -> None:
 
 def test_every_fused_activation_is_said() -> None:
     """Attributes with an `Activation` are either fused or known not to be."""
-    inside = {"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"}  # within the cell
+    inside = {  # within the cell
+        "BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN",
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN",
+    }  # fmt: skip
     # Of two results it is applied to the first, and not every one is taken; undoing ignores it.
     other = {"MaxPoolingWithArgmax2D", "MaxUnpooling2D"}
     for op in OPS.values():

@@ -25,8 +25,8 @@ from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 
 FAMILIES = (
-    "argmax_pool", "concat", "gather", "one_hot", "pad", "reshape", "resize", "shape", "slice",
-    "space_depth", "split", "tile", "transpose",
+    "argmax_pool", "concat", "gather", "one_hot", "pad", "reshape", "resize", "scatter", "segments",
+    "shape", "slice", "space_depth", "split", "tile", "transpose",
 )  # fmt: skip
 _RULES = Target.plain(DeviceCaps(), Precision.F32).kernels.ops
 CASES = [
@@ -64,13 +64,17 @@ def _run(case: Case, caps: DeviceCaps) -> list[Array] | str:
     for value in case.graph.outputs:
         layout = _layout(value)
         memory[value.id] = np.full(layout.elements, _GARBAGE, layout.storage.numpy)
+    temps: dict[int, Array] = {}
     for dispatch in low.dispatches:
         assert len(dispatch.bindings) <= caps.max_bindings
         assert all(n <= m for n, m in zip(dispatch.groups, caps.max_groups, strict=True))
         arrays = []
         for binding in dispatch.bindings:
-            assert not isinstance(binding, Temp)
-            arrays.append(binding.data if isinstance(binding, Constant) else memory[binding.id])
+            if isinstance(binding, Temp):
+                given = np.full(binding.layout.elements, _GARBAGE, binding.layout.storage.numpy)
+                arrays.append(temps.setdefault(binding.id, given))
+            else:
+                arrays.append(binding.data if isinstance(binding, Constant) else memory[binding.id])
         interpret(dispatch.kernel, dispatch.groups, arrays)
     return [memory[v.id] for v in case.graph.outputs]
 

@@ -12,7 +12,7 @@ from tflgpu.ir.graph import Value
 from tflgpu.language.interpret import interpret
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp, storage_of
+from tflgpu.lowering.lowering import Constant, Lowering, NewState, Precision, Temp, storage_of
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops import batch_matmul, depthwise, lstm, pool, transpose_conv
 from tflgpu.ops.base import OpDef, Sample
@@ -52,16 +52,17 @@ def lowered(case: Case, caps: DeviceCaps, precision: Precision) -> Lowering | No
 
 
 def run(case: Case, low: Lowering) -> list[Array]:
-    """The outputs as they lie in their buffers: [outer, padded channels]."""
+    """Outputs and new states as they lie in their buffers: [outer, padded channels]."""
     memory: dict[object, Array] = {}
-    for value in case.graph.inputs:
+    for value in case.given:
         layout = low.layout(value)
         padded = np.zeros((layout.outer, layout.slices * 4), layout.storage.numpy)
         padded[:, : layout.channels] = case.arrays[value.id].reshape(layout.outer, -1)
         memory[value.id] = padded.reshape(-1)
-    for value in case.graph.outputs:
+    made = [(v.id, v) for v in case.graph.outputs] + [(("state", v.id), v) for v in case.variables]
+    for key, value in made:
         layout = low.layout(value)
-        memory[value.id] = np.full(layout.elements, _GARBAGE, layout.storage.numpy)
+        memory[key] = np.full(layout.elements, _GARBAGE, layout.storage.numpy)
     for dispatch in low.dispatches:
         arrays = []
         for binding in dispatch.bindings:
@@ -70,13 +71,12 @@ def run(case: Case, low: Lowering) -> list[Array]:
             elif isinstance(binding, Temp):
                 empty = np.full(binding.layout.elements, _GARBAGE, binding.layout.storage.numpy)
                 arrays.append(memory.setdefault(("temp", binding.id), empty))
+            elif isinstance(binding, NewState):
+                arrays.append(memory["state", binding.variable.id])
             else:
                 arrays.append(memory[binding.id])
         interpret(dispatch.kernel, dispatch.groups, arrays)
-    return [
-        memory[v.id].reshape(low.layout(v).outer, low.layout(v).slices * 4)
-        for v in case.graph.outputs
-    ]
+    return [memory[key].reshape(low.layout(v).outer, low.layout(v).slices * 4) for key, v in made]
 
 
 @pytest.mark.parametrize("precision", [Precision.F32, Precision.F16], ids=lambda p: str(p.value))
@@ -88,10 +88,8 @@ def test_kernel_in_c4_agrees_with_the_reference(
     half = precision is Precision.F16
     case = materialize(op, sample, half=half)
     low = lowered(case, caps, precision)
-    if low is None:
-        assert case.variables, "only ops with state may be refused"
-        return
-    for got, want in zip(run(case, low), case.expected, strict=True):
+    assert low is not None
+    for got, want in zip(run(case, low), [*case.expected, *case.states], strict=True):
         channels = want.shape[-1]
         result = got[:, :channels].astype(np.float32).reshape(want.shape)
         case.tolerance(half=half).check(result, want)

@@ -87,3 +87,39 @@ def test_a_buffer_larger_than_a_piece(device: Any, monkeypatch: pytest.MonkeyPat
     buffer.read(found)
     np.testing.assert_array_equal(found, x)
     buffer.close()
+
+
+def test_it_says_what_a_run_copies(device: Any) -> None:
+    recording = device.load(chain(257, device.alignment))
+    own = 0 if device.in_place else 4 * 257
+    assert recording.copies == (own, own)
+    buffer = device.allocate(4 * 257)
+    recording.bind({0: buffer})
+    assert recording.copies == (0, own)
+    recording.bind({0: None}, {0: buffer})
+    assert recording.copies == (own, 0)
+    recording.bind(outputs={0: None})
+    assert recording.copies == (own, own)
+    recording.close()
+    buffer.close()
+
+
+def test_what_it_does_not_import(open_device: Callable[..., Any]) -> None:
+    device = open_device()
+    buffer = device.allocate(64)
+    handles = buffer.export()
+    for wrong, why in (
+        (attrs.evolve(handles, offset=handles.offset + 4), "no multiple of"),
+        (attrs.evolve(handles, nbytes=18), "a multiple of 4"),
+        (attrs.evolve(handles, nbytes=12), "from 16 on"),
+        (attrs.evolve(handles, device=handles.buffer), "another VkDevice"),
+        (np.zeros(16, np.uint8), "is a ndarray"),
+    ):
+        assert why in device.import_buffer(wrong).reason
+    odd = device.allocate(19)  # is exported to a whole word, so that it can be imported
+    again = device.import_buffer(odd.export())
+    assert again.nbytes == 20
+    assert odd.span[:2] == again.span[:2]
+    again.close()
+    odd.close()
+    buffer.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import attrs
 from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.graph import Node, TensorSpec, Value
@@ -18,10 +20,11 @@ from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
 from tflgpu_litert.quirks import quirk
 from tflgpu_litert.recording import LiteRTRecording
+from tflgpu_litert.shapes import told_late
 
 
 class LiteRTDevice:
-    """A `NodeDevice` and `ForeignOps`. It holds nothing: each recording has an interpreter."""
+    """A `NodeDevice`, `ForeignOps` and `CustomOps`. It holds nothing: each recording has an interpreter."""
 
     def __init__(self, info: DeviceInfo, threads: int | None, resolver: OpResolverType) -> None:
         self.info = info
@@ -29,6 +32,10 @@ class LiteRTDevice:
         self.caps = DeviceCaps(f16_storage=False)
         self.settings = Settings(threads, resolver)
         self._closed = False
+
+    def register_custom_ops(self, registerers: Sequence[Any]) -> None:
+        """As `tflgpu.contract.device.CustomOps`."""
+        self.settings = attrs.evolve(self.settings, registerers=tuple(registerers))
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """Whether LiteRT takes the node, found out by giving it the node alone."""
@@ -38,8 +45,10 @@ class LiteRTDevice:
         tried = self._alone(node, ops)
         if isinstance(tried, Unsupported):
             return tried
-        for value in node.outputs:
+        late = told_late(node) or [None] * len(node.outputs)
+        for value, given in zip(node.outputs, late, strict=True):
             shape = tried.shape(value.id)
+            shape = given if shape is None else shape
             if shape is None:
                 return Unsupported(f"LiteRT knows the shape of {value.name} only when it has run")
             if shape != value.shape:
@@ -59,8 +68,10 @@ class LiteRTDevice:
         if isinstance(tried, Unsupported):
             return tried
         specs = []
-        for value in node.outputs:
+        late = told_late(node) or [None] * len(node.outputs)
+        for value, given in zip(node.outputs, late, strict=True):
             shape = tried.shape(value.id)
+            shape = given if shape is None else shape
             if shape is None:
                 return Unsupported(
                     f"LiteRT knows the shape of its result {value.name} only when it has run"

@@ -14,6 +14,7 @@ from tflgpu.tflite.cut import small_model
 
 from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
+from tflgpu_litert.shapes import told_late
 
 #: How to write, or to see, a tensor of LiteRT's; and the array that is its home here.
 _Feed = tuple[Callable[[Array], None], Array]
@@ -27,6 +28,8 @@ class LiteRTRecording(BaseNodeRecording, Holder):
     State tensors live in the run's ``variables`` and are taken to LiteRT and back, so that others
     may read, set and reset them.
     """
+
+    copies = (0, 0)  # it computes in host memory
 
     kind = "LiteRT"
 
@@ -55,8 +58,10 @@ class LiteRTRecording(BaseNodeRecording, Holder):
             made = {v.name: (opened.shape(v.id), v.shape) for v in run.outputs}
         except LiteRTError as error:
             raise DeviceError(f"LiteRT does not take these nodes: {error}") from error
+        # A run is held against the shapes that only it tells.
+        late = any(told_late(node) for node in run.nodes)
         for name, (shape, wanted) in made.items():
-            if shape != wanted:
+            if shape != wanted and not (late and shape is None):
                 raise DeviceError(f"LiteRT makes {name} of shape {shape}, not {wanted}")
         states = [
             (v, run.variables[v.id])

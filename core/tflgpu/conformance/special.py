@@ -109,7 +109,7 @@ def _floats(op: OpDef, sample: Sample) -> list[int]:
         None if a is None else Operand(TensorSpec(a.shape, a.dtype), a.data) for a in sample.args
     ]
     attributes = op.parse(Fields(op.name, sample.fields, sample.custom_options))
-    known = op.must_know(attributes, operands)
+    known = (*op.must_know(attributes, operands), *op.settings)
     return [
         i
         for i, arg in enumerate(sample.args)

@@ -119,7 +119,7 @@ STRUCTS: Mapping[str, Struct] = {
         asymmetric_quantize_inputs="asymmetric_quantize_inputs",
     ),
     "BucketizeOptions": _struct(
-        "float* boundaries; int num_boundaries;", boundaries=_list("boundaries", "num_boundaries")
+        "int num_boundaries; float* boundaries;", boundaries=_list("boundaries", "num_boundaries")
     ),
     "CastOptions": _struct(
         "int in_data_type; int out_data_type;",

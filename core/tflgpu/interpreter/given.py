@@ -129,4 +129,17 @@ def _dlpack(source: Any) -> Given:
     array = attempt(np.from_dlpack, source)
     if isinstance(array, Failed):
         raise UnsupportedError(f"{kind} cannot be read by DLPack: {array}")
-    return _host(array, kind)
+    return _host(_writable(array, source), kind)
+
+
+def _writable(array: Array, source: Any) -> Array:
+    """DLPack before its version 1 does not say whether memory may be written, and NumPy takes it
+    for read-only then. What gives an array of the same memory by ``numpy()``, as PyTorch's tensors
+    do, says so by that."""
+    if array.flags.writeable or not hasattr(source, "numpy"):
+        return array
+    said = attempt(methodcaller("numpy"), source)
+    same = isinstance(said, np.ndarray) and said.__array_interface__ == {
+        **array.__array_interface__, "data": (array.__array_interface__["data"][0], False),
+    }  # fmt: skip
+    return said if same else array

@@ -87,6 +87,8 @@ class FileOptions:
         bodies: The model's subgraphs, which options may name by their number; empty for an
             operator that runs none.
         gap: Why the operator cannot be written again from these; empty where it can.
+        intermediates: Tensors by which a recurrent operator is told scales of what it computes on the
+            way; None for an absent one.
         place: The file, and where the operator's table is in it, for whoever can read what these
             lack; None where there is no gap, or nobody can.
     """
@@ -98,6 +100,7 @@ class FileOptions:
     bodies: Sequence[Any] = ()
     gap: str = ""
     place: tuple[memoryview, int] | None = None
+    intermediates: tuple[Value | None, ...] = ()
 
 
 @attrs.define(eq=False)

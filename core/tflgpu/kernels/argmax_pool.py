@@ -7,13 +7,14 @@ import math
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.moves import WORKGROUP, movable, position, split_index
+from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Operand
 from tflgpu.language.types import F32, Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
-from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, pooled_side
+from tflgpu.ops.argmax_pool import PLACE_BIAS, ArgmaxPoolAttrs, before_first, pooled_side
 
 # Windows of more taps are walked by loops in the kernel.
 _UNROLLED = 49
@@ -71,11 +72,52 @@ def _unpool(low: Lowering) -> None:
     n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
     at = k.let(position([n, y // filter_y, x // filter_x], src.shape[:-1]) + k.i32(0), "at")
     here = k.let((y % filter_y) * filter_x + x % filter_x, "here")
-    place = k.let(places.load(at, slice_), "place")
-    place = k.select(place.ne(place), -1, k.cast(place, Scalar.I32))  # a NaN is nowhere
+    place = _place(k, places.load(at, slice_))
     value = src.load(at, slice_)
     zero = k.const(0, value.type)
     out.store(outer, slice_, k.select(place.eq(k.splat(here, 4)), value, zero))
+    launch(low, k, count)
+
+
+def _place(k: Builder, number: Expr) -> Expr:
+    """Places as whole numbers; one below 0, or a NaN, is nowhere."""
+    number = k.let(number, "number")
+    return k.let(k.select(number >= 0.0, k.cast(number, Scalar.I32), -1), "place")
+
+
+def _unpool_apart(low: Lowering) -> None:
+    """Windows that overlap, or leave gaps: each pixel looks at all windows that may put something
+    there, in their order, of which the last one does."""
+    attributes: ArgmaxPoolAttrs = low.attrs
+    k = low.kernel("max_unpool_apart", (WORKGROUP, 1, 1))
+    src, places = low.read(k, 0), low.read(k, 1)
+    out = low.write(k)
+    count = out.layout.outer * out.slices
+    i = spread(low, k, count)
+    outer, slice_ = split_index(k, i, out)
+    n, y, x = decompose(k, outer, low.node.outputs[0].shape[:-1])
+    value = k.var(k.const(0, src.vector_type), "value")
+    sizes = low.node.input(0).shape[1:3]
+    ways = list(zip(sizes, attributes.strides, attributes.filter, strict=True))
+    ends = []
+    for pixel, (size, step, window) in zip((y, x), ways, strict=True):
+        before = before_first(size, step, window)
+        ends.append(k.let(pixel + before, "end"))
+    most = [-(-window // step) for _, step, window in ways]
+    with k.loop(0, most[0], name="i") as a, k.loop(0, most[1], name="j") as b:
+        taps, indices, inside = [], [], []
+        for end, back, (size, step, window), all_ in zip(ends, (a, b), ways, most, strict=True):
+            index = k.let(end // step - (all_ - 1 - back), "index")
+            tap = k.let(end - index * step, "tap")
+            taps.append(tap)
+            indices.append(k.clamp(index, 0, size - 1))
+            inside.append((index >= 0) & (index < size) & (tap < window))
+        here = k.let(taps[0] * attributes.filter[1] + taps[1], "here")
+        with k.if_(inside[0] & inside[1]):
+            at = k.let(position([n, *indices], src.shape[:-1]) + k.i32(0), "at")
+            is_here = _place(k, places.load(at, slice_)).eq(k.splat(here, 4))
+            k.set(value, k.select(is_here, src.load(at, slice_), value))
+    out.store(outer, slice_, value)
     launch(low, k, count)
 
 
@@ -86,14 +128,12 @@ def _accepts_pool(node: Node, site: Site) -> str | None:
 def _accepts_unpool(node: Node, site: Site) -> str | None:
     attributes: ArgmaxPoolAttrs = node.attrs
     if attributes.strides != attributes.filter:
-        return (
-            f"{node.op} with strides {attributes.strides} and filter {attributes.filter}: "
-            "windows that do not lie side by side run on the CPU"
-        )
+        return f"{node.op}: the rule is for windows that lie side by side"
     return movable(node)
 
 
 RULES = (
     KernelRule("MaxPoolingWithArgmax2D", "direct", _pool, _accepts_pool, fuses=False),
-    KernelRule("MaxUnpooling2D", "gather", _unpool, _accepts_unpool),
+    KernelRule("MaxUnpooling2D", "gather", _unpool, _accepts_unpool, rank=1),
+    KernelRule("MaxUnpooling2D", "apart", _unpool_apart, _accepts_pool),
 )

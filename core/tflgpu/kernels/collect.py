@@ -31,7 +31,7 @@ from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
 
 #: Rows times vectors of four elements of a result that kernels go over.
-_MOST_LOOKS = 1 << 28
+_MOST_LOOKS = 1 << 26
 
 Merge = Callable[[Builder, Expr, Expr], Expr]
 
@@ -190,15 +190,16 @@ def _dense(low: Lowering) -> None:
 
 
 def _accepts(node: Node, site: Site) -> str | None:
-    rows, (out,) = _rows_of(node), node.outputs
+    (out,) = node.outputs
+    if not out.shape:
+        return f"{node.op} makes a scalar"
+    rows = _rows_of(node)
     places = node.input(rows.places)
     # Constant places were checked against the result, so they fit 32 bits.
     if places.dtype is not DType.I32 and not places.is_const:
         return f"indices of {node.op} are {places.dtype.value}; i32 runs on the GPU"
-    if not out.shape:
-        return f"{node.op} makes a scalar"
-    if not rows.columns:
-        return f"the indices of {node.op} have no columns"
+    if not rows.columns or not rows.count:
+        return f"the indices of {node.op} (shape {list(places.shape)}) name no place"
     if node.op in _EXTREMES and out.dtype.is_float and site.precision is not Precision.F32:
         return f"a segment without rows is the {_EXTREMES[node.op]} f32 number, which f16 has not"
     refused = movable(node, node.input(rows.values), *node.outputs)

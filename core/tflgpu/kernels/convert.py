@@ -33,7 +33,12 @@ def _cast(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     info = np.iinfo(attributes.output.numpy)
     low, high = int(info.min), int(info.max)
     if not x.type.is_float:
-        return k.cast(x, Scalar.I32)
+        whole = k.cast(x, Scalar.I32)
+        if attributes.output.itemsize == 4:
+            return whole
+        # The lowest 8 bits, of which the first is the sign where there is one.
+        byte = whole & 255
+        return (byte ^ 128) - 128 if low else byte
     x = k.let(x, "x")
     whole = k.cast(x, Scalar.I32)  # clamps, but makes 0 of a NaN
     if attributes.output.itemsize < 4:
@@ -72,7 +77,7 @@ def _accepts_quantize(node: Node, site: Site) -> str | None:
 
 
 RULES = (
-    ElementwiseRule("CAST", _cast, takes(ANY | BYTES)),
+    ElementwiseRule("CAST", _cast, takes(ANY | BYTES, results=ANY | BYTES)),
     ElementwiseRule("DEQUANTIZE", _dequantize, _accepts_dequantize),
     ElementwiseRule("QUANTIZE", _quantize, _accepts_quantize),
 )

@@ -21,7 +21,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
-from tflgpu.lowering.view import decompose
+from tflgpu.lowering.view import ReadView, decompose
 from tflgpu.ops.resize import ResizeAttrs, nearest, neighbours
 
 
@@ -95,10 +95,24 @@ def _weights(low: Lowering, k: Builder, wanted: Sequence[tuple[Array, Expr]]) ->
 
 
 def _bilinear(low: Lowering) -> None:
+    k = low.kernel("resize_bilinear", (WORKGROUP, 1, 1))
+    mix_pixels(low, k, low.read(k, 0), low.node.input(0).shape[1:3])
+
+
+def mix_pixels(
+    low: Lowering, k: Builder, src: ReadView, sides: Sequence[int], corner: Sequence[int] = (0, 0)
+) -> None:
+    """Write a kernel of RESIZE_BILINEAR, and dispatch it.
+
+    Args:
+        low: Its attributes and its result are those of the node, the last of a group.
+        k: The kernel, so far.
+        src: An image of any numbers, of as many channels as the result or more.
+        sides: Height and width of the part of it that is resized.
+        corner: Where that begins.
+    """
     attributes: ResizeAttrs = low.attrs
     shape = low.node.outputs[0].shape
-    k = low.kernel("resize_bilinear", (WORKGROUP, 1, 1))
-    src = low.read(k, 0)
     out = low.write(k)
     count = out.layout.outer * out.slices
     i = spread(low, k, count)
@@ -106,16 +120,17 @@ def _bilinear(low: Lowering) -> None:
     n, y, x = decompose(k, outer, shape[:-1])
     tables: list[tuple[Array, int, Expr]] = []
     mixes: list[tuple[Array, Expr]] = []
-    for at, size, wanted in zip((y, x), src.shape[1:3], shape[1:3], strict=True):
+    for place, size, wanted in zip((y, x), sides, shape[1:3], strict=True):
         lower, upper, weight = neighbours(attributes, size, wanted)
-        tables += [(lower, size, at), (upper, size, at)]
+        tables += [(lower, size, place), (upper, size, place)]
         # Where both neighbours are one pixel its weights add up to 1 whatever they are.
-        mixes.append((np.where(lower == upper, np.float32(0), weight), at))
+        mixes.append((np.where(lower == upper, np.float32(0), weight), place))
     top, bottom, left, right = _indices(low, k, tables)
     v, u = _weights(low, k, mixes)
 
     def pixel(row: Expr, column: Expr) -> Expr:
-        value = src.load(position([n, row, column], src.shape[:-1]), slice_)
+        at = [n, row + corner[0], column + corner[1]] if any(corner) else [n, row, column]
+        value = src.load(position(at, src.shape[:-1]), slice_)
         # Weights are f32, so the mixing is too, whatever the precision.
         return k.let(k.cast(value, Scalar.F32), "pixel")
 

@@ -301,8 +301,9 @@ def _build(low: Lowering) -> None:
 
 def why_not(node: Node, places: Places, site: Site) -> str | None:
     """Why a cell cannot run on a device, None where it can."""
-    wanted = [i for i in places.constants if i < len(node.inputs)]
-    reason = not_constant(node, wanted, operand_names_at(node, places))
+    names = dict(zip(places.all, operand_names(), strict=False))
+    listed = [names.get(i, "weights") for i in range(len(node.inputs))]
+    reason = not_constant(node, places.constants, listed)
     if reason is not None:
         return reason
     for index in (places.output_state, places.cell_state):
@@ -310,12 +311,6 @@ def why_not(node: Node, places: Places, site: Site) -> str | None:
         if len(state.shape) != 2:
             return f"{node.op}: state {state.name} of shape {list(state.shape)} is no matrix"
     return not_shared(node.op, Weights.of(node, places).slices, site)
-
-
-def operand_names_at(node: Node, places: Places) -> list[str]:
-    """What messages call the operands."""
-    names = operand_names()
-    return [names[i] if i < len(names) else "weights" for i in range(len(node.inputs))]
 
 
 def _accepts(node: Node, site: Site) -> str | None:

@@ -4,7 +4,7 @@
 An element's rank is how many of its row come before it: larger ones, and equal ones that stand
 earlier. NaN comes after all numbers, as on the CPU. No two elements have one rank, so nothing depends
 on the order in which invocations run. The work grows with the square of a row's length; rows longer
-than `_LONGEST` stay on the CPU.
+than `_LONGEST`, and many long ones, stay on the CPU.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 
 _LONGEST = 1 << 13
+#: Vectors of four elements times the length of their rows.
+_MOST_LOOKS = 1 << 28
 
 
 def _before(k: Builder, a: Expr, a_at: Expr, b: Expr, b_at: Expr) -> Expr:
@@ -78,6 +80,8 @@ def _accepts(node: Node, site: Site) -> str | None:
     source = node.input(0)
     if source.shape[-1] > _LONGEST:
         return f"rows of {source.shape[-1]} elements; kernels rank up to {_LONGEST}"
+    if source.elements // 4 * source.shape[-1] > _MOST_LOOKS:
+        return f"{source.elements} elements in rows of {source.shape[-1]} are too many for a kernel"
     return takes(NUMBERS, operands=1)(node, site)
 
 

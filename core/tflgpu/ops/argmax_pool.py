@@ -136,6 +136,11 @@ def _reference_pool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None])
     return [apply_activation(attributes.activation, best), place + x.dtype.type(PLACE_BIAS)]
 
 
+def before_first(size: int, step: int, window: int) -> int:
+    """Pixels by which the first window of an unpooling begins before the image."""
+    return max(0, ((size - 1) * step + window - size * window) // 2)
+
+
 def _infer_unpool(
     attributes: ArgmaxPoolAttrs, operands: Sequence[Operand | None]
 ) -> list[TensorSpec]:
@@ -159,10 +164,7 @@ def _reference_unpool(attributes: ArgmaxPoolAttrs, arrays: Sequence[Array | None
     out = np.zeros((n, h * filter_y, w * filter_x, c), x.dtype)
     known = (places >= 0) & (places < filter_y * filter_x)  # a NaN is nowhere
     place = np.where(known, places, 0).astype(np.int64)
-    before = [
-        max(0, ((size - 1) * step + window - size * window) // 2)
-        for size, step, window in ((h, step_y, filter_y), (w, step_x, filter_x))
-    ]
+    before = [before_first(h, step_y, filter_y), before_first(w, step_x, filter_x)]
     indices: Array = np.indices(x.shape)
     batch, y, left, channel = indices
     row = y * step_y - before[0] + place // filter_x
@@ -210,6 +212,7 @@ def _unpool_samples() -> Sequence[Sample]:
         sample("one_pixel", (1, 1, 1, 7), (3, 3)),
         sample("batch", (3, 2, 3, 4), (2, 1)),
         sample("overlap", (1, 3, 5, 3), (3, 3), strides=(2, 2)),
+        sample("gaps", (2, 3, 4, 5), (2, 3), strides=(3, 1)),
     ]
 
 

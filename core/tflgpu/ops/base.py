@@ -291,6 +291,8 @@ class OpDef:
             such an op ``takes_stored``.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
+        settings: Positions of operands that say what is done, and not to what (a threshold), so that
+            tests leave them as samples have them.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
@@ -328,6 +330,7 @@ class OpDef:
     takes_stored: bool = False
     integers: Integers | None = None
     counts: tuple[int, ...] = ()
+    settings: tuple[int, ...] = ()
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
     at_run_time: Callable[[Any], Any] | None = None

@@ -33,12 +33,26 @@ _MAX_REACH = 2**31 - 1
 
 @attrs.frozen
 class Conv3D:
-    """Options; of triples the first is along the depth, the last along the width."""
+    """Options, by the schema's names."""
 
-    strides: Size3
-    dilations: Size3
+    stride_d: int
+    stride_h: int
+    stride_w: int
+    dilation_d_factor: int
+    dilation_h_factor: int
+    dilation_w_factor: int
     padding: Padding
     activation: Activation
+
+    @property
+    def strides(self) -> Size3:
+        """Along the depth, the height and the width."""
+        return self.stride_d, self.stride_h, self.stride_w
+
+    @property
+    def dilations(self) -> Size3:
+        """In the same order."""
+        return self.dilation_d_factor, self.dilation_h_factor, self.dilation_w_factor
 
 
 @attrs.frozen
@@ -62,14 +76,9 @@ ROLES = {
 
 
 def _parse(fields: Fields) -> Conv3D:
-    def three(name: str, end: str, default: int) -> Size3:
-        d, h, w = (fields.integer(f"{name}_{a}{end}", default, minimum=1) for a in "dhw")
-        return d, h, w
-
-    return Conv3D(
-        three("stride", "", 0), three("dilation", "_factor", 1), fields.padding(),
-        fused_activation(fields),
-    )  # fmt: skip
+    strides = (fields.integer(f"stride_{axis}", minimum=1) for axis in "dhw")
+    dilations = (fields.integer(f"dilation_{axis}_factor", 1, minimum=1) for axis in "dhw")
+    return Conv3D(*strides, *dilations, fields.padding(), fused_activation(fields))
 
 
 def place(op: str, attributes: Conv3D, large: Sequence[int], taps: Sequence[int]) -> Volume:

@@ -197,6 +197,8 @@ def _cast_samples() -> list[Sample]:
         sample(f32, f16, 3, 13),
         sample(f16, f32, 1, 3, 5, 6),
         sample(DType.U8, f32, 1, 5, 7, 3, low=0, high=256),
+        sample(f32, DType.U8, 3, 13, low=-50, high=300),
+        sample(i32, DType.I8, 3, 5, low=-300, high=600),
         sample(DType.I64, i32, 3, 5),
     ]
 

@@ -10,19 +10,18 @@ the platform leaves them.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
-from flatbuffers import flexbuffers
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.flexible import read_map, write_map
 
 OP = "TFLite_Detection_PostProcess"
 _COORDINATES = 4
@@ -61,23 +60,11 @@ def pack_options(attributes: DetectionPostprocess) -> bytes:
     values = attrs.asdict(attributes)
     for name, scale in zip(_SCALES, values.pop("scales"), strict=True):
         values[name] = float(scale)
-    return bytes(flexbuffers.Dumps(values))
-
-
-def _options(fields: Fields) -> dict[str, Any]:
-    try:
-        found = flexbuffers.Loads(fields.custom_options)
-    # The reader trusts its input: what broken bytes make it raise is any of these.
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError, struct.error,
-            RecursionError, UnicodeDecodeError, AttributeError) as error:  # fmt: skip
-        raise ModelError(f"{OP}: the custom options are not a flexbuffer: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{OP}: the custom options are {type(found).__name__}, not a map")
-    return found
+    return write_map(values)
 
 
 def _parse(fields: Fields) -> DetectionPostprocess:
-    options = Fields(OP, _options(fields))
+    options = read_map(fields)
     scales = tuple(options.number(name) for name in _SCALES)
     if not all(scale > 0 for scale in scales):
         raise ModelError(f"{OP}: scales {scales} must be positive")

@@ -1,7 +1,7 @@
 """WHERE (TFLite versions 1-2) and UNIQUE (version 1): results as long as what is found.
 
 How many there are follows from the operand's contents: where those are not constants, the shape is
-known only while the model runs (`tflgpu.interpreter.stages`).
+known only while the model runs (`tflgpu.flow`). Neither looks at a scale.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ def _unique_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "WHERE", no_attrs, _infer_where, _reference_where, _where_samples,
-        accuracy=Accuracy.EXACT, max_version=2, limits=_limits,
+        accuracy=Accuracy.EXACT, max_version=2, limits=_limits, takes_stored=True,
     ),
     OpDef(
         "UNIQUE", _parse_unique, _infer_unique, _reference_unique, _unique_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, limits=_limits,
+        accuracy=Accuracy.EXACT, keeps_values=True, limits=_limits, takes_stored=True,
     ),
 )  # fmt: skip

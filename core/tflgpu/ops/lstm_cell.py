@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.base import Activation, Operand
@@ -53,6 +53,13 @@ class Places:
     output_state: int
     cell_state: int
     norms: tuple[int, ...] = ()
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Every position, in the order that a node of one direction has them in."""
+        weights = (self.input, *self.weights, *self.recurrent, *self.peepholes, *self.biases)
+        states = (self.projection, self.projection_bias, self.output_state, self.cell_state)
+        return (*weights, *states, *self.norms)
 
     @property
     def constants(self) -> tuple[int, ...]:
@@ -110,15 +117,25 @@ def operand_names() -> list[str]:
     ]
 
 
-def check_operands(op: str, operands: Sequence[Operand | None], batch: int, inputs: int) -> Sizes:
-    """The sizes of the cell that the operands make.
+def check_operands(
+    op: str,
+    operands: Sequence[Operand | None],
+    batch: int,
+    inputs: int,
+    positions: Sequence[int] = range(max(COUNTS)),
+) -> Sizes:
+    """The sizes of the cell that the operands make, which messages call by their ``positions``.
 
     Raises:
         ModelError: an operand is missing or does not fit the others; names it.
     """
     if len(operands) not in COUNTS:
         raise ModelError(f"{op} takes {COUNTS[0]} or {COUNTS[1]} operands, got {len(operands)}")
-    check = _Checker(op, operands)
+    source = operands[INPUT]
+    if source is not None and not source.dtype.is_float:
+        # Whole-number LSTMs have other operands: biases of i32, a cell state of i16, scales.
+        raise UnsupportedError(f"{op} of {source.dtype.value} is not computed by tflgpu itself")
+    check = _Checker(op, operands, positions)
     forget = check.get(WEIGHTS + 1, 2)
     cells = forget.shape[0]
     outputs = check.get(RECURRENT + 1, 2).shape[1]
@@ -157,17 +174,22 @@ def check_operands(op: str, operands: Sequence[Operand | None], batch: int, inpu
 
 
 class _Checker:
-    def __init__(self, op: str, operands: Sequence[Operand | None]) -> None:
-        self.op, self.operands, self.names = op, operands, operand_names()
+    def __init__(
+        self, op: str, operands: Sequence[Operand | None], positions: Sequence[int]
+    ) -> None:
+        self.op, self.operands, self.at = op, operands, positions
+        self.names = operand_names()
 
     def get(self, index: int, rank: int) -> Operand:
         operand = self.operands[index]
         if operand is None:
-            raise ModelError(f"{self.op}: the {self.names[index]} (operand {index}) is absent")
+            raise ModelError(
+                f"{self.op}: the {self.names[index]} (operand {self.at[index]}) is absent"
+            )
         check_dtype(f"{self.op}: the {self.names[index]}", operand.dtype, PRODUCT_TYPES)
         if operand.rank != rank or 0 in operand.shape:
             raise ModelError(
-                f"{self.op}: the {self.names[index]} (operand {index}) has shape "
+                f"{self.op}: the {self.names[index]} (operand {self.at[index]}) has shape "
                 f"{list(operand.shape)}, not rank {rank}"
             )
         return operand
@@ -176,7 +198,7 @@ class _Checker:
         found = self.get(index, len(wanted)).shape
         if found != wanted:
             raise ModelError(
-                f"{self.op}: the {self.names[index]} (operand {index}) has shape {list(found)}, "
+                f"{self.op}: the {self.names[index]} (operand {self.at[index]}) has shape {list(found)}, "
                 f"not {list(wanted)}"
             )
 
@@ -190,7 +212,7 @@ class _Checker:
     def absent(self, index: int, why: str) -> None:
         if self.operands[index] is not None:
             raise ModelError(
-                f"{self.op}: the {self.names[index]} (operand {index}) has no use, because {why}"
+                f"{self.op}: the {self.names[index]} (operand {self.at[index]}) has no use, because {why}"
             )
 
 

@@ -173,6 +173,7 @@ OPS = tuple(
     OpDef(
         op, _parse, partial(_infer, op), partial(_reference, op), partial(_samples, op),
         accuracy=Accuracy.TRANSCENDENTAL, limits=_limits, at_run_time=at_run_time,
+        settings=(3, 4) if op == _V4 else (3, 4, 5),
     )
     for op in (_V4, _V5)
 )  # fmt: skip

@@ -3,7 +3,8 @@
 SCATTER_ND begins with zeros and adds up what falls on one place (of booleans: whether any is true).
 SPARSE_TO_DENSE begins with a default, and the last value for a place stays. TFLite's kernels
 (reference/scatter_nd.h, reference/sparse_to_dense.h) only look whether the position in memory lies
-in the result, or do not look at all; here an index outside its dimension is an error.
+in the result, or do not look at all; here an index outside its dimension is an error. Neither looks
+at a scale: of quantized tensors SCATTER_ND adds up the stored numbers, from a stored 0 on.
 """
 
 from __future__ import annotations
@@ -151,7 +152,10 @@ def _scatter_samples() -> Sequence[Sample]:
         sample("i32", (5,), (3, 7), 2, DType.I32),
         sample("bool", (5,), (3, 7), 1, DType.BOOL),
         sample("i64", (5,), (3, 7), 1, DType.I64),
-    ]
+        # Everything falls on everything.
+        Sample("no_columns", {}, (Arg.of(np.zeros((3, 0)), DType.I32), Arg((3, 2, 5)),
+                                  Arg.of([2, 5], DType.I32)), accumulates=3),
+    ]  # fmt: skip
 
 
 def _dense_samples() -> Sequence[Sample]:
@@ -182,10 +186,11 @@ def _dense_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SCATTER_ND", no_attrs, _infer_scatter, _reference_scatter, _scatter_samples,
-        accuracy=Accuracy.ACCUMULATE,
+        accuracy=Accuracy.ACCUMULATE, takes_stored=True,
     ),
     OpDef(
         "SPARSE_TO_DENSE", no_attrs, _infer_dense, _reference_dense, _dense_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True,
+        takes_stored=True,
     ),
 )  # fmt: skip

@@ -107,6 +107,6 @@ def _samples() -> list[Sample]:
 OPS = (
     OpDef(
         OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4,
-        stateful=True, states=lambda attributes: (STATE,), work=_work,
+        stateful=True, states=lambda attributes: (STATE,), activation_field="activation", work=_work,
     ),
 )  # fmt: skip

@@ -178,7 +178,7 @@ class _Building:
         outputs = [self._output(i, where) for i in operator.outputs]
         node = Node(
             operator.name, None, list(inputs), outputs, operator.version, (operator.index,),
-            _source(operator, self.info, self.bodies),
+            _source(operator, self.info, self.bodies, self.graph),
         )  # fmt: skip
         definition = self.ops.get(operator.name)
         if definition is not None and definition.owner:
@@ -310,18 +310,17 @@ class _Building:
 
 
 def _source(
-    operator: OperatorInfo, info: SubgraphInfo, bodies: Sequence[SubgraphInfo]
+    operator: OperatorInfo, info: SubgraphInfo, bodies: Sequence[SubgraphInfo], graph: Graph
 ) -> FileOptions:
     gap, place = operator.gap, operator.place
-    if operator.intermediates:
-        gap, place = "it has intermediate tensors", None
     for index in (*operator.inputs, *operator.outputs):
         if index >= 0 and info.tensors[index].blockwise is not None:
             gap, place = f"tensor {index} is quantized by blocks", None
     run = bodies if runs_subgraphs(operator.fields) else ()
     return FileOptions(
-        operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place
-    )
+        operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place,
+        tuple(None if i < 0 else graph.values[i] for i in operator.intermediates),
+    )  # fmt: skip
 
 
 def _placeholder(node: Node) -> Value | None:

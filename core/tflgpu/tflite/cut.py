@@ -210,6 +210,9 @@ class _Writing:
                 [self.tensor(v) for v in node.outputs],
                 version=node.version,
                 custom_options=found.custom_options,
+                intermediates=[
+                    self.tensor(v) for v in (node.source.intermediates if node.source else ())
+                ],
                 packed=found.packed,
             ),
         )
