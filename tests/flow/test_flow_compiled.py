@@ -112,6 +112,21 @@ def test_a_state_is_one_run(by_numpy: list[GpuDelegate], runs: Counter[str]) -> 
         assert runs["run"] - before == 1
 
 
+def test_a_state_is_compiled_before_the_first_run(
+    by_numpy: list[GpuDelegate], runs: Counter[str]
+) -> None:
+    """By the shapes of the file, which are only believed when they come."""
+    from test_flow_like_litert import CASES
+
+    content, feeds = CASES["state: added up"]
+    with ready(content, by_numpy) as interpreter:
+        assert interpreter.delegation_report().delegated_nodes == 1
+        interpreter.set_tensor(0, np.array(feeds[0][0], np.float32))
+        opened = runs["open"]
+        interpreter.invoke()
+        assert runs["open"] == opened
+
+
 TILED = subgraph(
     [tensor("x"), tensor("n", (1,), I32), tensor("t"), tensor("y")],
     [("TILE", "x n", "t"), ("NEG", "t", "y")], "x n", "y",

@@ -13,15 +13,27 @@ from flow_models import (
     accumulator,
     branch,
     const,
+    counting,
     initializer,
+    loop,
     model,
     number,
     subgraph,
     tensor,
+    up_to,
     variable,
 )
-from tflgpu import AllocationError, GpuDelegate, Interpreter, StateError
+from tflgpu import (
+    AllocationError,
+    DeviceError,
+    GpuDelegate,
+    Interpreter,
+    StateError,
+    UnsupportedError,
+)
+from tflgpu.flow.store import Store
 from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -29,6 +41,23 @@ from tflgpu.tflite.write import write_model
 X = np.array([1, 2], np.float32)
 ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 ADDING = model(accumulator(ONCE), initializer([10, 20]))
+
+#: Adds to a variable and assigns it, doubles it in a loop, and takes it off again.
+TWO_STEPS = model(
+    subgraph(
+        [
+            tensor("x"), tensor("h", (), RESOURCE), tensor("old"), tensor("new"), number("i", 0),
+            tensor("io", (), I32), tensor("xo"), tensor("back"),
+        ],
+        [
+            ONCE, ("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "old"),
+            ("ADD", "old x", "new"), ("ASSIGN_VARIABLE", "h new", ""),
+            ("WHILE", "i new", "io xo", loop(2, 3)), ("SUB", "xo new", "back"),
+        ],
+        "x", "back",
+    ),
+    initializer([10, 20]), up_to(1), counting([tensor("y")], [("ADD", "x x", "y")], "y"),
+)  # fmt: skip
 
 
 def call(interpreter: Any, x: Array = X) -> list[float]:
@@ -227,3 +256,69 @@ def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDel
         interpreter.set_tensor(1, np.array([2, 3], np.int32))
         found += [call(interpreter, xs[2])]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_nothing_is_bound(by_numpy: list[GpuDelegate]) -> None:
+    """What is between the pieces has no place of the caller's; that is said."""
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        for bind, index in ((interpreter.bind_input, 0), (interpreter.bind_output, 3)):
+            with pytest.raises(UnsupportedError, match="cannot be bound"):
+                bind(index, np.zeros(2, np.float32))
+        assert call(interpreter) == [11, 22]
+
+
+def test_what_an_interrupt_ends_changes_nothing(
+    by_numpy: list[GpuDelegate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither variables nor which subgraphs were called."""
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        assign = Store.assign
+
+        def interrupted(self: Store, *args: Any) -> None:
+            assign(self, *args)
+            raise KeyboardInterrupt
+
+        for _ in range(2):
+            monkeypatch.setattr(Store, "assign", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call(interpreter)
+            monkeypatch.setattr(Store, "assign", assign)
+            with pytest.raises(StateError):
+                interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        assert call(interpreter) == [11, 22]
+        monkeypatch.setattr(Store, "assign", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(interpreter)
+        monkeypatch.setattr(Store, "assign", assign)
+        assert call(interpreter) == [12, 24]
+
+
+@pytest.mark.parametrize("policy", ["raise", "retry", "cpu"])
+def test_a_device_that_fails_in_a_run(
+    policy: str, require_backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the variable was assigned: nothing is added twice, or lost."""
+    require_backend("cpu_ref")
+    compute = ReferenceRecording._compute
+    faults = [False, False]
+
+    def failing(self: ReferenceRecording) -> None:
+        compute(self)
+        if faults.pop(0) if faults else False:
+            raise DeviceError("planted")
+
+    with (
+        GpuDelegate(backend="cpu_ref", on_error=policy) as delegate,
+        Interpreter(model_content=TWO_STEPS, experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        monkeypatch.setattr(ReferenceRecording, "_compute", failing)
+        assert call(interpreter) == [11, 22]
+        faults[:] = [False, True]  # after the first assignment
+        if policy == "raise":
+            with pytest.raises(DeviceError, match="planted"):
+                call(interpreter)
+        assert call(interpreter) == [12, 24]
+        assert call(interpreter) == [13, 26]

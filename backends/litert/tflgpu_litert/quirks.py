@@ -30,6 +30,9 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     op = ops.get(node.op)
     if op is None:
         return None
+    if any(v is not None and not v.elements for v in (*node.inputs, *node.outputs)):
+        # Some of its kernels divide by a size, and end the process: SOFTMAX, REVERSE_V2.
+        return f"LiteRT's kernels are not made for tensors without elements, as {node.op} has one"
     activation = getattr(node.attrs, op.activation_field, None) if op.activation_field else None
     if activation is not None and activation not in _CLAMPS:
         return f"LiteRT leaves out the activation {activation.name} of {node.op}"

@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
+from tflgpu.flow.store import States
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.session import Session
-
-#: By state tensor: the array of the session that ran last with it.
-States = dict[int, Array]
 
 
 class Piece:

@@ -13,11 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.flow.cut import Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
-from tflgpu.flow.operators import is_run_by_host
-from tflgpu.flow.pieces import Piece, States
+from tflgpu.flow.operators import READ, is_run_by_host
+from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
@@ -152,8 +152,8 @@ class Stretch:
 
     def pieces(self) -> list[Piece]:
         """Its compiled pieces, and those of all that followed it."""
-        compiling = [s for s in self.all_steps() if isinstance(s, Compiling)]
-        return [piece for step in compiling for piece in step.pieces()]
+        steps: list[object] = list(self.all_steps())
+        return [piece for s in steps if isinstance(s, Compiling) for piece in s.pieces()]
 
     def all_steps(self) -> list[Step]:
         """Its steps, and those of all that followed it."""
@@ -182,7 +182,7 @@ class Program:
         self._path: list[Stretch] = []
         self._site = site
         self._starts: OrderedDict[tuple[Told, ...], Stretch] = OrderedDict()
-        self._states: States = {}
+        self._states = site.store.states(number)
         self._kept = range(len(self.info.tensors)) if site.keep_all else range(0)
         check_order(self.info)
 
@@ -242,11 +242,14 @@ class Program:
 
     def prepare(self, key: Sequence[Told]) -> None:
         """Open what a run takes, as far as that is known before it."""
-        stretch = self.start(tuple(key))
-        self._path = [stretch]
-        for step in stretch.steps:
-            if isinstance(step, Piece):
-                step.prepare()
+        stretch: Stretch | None = self.start(tuple(key))
+        self._path = []
+        while stretch is not None:
+            self._path.append(stretch)
+            for step in stretch.steps:
+                if isinstance(step, Piece):
+                    step.prepare()
+            stretch = self._guessed(stretch)
 
     def pieces(self) -> list[Piece]:
         """The compiled pieces so far, those of loops among them."""
@@ -267,6 +270,28 @@ class Program:
         self._starts.clear()
 
     # Planning
+
+    def _guessed(self, stretch: Stretch) -> Stretch | None:
+        """What probably comes after a stretch that ends with variables: these mostly have the shapes of
+        the file, and what is compiled for them before the first run need not be compiled in it. Others
+        are compiled when they come."""
+        awaited = [self.info.tensors[i] for i in stretch.awaited]
+        read = {o.outputs[0] for o in self.info.operators if o.name == READ}
+        is_known = all(
+            t.index in read and -1 not in t.shape_signature and (t.shape or t.has_rank)
+            for t in awaited
+        )
+        if not awaited or not is_known:
+            return None
+        key = tuple(t.shape for t in awaited)
+        if key not in stretch.after:
+            known = stretch.known.copy()
+            known.shapes.update(zip(stretch.awaited, key, strict=True))
+            try:
+                stretch.after[key] = self._plan(known)
+            except (ModelError, UnsupportedError):
+                return None  # which a run will say, where they have these shapes indeed
+        return stretch.after[key]
 
     def _follow(self, stretch: Stretch, env: Env) -> Stretch:
         """What comes after a stretch, by what it left."""

@@ -25,7 +25,7 @@ from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.places import Place
+from tflgpu.runtime.places import Place, Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo
@@ -87,9 +87,11 @@ class FlowSession(Session):
         )
         self._program: Program = self._site.program(number)
         self._told = (-1, -1)
+        self._moved = Traffic()  # of all pieces, in a run
+        super().__init__(graph, (), DelegationReport(0, 0), {})
         try:
             self._program.prepare([v.shape for v in graph.inputs])
-            super().__init__(graph, (), self._report(), {})
+            self.report = self._report()
         except BaseException:
             self._close_programs()
             raise
@@ -119,7 +121,8 @@ class FlowSession(Session):
         """As `Session.run`. A run that fails leaves variables as they were."""
         if self._closed:
             self.check_inherited("this interpreter's device")
-        before, copied = self._store.snapshot(), self._copied()
+        before = self._store.snapshot()
+        self._moved.to_device = self._moved.to_host = 0
         self.complete = False
         try:
             env = self._program.run_all(self._inputs)
@@ -136,9 +139,7 @@ class FlowSession(Session):
                 self._arrays[i] = np.array(array) if ours else array
         if self._edition != self._told:
             self.report = self._report()
-        now = self._copied().items()
-        none = 0, 0  # of a piece that was opened in this run
-        self.traffic.add(*(sum(n[k] - copied.get(i, none)[k] for i, n in now) for k in (0, 1)))
+        self.traffic.add(self._moved.to_device, self._moved.to_host)
         self.complete = True
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
@@ -164,7 +165,10 @@ class FlowSession(Session):
             session.reset_variables()
 
     def close(self) -> None:
-        """Release every piece; twice is harmless."""
+        """Release every piece; twice is harmless. State tensors begin anew in the next session, unless
+        that takes the place of one that broke."""
+        if not self._closed and not self.is_broken:
+            self._store.forget_states()
         self._closed = True
         if not self.inherited:
             self._close_programs()
@@ -176,12 +180,6 @@ class FlowSession(Session):
             self._closed = True
 
     # Inside
-
-    def _copied(self) -> dict[int, tuple[int, int]]:
-        """Bytes that each piece has copied to and from the device."""
-        return {
-            id(s): (s.traffic.to_device, s.traffic.to_host) for s in self._sessions()
-        }  # fmt: skip
 
     def _sessions(self) -> list[Session]:
         return _opened([p for program in self._site.programs.values() for p in program.pieces()])
@@ -199,7 +197,9 @@ class FlowSession(Session):
     def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
         def opened(graph: Graph) -> Session:
             self._opened += 1  # reports are old then
-            return opener(graph)
+            session = opener(graph)
+            session.traffic = self._moved
+            return session
 
         return opened
 

@@ -27,7 +27,9 @@ class Handle:
         return f"variable {quoted(self.name)}{inside}"
 
 
-Snapshot = tuple[dict[Handle, Array], frozenset[int]]
+#: By state tensor of a subgraph: the array of the session that ran last with it.
+States = dict[int, Array]
+Snapshot = tuple[dict[Handle, Array], frozenset[int], list[tuple[Array, Array]]]
 
 
 class Store:
@@ -35,6 +37,7 @@ class Store:
     an assignment keeps what was there."""
 
     def __init__(self) -> None:
+        self._states: dict[int, States] = {}
         self._arrays: dict[Handle, Array] = {}
         self._called: set[int] = set()
 
@@ -65,6 +68,15 @@ class Store:
         kept.setflags(write=False)
         self._arrays[handle] = kept
 
+    def states(self, subgraph: int) -> States:
+        """State tensors of a subgraph's operators, which sessions of it hand to each other."""
+        return self._states.setdefault(subgraph, {})
+
+    def forget_states(self) -> None:
+        """Let state tensors begin with zeros, as after `allocate_tensors` in TFLite."""
+        for states in self._states.values():
+            states.clear()
+
     def first_call(self, subgraph: int) -> bool:
         """Whether a subgraph has not had its one run. It has, from now on."""
         if subgraph in self._called:
@@ -76,11 +88,20 @@ class Store:
         """As after loading: nothing assigned, nothing called."""
         self._arrays.clear()
         self._called.clear()
+        self.forget_states()
 
     def snapshot(self) -> Snapshot:
         """What `restore` brings back."""
-        return dict(self._arrays), frozenset(self._called)
+        states = [a for found in self._states.values() for a in found.values()]
+        return dict(self._arrays), frozenset(self._called), [(a, a.copy()) for a in states]
 
     def restore(self, before: Snapshot) -> None:
         """Forget what happened since a snapshot."""
         self._arrays, self._called = dict(before[0]), set(before[1])
+        known = {id(array) for array, _ in before[2]}
+        for states in self._states.values():
+            for array in states.values():
+                if id(array) not in known:  # first run in the run that failed
+                    array[...] = 0
+        for array, contents in before[2]:
+            np.copyto(array, contents)

@@ -244,6 +244,10 @@ class Bindings:
 
     def _placed(self, session: Session, port: Port, given: Given) -> Bound:
         """Put a tensor's home where ``given`` is."""
+        if port.index not in session.arrays:
+            raise UnsupportedError(
+                f"{port.told} cannot be bound: its shape depends on what the model computes"
+            )
         own = session.arrays[port.index]
         shape, dtype = own.shape, own.dtype
         _check_fit(port, given, shape, dtype)

@@ -36,8 +36,11 @@ def _parse(fields: Fields) -> BatchMatMul:
 
 def _infer(attributes: BatchMatMul, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     given = take(_OP, operands, ("left operand", "right operand"))
-    left = needed(_OP, given[0], "left operand")
-    right = needed(_OP, given[1], "right operand")
+    # Any size may be 0; sums of nothing are.
+    left, right = (
+        needed(_OP, o, f"{what} operand", batch=0 if o is None else o.rank)
+        for o, what in zip(given, ("left", "right"), strict=True)
+    )
     for operand, what in ((left, "left"), (right, "right")):
         if operand.rank < 2:
             raise ModelError(f"{_OP}: the {what} operand {list(operand.shape)} is no matrix")

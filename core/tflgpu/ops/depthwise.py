@@ -36,7 +36,7 @@ _BLOCK_BYTES = 128 << 10
 def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     op = "DEPTHWISE_CONV_2D"
     given = take(op, operands, ("input", "filter", "bias"), optional=1)
-    image, weights = needed(op, given[0], "input", 4), needed(op, given[1], "filter", 4)
+    image, weights = needed(op, given[0], "input", 4, batch=1), needed(op, given[1], "filter", 4)
     one, height, width, out = weights.shape
     if one != 1:
         raise ModelError(f"{op}: the filter has shape {list(weights.shape)}; it must start with 1")

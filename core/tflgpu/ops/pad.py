@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -85,8 +86,13 @@ def _infer_pad(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[
     return _padded(x.spec, _borders("PAD", x, paddings))
 
 
+def _pad(x: Array, paddings: Array, **how: Any) -> Array:
+    # A scalar has no border, for which NumPy has no words.
+    return np.pad(x, borders(paddings), **how) if x.ndim else x.copy()
+
+
 def _reference_pad(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
-    return [np.pad(present(arrays[0]), borders(present(arrays[1])))]
+    return [_pad(present(arrays[0]), present(arrays[1]))]
 
 
 def _infer_pad_v2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -100,7 +106,7 @@ def _infer_pad_v2(attributes: NoAttrs, operands: Sequence[Operand | None]) -> li
 
 def _reference_pad_v2(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     x, paddings, value = (present(a) for a in arrays)
-    return [np.pad(x, borders(paddings), constant_values=value.reshape(-1)[0])]
+    return [_pad(x, paddings, constant_values=value.reshape(-1)[0])]
 
 
 def _infer_mirror(
@@ -119,9 +125,7 @@ def _infer_mirror(
 
 
 def _reference_mirror(attributes: MirrorPadAttrs, arrays: Sequence[Array | None]) -> list[Array]:
-    x, border = present(arrays[0]), borders(present(arrays[1]))
-    mode = attributes.mode.name.lower()
-    return [np.pad(x, border, mode=mode)]  # type: ignore[call-overload]
+    return [_pad(present(arrays[0]), present(arrays[1]), mode=attributes.mode.name.lower())]
 
 
 def _args(

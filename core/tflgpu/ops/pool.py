@@ -58,7 +58,7 @@ def _window(op: str, attributes: Pool, image: tuple[int, ...]) -> Window:
 
 def _infer_for(op: str) -> Callable[[Pool, Sequence[Operand | None]], list[TensorSpec]]:
     def infer(attributes: Pool, operands: Sequence[Operand | None]) -> list[TensorSpec]:
-        image = needed(op, take(op, operands, ("input",))[0], "input", 4)
+        image = needed(op, take(op, operands, ("input",))[0], "input", 4, batch=1)
         window = _window(op, attributes, image.shape)
         batch, _, _, channels = image.shape
         return [TensorSpec((batch, window.out_h, window.out_w, channels), image.dtype)]

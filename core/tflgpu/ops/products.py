@@ -37,9 +37,9 @@ def take(
     return [*operands, *[None] * (len(names) - len(operands))]
 
 
-def needed(op: str, operand: Operand | None, what: str, *ranks: int) -> Operand:
+def needed(op: str, operand: Operand | None, what: str, *ranks: int, batch: int = 0) -> Operand:
     """An operand of numbers with one of the given ranks (any, where none is given) and no
-    empty dimension.
+    empty dimension, but for the first ``batch``, which may hold nothing to compute.
 
     Raises:
         ModelError: it is absent, or its rank, type or shape is not so.
@@ -49,7 +49,7 @@ def needed(op: str, operand: Operand | None, what: str, *ranks: int) -> Operand:
     if ranks and operand.rank not in ranks:
         wanted = " or ".join(map(str, ranks))
         raise ModelError(f"{op}: the {what} has shape {list(operand.shape)}, not rank {wanted}")
-    if 0 in operand.shape:
+    if 0 in operand.shape[batch:]:
         raise ModelError(f"{op}: the {what} of shape {list(operand.shape)} is empty")
     check_dtype(f"{op}: the {what}", operand.dtype, PRODUCT_TYPES)
     return operand

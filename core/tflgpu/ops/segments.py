@@ -110,7 +110,7 @@ def _merged(op: str, x: Array, ids: Array, count: int) -> Array:
     _check(op, ids, count)
     kind = KINDS[op]
     rest = x.shape[ids.ndim :]
-    rows, places = x.reshape(-1, *rest) if ids.ndim else x[None], ids.reshape(-1)
+    rows, places = x.reshape(ids.size, *rest) if ids.ndim else x[None], ids.reshape(-1)
     if not elements(rest):
         return np.zeros((count, *rest), x.dtype)
     # Sums and products in f64 are the numbers that those in any order should come near.

@@ -48,7 +48,7 @@ def _reference_depth_to_space(
     x, size = present(arrays[0]), attributes.block_size
     n, h, w, c = x.shape
     blocks = x.reshape(n, h, w, size, size, c // (size * size)).transpose(0, 1, 3, 2, 4, 5)
-    return [blocks.reshape(n, h * size, w * size, -1).copy()]
+    return [blocks.reshape(n, h * size, w * size, c // (size * size)).copy()]
 
 
 def _infer_space_to_depth(
@@ -71,7 +71,7 @@ def _reference_space_to_depth(
     x, size = present(arrays[0]), attributes.block_size
     n, h, w, c = x.shape
     blocks = x.reshape(n, h // size, size, w // size, size, c).transpose(0, 1, 3, 2, 4, 5)
-    return [blocks.reshape(n, h // size, w // size, -1).copy()]
+    return [blocks.reshape(n, h // size, w // size, size * size * c).copy()]
 
 
 @attrs.frozen
