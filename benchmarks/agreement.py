@@ -12,7 +12,8 @@ What is close enough depends on the model:
                         rounds what these models compute to 8 bits as it goes
 
 Photographs are those in --pictures, or the two that scikit-learn brings along
-(`pip install tflgpu[examples]`). Exit code 1 where a model is further away, or did not run.
+(`pip install tflgpu[examples]`). Exit code 1 where a model is further away, did not run, or has nothing
+on the device.
 """
 
 from __future__ import annotations
@@ -274,6 +275,9 @@ def hold(against: Judge, delegate: tflgpu.GpuDelegate, backend: str) -> list[Row
             interpreter.close()
         del made, interpreter
         distance, said, good = against.of(got)
+        if not report.delegated_nodes:
+            # Then LiteRT was compared with itself.
+            said, good = f"nothing is on the device: {report.sentence}", False
         rows.append(
             Row(model.name, model.kind, backend, host, report.delegated_nodes,
                 report.total_nodes, distance, said, good, time.perf_counter() - start)
