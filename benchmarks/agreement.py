@@ -150,12 +150,15 @@ def relative_l2(got: Array, expected: Array) -> float:
 
 def _drawn(rng: np.random.Generator, detail: Any, model: Model) -> Array:
     shape, dtype = detail["shape"], np.dtype(detail["dtype"])
+    found: Array
     if dtype.kind == "f":
-        found: Array = rng.uniform(model.low, model.high, shape).astype(dtype)
+        found = rng.uniform(model.low, model.high, shape).astype(dtype)
         return found
     if dtype.kind == "b":
-        return rng.random(shape) < 0.5
-    return rng.integers(0, 1000, shape, dtype)  # words: indices of a table
+        found = rng.random(shape) < 0.5
+        return found
+    found = rng.integers(0, 1000, shape, dtype)  # words: indices of a table
+    return found
 
 
 def _opened(interpreter: Any, model: Model) -> Any:
