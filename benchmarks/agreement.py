@@ -12,7 +12,8 @@ What is close enough depends on the model:
                         rounds what these models compute to 8 bits as it goes
 
 Photographs are those in --pictures, or the two that scikit-learn brings along
-(`pip install tflgpu[examples]`). Exit code 1 where a model is further away, or did not run.
+(`pip install tflgpu[examples]`). Exit code 1 where a model is further away, did not run, or has nothing
+on the device.
 """
 
 from __future__ import annotations
@@ -149,12 +150,15 @@ def relative_l2(got: Array, expected: Array) -> float:
 
 def _drawn(rng: np.random.Generator, detail: Any, model: Model) -> Array:
     shape, dtype = detail["shape"], np.dtype(detail["dtype"])
+    found: Array
     if dtype.kind == "f":
-        found: Array = rng.uniform(model.low, model.high, shape).astype(dtype)
+        found = rng.uniform(model.low, model.high, shape).astype(dtype)
         return found
     if dtype.kind == "b":
-        return rng.random(shape) < 0.5
-    return rng.integers(0, 1000, shape, dtype)  # words: indices of a table
+        found = rng.random(shape) < 0.5
+        return found
+    found = rng.integers(0, 1000, shape, dtype)  # words: indices of a table
+    return found
 
 
 def _opened(interpreter: Any, model: Model) -> Any:
@@ -274,6 +278,9 @@ def hold(against: Judge, delegate: tflgpu.GpuDelegate, backend: str) -> list[Row
             interpreter.close()
         del made, interpreter
         distance, said, good = against.of(got)
+        if not report.delegated_nodes:
+            # Then LiteRT was compared with itself.
+            said, good = f"nothing is on the device: {report.sentence}", False
         rows.append(
             Row(model.name, model.kind, backend, host, report.delegated_nodes,
                 report.total_nodes, distance, said, good, time.perf_counter() - start)

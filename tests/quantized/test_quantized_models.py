@@ -31,6 +31,8 @@ WHERE = ("cpu", "opencl")
 #: PoCL compiles each of these for half a minute, so that on a device it is one; all of
 #: them where there is time (TFLGPU_TEST_EVERYTHING=1).
 QUICK = ("mobilenet_v2_1.0_224_ptq_int8",)
+#: How many times further than XNNPACK from the reference kernels ours may be, on photographs.
+FACTOR = 1.5
 EVERYTHING = bool(os.environ.get("TFLGPU_TEST_EVERYTHING"))
 BUILTIN = litert.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
 POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -80,12 +82,32 @@ def images(shape: Sequence[int], dtype: Any) -> Iterator[Array]:
         yield (image * 255).astype(dtype)
 
 
-def run_all(interpreter: Any) -> list[list[Array]]:
+def photographs(shape: Sequence[int], dtype: Any) -> Iterator[Array]:
+    """scikit-learn's two, each whole and in four quarters; floats are -1 to 1."""
+    datasets = pytest.importorskip("sklearn.datasets", reason="pip install tflgpu[examples]")
+    pictures = pytest.importorskip("PIL.Image", reason="pip install tflgpu[image]")
+    for pixels in datasets.load_sample_images().images:
+        height, width = pixels.shape[0] // 2, pixels.shape[1] // 2
+        quarters = [pixels[y : y + height, x : x + width] for y in (0, height) for x in (0, width)]
+        for part in (pixels, *quarters):
+            size = (int(shape[2]), int(shape[1]))
+            bytes_ = np.asarray(pictures.fromarray(part).resize(size, pictures.BILINEAR))[None]
+            if np.dtype(dtype).kind == "f":
+                yield (bytes_ / 127.5 - 1).astype(dtype)
+            elif np.dtype(dtype) == np.int8:
+                yield (bytes_.astype(np.int16) - 128).astype(np.int8)
+            else:
+                yield bytes_
+
+
+def run_all(
+    interpreter: Any, draw: Callable[[Sequence[int], Any], Iterator[Array]] = images
+) -> list[list[Array]]:
     """For every image, every output."""
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
     found = []
-    for data in images(image["shape"], image["dtype"]):
+    for data in draw(image["shape"], image["dtype"]):
         interpreter.set_tensor(image["index"], data)
         interpreter.invoke()
         outputs = interpreter.get_output_details()
@@ -161,6 +183,38 @@ def test_no_further_from_litert_than_its_own_engines_are(
         tops = [(a[0].argmax(), b[0].argmax()) for a, b in zip(got, xnnpack, strict=True)]
         assert all(a == b for a, b in tops), tops
         assert len({b for _, b in tops}) > 3, "the inputs do not tell classes apart"
+
+
+@pytest.mark.parametrize(
+    "model", [m for m in MODELS if m.name in QUICK or EVERYTHING], ids=lambda m: m.name
+)
+def test_photographs_in_both_hosts(
+    model: Model, require_backend: Callable[[str], Any], model_path: Callable[[str], Path]
+) -> None:
+    """No further from LiteRT's reference kernels than 1.5 times its XNNPACK kernels are."""
+    require_backend("opencl")
+    content = model.content(model_path(model.name))
+    kernels = litert.OpResolverType.BUILTIN_REF
+    plain = litert.Interpreter(model_content=content, experimental_op_resolver_type=kernels)
+    reference = run_all(plain, photographs)
+    xnnpack = run_all(litert.Interpreter(model_content=content), photographs)
+    with tflgpu.GpuDelegate(backend="opencl", precision="f32") as delegate:
+        delegates = [delegate]
+        with tflgpu.Interpreter(
+            model_content=content, experimental_delegates=delegates
+        ) as interpreter:
+            ours = run_all(interpreter, photographs)
+            assert interpreter.delegation_report().fully_delegated
+        inside = litert.Interpreter(model_content=content, experimental_delegates=delegates)
+        hosted = run_all(inside, photographs)
+        assert delegate.reports[-1].fully_delegated
+        del inside
+    for output in range(len(reference[0])):
+        spread = drift(xnnpack, reference, output, 1.0)
+        assert spread > 0  # else nothing is compared
+        for host, got in (("tflgpu", ours), ("LiteRT", hosted)):
+            distance = drift(got, reference, output, 1.0)
+            assert distance <= FACTOR * spread, (host, output, distance, spread)
 
 
 @pytest.mark.parametrize("where", WHERE if EVERYTHING else WHERE[:1])
