@@ -7,8 +7,8 @@ from importlib.metadata import version
 import pytest
 import tflgpu
 from tflgpu.conformance.other_builtins import in_litert, names, others
-from tflgpu.flow.operators import RUN_BY_HOST
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

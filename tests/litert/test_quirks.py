@@ -169,3 +169,18 @@ def test_names_of_any_length_make_short_errors() -> None:
     with pytest.raises(UnsupportedError) as raised:
         run(between("Z" * 3000), [numbers((2, 3, 5))])
     assert len(str(raised.value)) < 700
+
+
+def test_places_of_sparse_to_dense_that_come_at_run_time() -> None:
+    """LiteRT looks at none of them before it writes there."""
+    tensors = [
+        TensorSpec("i", (2,), DType.I32), TensorSpec("n", (1,), DType.I32, np.array([5], np.int32)),
+        TensorSpec("v", (2,), data=numbers((2,), 1)), TensorSpec("d", (), data=np.float32(0.5)),
+        TensorSpec("y", (5,)),
+    ]  # fmt: skip
+    model = one("SPARSE_TO_DENSE", {}, tensors, [0])
+    (found,), report = run(model, [np.array([3, 1], np.int32)])
+    np.testing.assert_array_equal(found, litert(model, [np.array([3, 1], np.int32)])[0])
+    assert [r.runs_on for r in report.refusals] == [""]
+    with pytest.raises(TflgpuError, match=r"index 1000000 is outside \[0, 5\)"):
+        run(model, [np.array([3, 1_000_000], np.int32)])

@@ -45,8 +45,7 @@ class LiteRTDevice:
         tried = self._alone(node, ops)
         if isinstance(tried, Unsupported):
             return tried
-        late = told_late(node) or [None] * len(node.outputs)
-        for value, given in zip(node.outputs, late, strict=True):
+        for value, given in zip(node.outputs, told_late(node), strict=True):
             shape = tried.shape(value.id)
             shape = given if shape is None else shape
             if shape is None:
@@ -68,8 +67,7 @@ class LiteRTDevice:
         if isinstance(tried, Unsupported):
             return tried
         specs = []
-        late = told_late(node) or [None] * len(node.outputs)
-        for value, given in zip(node.outputs, late, strict=True):
+        for value, given in zip(node.outputs, told_late(node), strict=True):
             shape = tried.shape(value.id)
             shape = given if shape is None else shape
             if shape is None:

@@ -47,6 +47,8 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return "LiteRT crashes on FLOOR_MOD of the smallest whole number and -1"
     if node.op == "BROADCAST_ARGS":
         return "LiteRT ends the process where the shapes of BROADCAST_ARGS do not broadcast"
+    if node.op == "SPARSE_TO_DENSE" and not node.input(0).is_const:
+        return "LiteRT writes anywhere in memory where an index of SPARSE_TO_DENSE is outside"
     if node.op in _POSITIONS:
         positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
         if edge is None or any(value.id in edge for value in positions):

@@ -59,7 +59,7 @@ class LiteRTRecording(BaseNodeRecording, Holder):
         except LiteRTError as error:
             raise DeviceError(f"LiteRT does not take these nodes: {error}") from error
         # A run is held against the shapes that only it tells.
-        late = any(told_late(node) for node in run.nodes)
+        late = any(shape is not None for node in run.nodes for shape in told_late(node))
         for name, (shape, wanted) in made.items():
             if shape != wanted and not (late and shape is None):
                 raise DeviceError(f"LiteRT makes {name} of shape {shape}, not {wanted}")

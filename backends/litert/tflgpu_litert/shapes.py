@@ -18,8 +18,9 @@ def _multinomial(node: Node) -> Sequence[Shape] | None:
 _SHAPES: Mapping[str, Callable[[Node], Sequence[Shape] | None]] = {"MULTINOMIAL": _multinomial}
 
 
-def told_late(node: Node) -> Sequence[Shape] | None:
-    """The shapes of a node's results, where LiteRT has to be told them; else None. What a run makes is
-    held against them."""
+def told_late(node: Node) -> Sequence[Shape | None]:
+    """The shape of each of a node's results where LiteRT does not tell it before a run, though it is
+    known; None for any other. What a run makes is held against it."""
     known = _SHAPES.get(node.op)
-    return None if known is None else known(node)
+    found = None if known is None else known(node)
+    return [None] * len(node.outputs) if found is None else found

@@ -76,9 +76,14 @@ ROLES = {
 
 
 def _parse(fields: Fields) -> Conv3D:
-    strides = (fields.integer(f"stride_{axis}", minimum=1) for axis in "dhw")
-    dilations = (fields.integer(f"dilation_{axis}_factor", 1, minimum=1) for axis in "dhw")
-    return Conv3D(*strides, *dilations, fields.padding(), fused_activation(fields))
+    def size(name: str, default: int = 0) -> int:
+        return fields.integer(name, default, minimum=1)
+
+    return Conv3D(
+        size("stride_d"), size("stride_h"), size("stride_w"), size("dilation_d_factor", 1),
+        size("dilation_h_factor", 1), size("dilation_w_factor", 1), fields.padding(),
+        fused_activation(fields),
+    )  # fmt: skip
 
 
 def place(op: str, attributes: Conv3D, large: Sequence[int], taps: Sequence[int]) -> Volume:
