@@ -56,9 +56,10 @@ def _build_matrix(low: Lowering) -> None:
     center = _turned(k, middle, cos, -sin)
     span = (k.let(x1 - x0, "width"), k.let(y1 - y0, "height"))
     back = ((cos, sin), (-sin, cos))
-    rows = (_relative if isinstance(attributes, RelativeCrop) else _absolute)(
-        k, attributes, back, center, span
-    )
+    if isinstance(attributes, RelativeCrop):
+        rows = _relative(k, attributes, back, center, span)
+    else:
+        rows = _absolute(k, attributes, back, center, span)
     zero, one = k.f32(0.0), k.f32(1.0)
     for at, (a, b, shift) in enumerate(rows):
         out.store(k.i32(at), 0, k.vec([a, b, zero, shift]))

@@ -74,6 +74,7 @@ class Landmarks:
 def _parse_matrix(fields: Fields) -> Crop | RelativeCrop:
     options = read_map(fields)
     found: Crop | RelativeCrop
+    positive: tuple[float, ...]
     ends = [options.integer(f"{side}_rotation_idx", minimum=0) for side in ("left", "right")]
     if options.get("subset_idxs") is not None:
         size = (options.integer("output_height"), options.integer("output_width"))
@@ -211,7 +212,7 @@ def _matrix_samples() -> list[Sample]:
         "output_hw": [10, 14],
     })  # fmt: skip
     return [
-        Sample("version2", {}, (Arg((1, 9, 3)),), 2, 16, second),
+        Sample("version2", {}, (Arg((1, 9, 3)),), 1, 16, second),
         Sample("version1", {}, (Arg((1, 1, 1, 21)),), 1, 16, first),
     ]
 
@@ -220,7 +221,7 @@ def _transform_samples() -> list[Sample]:
     first = write_map({"dimensions": 2, "scale": 3.0})
     third = write_map({"dimensions": 3, "scale": 0.5})
     return [
-        Sample("version2", {}, (Arg((1, 7, 3)), Arg((1, 4, 4))), 2, 3, b""),
+        Sample("version2", {}, (Arg((1, 7, 3)), Arg((1, 4, 4))), 1, 3, b""),
         Sample("version1_flat", {}, (Arg((1, 1, 1, 10)), Arg((1, 4, 4))), 1, 3, first),
         Sample("version1_three", {}, (Arg((1, 1, 1, 9)), Arg((1, 1, 4, 4))), 1, 3, third),
     ]
