@@ -97,9 +97,8 @@ class DelegationReport:
     def sentence(self) -> str:
         """One line: how many operators run where, and why not all on the device; what the log says.
 
-        For example "63 of 64 operators run on opencl (a GPU, f32); 1 on the CPU (LiteRT CPU kernels):
-        TFLite_Detection_PostProcess: there is no GPU kernel for TFLite_Detection_PostProcess
-        (1 operator); see delegation_report".
+        For example "2 of 3 operators run on opencl (a GPU, f32); 1 on the CPU (LiteRT CPU kernels):
+        SVDF: tensor x is i8, which stays on the CPU (1 operator); see delegation_report".
         """
         if not self.refusals:
             return self.summary
