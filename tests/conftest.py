@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+# Before NumPy is imported, also by the workers and children of this process: NumPy's BLAS would start
+# a thread on each core in each of them, and threads that wait for one another spin. With a worker for
+# each core (`-n auto`) products of matrices would take four times their processor time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +33,13 @@ os.environ.setdefault("TFLGPU_DEFAULT_DELEGATE", "0")
 # Where a test's toy is a GPU, or this machine has one, what goes there must not hang on a measured
 # time. What pays is asked where it is said (`partitioning="gain"`).
 os.environ.setdefault("TFLGPU_PARTITIONING", "all")
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are a million objects and live to the end: no search for garbage, of
+    which tests ask for many, has to look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _require_backend(name: str) -> Probe:

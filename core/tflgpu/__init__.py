@@ -18,6 +18,7 @@ from tflgpu import errors
 from tflgpu.errors import (
     AllocationError,
     ArgumentError,
+    BusyError,
     CompileError,
     DelegateError,
     DeviceError,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
+    from tflgpu.interpreter.callers import Pool
     from tflgpu.interpreter.device_buffer import DeviceBuffer
+    from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
     from tflgpu.options import (
@@ -66,6 +69,7 @@ __all__ = [
     "AccuracyGuard",
     "AllocationError",
     "ArgumentError",
+    "BusyError",
     "CompatibilityList",
     "CompileError",
     "DelegateError",
@@ -81,6 +85,7 @@ __all__ = [
     "InferencePriority",
     "InputError",
     "Interpreter",
+    "Invocation",
     "KernelError",
     "Model",
     "ModelError",
@@ -90,6 +95,7 @@ __all__ = [
     "OpResolverType",
     "OptionError",
     "PluginError",
+    "Pool",
     "Precision",
     "ResizeError",
     "Results",
@@ -118,7 +124,9 @@ _HOMES = {
     "InferencePreference": "tflgpu.options",
     "InferencePriority": "tflgpu.options",
     "Interpreter": "tflgpu.interpreter",
+    "Invocation": "tflgpu.interpreter.invocation",
     "Model": "tflgpu.interpreter.model",
+    "Pool": "tflgpu.interpreter.callers",
     "Results": "tflgpu.interpreter.model",
     "Numerics": "tflgpu.compiler.numerics",
     "OnError": "tflgpu.options",

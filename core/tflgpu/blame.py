@@ -16,6 +16,8 @@ from typing import Any
 
 import attrs
 
+_LINE = 200
+
 
 class Refused(Exception):
     """A plugin broke the contract; the text says how."""
@@ -41,6 +43,12 @@ def describe(error: BaseException) -> str:
     if isinstance(error, Refused):
         return text
     return f"{kind}: {text}" if text else kind
+
+
+def in_a_line(error: BaseException) -> str:
+    """What an error says, for a line of a report: drivers and compilers say it in many."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LINE else f"{text[: _LINE - 3]}..."
 
 
 def shown(value: object) -> str:

@@ -23,7 +23,7 @@ from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, PartitionBy
-from tflgpu.compiler.report import DelegationReport, insist
+from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import on_device, placed, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
@@ -178,7 +178,7 @@ class Engine(Holder):
         loader = self._loader(cpu or self._cpu, self._may_fall_back)
         report = partial(self._report, graph)
         session = self._load(wanted, compiled, target, loader, report)
-        self._tell(session.report)
+        tell(session.report)
         return session
 
     def renew(self, session: Session) -> None:
@@ -433,7 +433,7 @@ class Engine(Holder):
             placed(report, {r.node: r.runs_on for r in ran.refusals}),
             integers=ran.integers, in_floats=ran.in_floats, seconds=report.cpu_seconds,
         )  # fmt: skip
-        self._tell(session.report)
+        tell(session.report)
         return session
 
     def _report(self, graph: Graph, compiled: Compiled) -> DelegationReport:
@@ -442,9 +442,3 @@ class Engine(Holder):
         if not self.options.allow_fallback:
             insist(report, self._device.info.name)
         return self.signed(report)
-
-    @staticmethod
-    def _tell(report: DelegationReport) -> None:
-        """Say it where less than all is delegated, as TFLite's delegate does."""
-        if report.refusals:
-            _LOG.warning("tflgpu: %s", report.sentence)

@@ -73,6 +73,10 @@ class StateError(TflgpuError, RuntimeError):
     """A call came in the wrong order: before allocation, after close, while running."""
 
 
+class BusyError(StateError):
+    """Nothing of a pool was free in the time that the caller had."""
+
+
 class ArgumentError(InputError, TypeError):
     """An argument is of a kind that can never be right: a name where an index goes, say."""
 

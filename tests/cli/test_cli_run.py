@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import Tflgpu
+from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cli.inputs import Normalization, load, random_input
 from tflgpu.cli.measure import difference
 from tflgpu.ir.dtypes import DType
@@ -109,6 +110,22 @@ class TestRunning:
         assert result.exit_code == 2
         assert "Mystery" in result.stderr
         assert "LiteRT" in result.stderr  # which was asked whether it has it
+
+    def test_what_is_left_is_said_once(
+        self, tflgpu: Tflgpu, scale: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The report is shown; the log's sentence would say it again."""
+        options = ["--backend", "cpu_ref", "--device", "1", "--exclude", "MUL", "--runs", 1]
+        result = tflgpu("run", scale, *options)
+        assert result.exit_code == 0
+        assert result.stdout.count("is named by exclude") == 1
+        assert not caplog.records
+        with (
+            GpuDelegate(backend="cpu_ref", device=1, exclude="MUL") as delegate,
+            Interpreter(str(scale), experimental_delegates=[delegate]) as interpreter,
+        ):
+            interpreter.allocate_tensors()
+        assert [r.name for r in caplog.records] == ["tflgpu.delegation"]
 
     def test_precision_is_used(self, tflgpu: Tflgpu, scale: Path) -> None:
         options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")

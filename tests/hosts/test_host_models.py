@@ -7,7 +7,6 @@ where TFLGPU_TEST_EVERYTHING=1 is set.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ import numpy as np
 import pytest
 import tflgpu
 from host_models import host, litert
+from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from float64 import float64_outputs
 
 LIMIT = 1e-5
 #: The range of numbers of each model's inputs.

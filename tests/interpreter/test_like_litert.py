@@ -273,7 +273,7 @@ def test_custom_operators_without_any() -> None:
         interpreter.invoke()
 
 
-@pytest.mark.parametrize("registerer", ["TF_RegisterMyOps", lambda address: None])
-def test_custom_operators_in_native_code(registerer: Any) -> None:
-    with pytest.raises(OptionError, match=r"as a plugin \(docs/tutorial-op.md\)"):
-        InterpreterWithCustomOps([registerer], model_content=models.custom())
+@pytest.mark.parametrize("given", ["TF_RegisterMyOps", 7, [7], [None], {"f": print}])
+def test_what_is_no_registerer(given: Any) -> None:
+    with pytest.raises(OptionError, match="custom_op_registerers"):
+        InterpreterWithCustomOps(given, model_content=models.custom())

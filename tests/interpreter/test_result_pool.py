@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import tflgpu
 from tflgpu.interpreter.pool import ResultPool
 
 SHAPE = (512, 1024)
@@ -48,3 +50,8 @@ def test_another_size_or_type_gets_memory_that_fits() -> None:
 
 def test_small_results_are_plain_arrays() -> None:
     assert ResultPool().empty((3,), np.float32).base is None
+
+
+def test_no_memory_for_a_result() -> None:
+    with pytest.raises(tflgpu.AllocationError, match="not enough memory for a copy of a result"):
+        ResultPool().empty((1 << 40, 1 << 15), np.uint8)

@@ -13,7 +13,6 @@ arithmetic which rounds every tensor to f16.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.conformance.float64 import float64_outputs
 from tflgpu.ir.dtypes import Array
-
-sys.path.insert(0, str(Path(__file__).parent))
-from float64 import float64_outputs
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 

@@ -97,3 +97,17 @@ def test_every_option_says_what_it_does() -> None:
         assert option.kind.read(option.name, option.default) == option.default
         text = option.kind.shown(option.default)
         assert option.kind.parse(option.name, text) == option.default, option.name
+
+
+def test_the_originals_defaults_can_be_had() -> None:
+    given = DelegateOptions.from_v2(experimental_flags="ENABLE_QUANT|CL_ONLY")
+    assert given == DelegateOptions(
+        max_delegated_partitions=1, backend="opencl", enable_serialization=False
+    )
+    for api, name in FIELDS:
+        if api == "V2" and ORIGINAL[api][name] is not OTHERWISE:
+            assert getattr(DelegateOptions.from_v2(), name) == ORIGINAL[api][name]
+    assert DelegateOptions.from_v2().max_delegated_partitions == 1
+    assert DelegateOptions.from_v2(max_delegated_partitions=3).max_delegated_partitions == 3
+    with pytest.raises(tflgpu.OptionError, match="max_delegated_partition"):
+        DelegateOptions.from_v2(max_delegated_partition=3)  # type: ignore[call-arg]

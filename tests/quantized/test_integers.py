@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import tflgpu
@@ -64,7 +65,26 @@ SHAPES = (((256, 1), (1, 251)), ((1, 251), (256, 1)), ((64, 61), (64, 61)), ((61
           ((64, 61), (61,)), ((2, 5, 1, 7), (1, 9, 7)))  # fmt: skip
 
 
-def additions(seed: int, dtype: DType) -> list[tuple[bytes, list[Array]]]:
+def together(models: Sequence[tuple[ModelSpec, list[Array]]]) -> tuple[bytes, list[Array]]:
+    """One model of models of an operator each, which have nothing to do with one another: it is
+    compiled at once, where each alone would take a driver a while."""
+    tensors: list[TensorSpec] = []
+    operators: list[OperatorSpec] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    for spec, _ in models:
+        first = len(tensors)
+        (operator,) = spec.operators
+        moved = {k: [first + i for i in getattr(operator, k)] for k in ("inputs", "outputs")}
+        operators.append(attrs.evolve(operator, **moved))
+        tensors += spec.tensors
+        inputs += [first + i for i in spec.inputs]
+        outputs += [first + i for i in spec.outputs]
+    content = write_model(ModelSpec(tensors, operators, inputs, outputs))
+    return content, [array for _, arrays in models for array in arrays]
+
+
+def additions(seed: int, dtype: DType) -> list[tuple[ModelSpec, list[Array]]]:
     """ADD with every fused activation, operands that broadcast either way, and random scales."""
     rng = np.random.default_rng(seed)
     info = np.iinfo(dtype.numpy)
@@ -87,27 +107,29 @@ def additions(seed: int, dtype: DType) -> list[tuple[bytes, list[Array]]]:
             inputs = [
                 rng.integers(info.min, info.max, s, dtype.numpy, endpoint=True) for s in shapes[:2]
             ]
-            made.append((write_model(ModelSpec(tensors, [operator], [0, 1], [2])), inputs))
+            made.append((ModelSpec(tensors, [operator], [0, 1], [2]), inputs))
     return made
 
 
 @pytest.mark.parametrize("dtype", [DType.I8, DType.U8], ids=["i8", "u8"])
 def test_add(delegate: Any, dtype: DType) -> None:
-    varied = 0
-    for content, inputs in additions(7, dtype):
-        interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        (got,), (want,) = run(interpreter, inputs), reference(content, inputs)
-        report = interpreter.delegation_report()
-        interpreter.close()
-        assert report.integers == (0,), str(report)
-        assert report.fully_delegated
-        assert "1 of them in integers" in report.summary
+    models = additions(7, dtype)
+    content, inputs = together(models)
+    interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+    found, wanted = run(interpreter, inputs), reference(content, inputs)
+    report = interpreter.delegation_report()
+    interpreter.close()
+    assert report.integers == tuple(range(len(models))), str(report)
+    assert report.fully_delegated
+    assert f"{len(models)} of them in integers" in report.summary
+    assert len(found) == len(wanted) == len(models)
+    for got, want in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(got, want)
-        varied += len(np.unique(want)) > 20
+    varied = sum(len(np.unique(want)) > 20 for want in wanted)
     assert varied >= len(SHAPES), "most of the results say nothing"
 
 
-def convolutions(seed: int, count: int) -> list[tuple[bytes, list[Array]]]:
+def convolutions(seed: int, count: int) -> list[tuple[ModelSpec, list[Array]]]:
     """CONV_2D of random sizes, with a scale a channel or one for all."""
     rng = np.random.default_rng(seed)
     made = []
@@ -143,25 +165,26 @@ def convolutions(seed: int, count: int) -> list[tuple[bytes, list[Array]]]:
             quantized("y", (2, *sizes, outer), result, int(rng.integers(-128, 128))),
         ]
         operator = OperatorSpec("CONV_2D", fields, [0, 1, 2], [3], version=3)
-        content = write_model(ModelSpec(tensors, [operator], [0], [3]))
-        made.append((content, [rng.integers(-128, 128, image, np.int8)]))
+        model = ModelSpec(tensors, [operator], [0], [3])
+        made.append((model, [rng.integers(-128, 128, image, np.int8)]))
     return made
 
 
 def test_conv_2d(delegate: Any) -> None:
-    taken = varied = 0
-    for content, inputs in convolutions(3, 24):
-        interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
-        (got,), (want,) = run(interpreter, inputs), reference(content, inputs)
-        report = interpreter.delegation_report()
-        interpreter.close()
-        if report.integers != (0,):
-            (left,) = report.in_floats
-            assert left.reason == "CONV_2D: its sums may need more than 32 bits"
-            continue
-        taken += 1
-        varied += len(np.unique(want)) > 20
-        np.testing.assert_array_equal(got, want)
+    models = convolutions(3, 24)
+    content, inputs = together(models)
+    interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+    found, wanted = run(interpreter, inputs), reference(content, inputs)
+    report = interpreter.delegation_report()
+    interpreter.close()
+    assert len(report.integers) + len(report.in_floats) == len(found) == len(wanted) == len(models)
+    for left in report.in_floats:
+        assert left.reason == "CONV_2D: its sums may need more than 32 bits"
+    taken = len(report.integers)
+    varied = 0
+    for number in report.integers:
+        varied += len(np.unique(wanted[number])) > 20
+        np.testing.assert_array_equal(found[number], wanted[number])
     assert taken >= 18
     assert varied >= 6, "most of the results say nothing"
 
@@ -226,7 +249,7 @@ def test_without_a_device_the_references_compute_the_same(
     nothing = lambda *given, **only: (Choice(None, ("a test says so",)), None)  # noqa: E731
     monkeypatch.setattr(module, "open_best", nothing)
     delegate = tflgpu.GpuDelegate(quantized_numerics="integer")
-    content, inputs = additions(9, DType.I8)[1]
+    content, inputs = together(additions(9, DType.I8)[1:2])
     interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
     (got,) = run(interpreter, inputs)
     assert interpreter.delegation_report().integers == (0,)

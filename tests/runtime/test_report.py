@@ -13,6 +13,7 @@ from rich.console import Console
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of
+from tflgpu.compiler.report_rows import notes
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import DType
@@ -56,6 +57,13 @@ def test_a_reason_for_some_is_not_one_for_all() -> None:
 
 
 GPU = {"backend": "vulkan", "device": "a GPU", "precision": "f32"}
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_more_parts_than_tflite_would_take_are_said(parts: int) -> None:
+    report = DelegationReport(6, 6, partitions=parts, **GPU)  # type: ignore[arg-type]
+    said = [note for note in notes(report) if "max_delegated_partitions=1" in note]
+    assert [note.split(";")[0] for note in said] == ["3 parts are on the device"] * (parts > 1)
 
 
 def test_the_sentence_of_the_log() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import attrs
 from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.graph import Node, TensorSpec, Value
@@ -22,7 +24,7 @@ from tflgpu_litert.shapes import told_late
 
 
 class LiteRTDevice:
-    """A `NodeDevice` and `ForeignOps`. It holds nothing: each recording has an interpreter."""
+    """A `NodeDevice`, `ForeignOps` and `CustomOps`. It holds nothing: each recording has an interpreter."""
 
     def __init__(self, info: DeviceInfo, threads: int | None, resolver: OpResolverType) -> None:
         self.info = info
@@ -30,6 +32,10 @@ class LiteRTDevice:
         self.caps = DeviceCaps(f16_storage=False)
         self.settings = Settings(threads, resolver)
         self._closed = False
+
+    def register_custom_ops(self, registerers: Sequence[Any]) -> None:
+        """As `tflgpu.contract.device.CustomOps`."""
+        self.settings = attrs.evolve(self.settings, registerers=tuple(registerers))
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """Whether LiteRT takes the node, found out by giving it the node alone."""

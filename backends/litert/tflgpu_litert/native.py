@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import attrs
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
 from tflgpu.contract.waiting import of_signal
 from tflgpu.ir.dtypes import Array
@@ -29,10 +29,12 @@ class Settings:
     Attributes:
         threads: Of its kernels; None = LiteRT's default, which is one.
         resolver: Which kernels it takes.
+        registerers: Of custom operators, as its `InterpreterWithCustomOps` takes them.
     """
 
     threads: int | None = None
     resolver: OpResolverType = OpResolverType.AUTO
+    registerers: tuple[Any, ...] = ()
 
     @property
     def plain(self) -> Settings:
@@ -130,7 +132,8 @@ def open_model(model: SmallModel, settings: Settings) -> Opened:
 
 
 def _opened(model: SmallModel, settings: Settings) -> Opened:
-    interpreter = Interpreter(
+    make = partial(InterpreterWithCustomOps, settings.registerers)
+    interpreter = (make if settings.registerers else Interpreter)(
         model_content=model.content,
         num_threads=settings.threads,
         experimental_op_resolver_type=LiteRTResolver[settings.resolver.name],

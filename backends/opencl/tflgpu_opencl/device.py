@@ -30,7 +30,7 @@ from tflgpu_opencl.finish import finish
 from tflgpu_opencl.generator import dialect_of
 from tflgpu_opencl.memory import Memory
 from tflgpu_opencl.native import native
-from tflgpu_opencl.program import Compiler, Dialect, make_kernel
+from tflgpu_opencl.program import Compiler, Dialect, Entry
 from tflgpu_opencl.recording import OpenCLRecording
 from tflgpu_opencl.staging import Copied, Shared, Staging
 
@@ -181,8 +181,8 @@ class OpenCLDevice(BaseDevice):
                 staged.append(Copied(self._context, queue, memory, io, is_input=is_input))
         return staged
 
-    def _kernel(self, program: Any, dispatch: PlannedDispatch) -> Any:
-        kernel = make_kernel(program)
+    def _kernel(self, entry: Entry, dispatch: PlannedDispatch) -> Any:
+        kernel = entry.make_kernel()
         x, y, z = dispatch.kernel.workgroup
         most = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle)
         if x * y * z > most:

@@ -100,7 +100,8 @@ class Context(Holder):
         handle = self.handle
         result = self._wait(handle, fence)
         check(result, what)
-        lib.vkResetFences(handle, 1, fence)
+        # One that stays as it is would say of the next run that it is over.
+        check(lib.vkResetFences(handle, 1, fence), what)
         if self.instance.problems:
             self.instance.raise_problems(what)
 

@@ -185,7 +185,7 @@ class Download:
 
     def __init__(self, device: Any, buffer: Any, nbytes: int) -> None:
         self._device = device._internal
-        self._alive = (device, buffer)
+        self._alive: tuple[Any, ...] = (device, buffer)
         self._buffer = buffer._internal
         self._nbytes = nbytes
         #: What is copied to the host, as (start, bytes); None for all of it.
@@ -266,6 +266,8 @@ class Download:
     def keep(self) -> None:
         """Never release the callback: the library may still call it."""
         immortal(self._callback)
+        # It refers to this object, which needs the buffer no more.
+        self._alive, self._buffer = (), None
 
     def _ended(self) -> bool:
         lib.wgpuDevicePoll(self._device, False, ffi.NULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.delegate_flags import FILE, Flags, flag_of
+from tflgpu.compiler.report import TOLD
 from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
@@ -123,6 +125,12 @@ def _read(
 
 
 def allocate(interpreter: Interpreter) -> None:
-    """Allocate, with a sign of life: drivers may compile for seconds."""
-    with console.working("preparing the model"):
-        interpreter.allocate_tensors()
+    """Allocate, with a sign of life: drivers may compile for seconds. The log's sentence on what was
+    left is kept back: whoever asks for this shows the report."""
+    before = TOLD.level
+    TOLD.setLevel(logging.ERROR)
+    try:
+        with console.working("preparing the model"):
+            interpreter.allocate_tensors()
+    finally:
+        TOLD.setLevel(before)

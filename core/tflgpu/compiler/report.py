@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ from tflgpu.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+#: Its own, so that whoever shows the report can turn the sentence off and leave the rest of the log on.
+TOLD = logging.getLogger("tflgpu.delegation")
 
 #: Reasons that the log's one sentence has room for.
 _MOST_REASONS = 3
@@ -162,6 +166,12 @@ class DelegationReport:
             lines.append(f"  accuracy guard: {self.accuracy.story}")
             lines += [f"  #{i.node} {i.op}: {i.reason}" for i in self.accuracy.inaccurate]
         return "\n".join(lines)
+
+
+def tell(report: DelegationReport) -> None:
+    """Say it in the log where less than all is delegated, as TFLite's delegate does."""
+    if report.refusals:
+        TOLD.warning("tflgpu: %s", report.sentence)
 
 
 def _by(refusal: Refusal) -> str:

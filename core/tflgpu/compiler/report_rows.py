@@ -57,6 +57,11 @@ def notes(report: DelegationReport) -> Iterator[str]:
     """What is to be said below the lines."""
     if report.partitioning:
         yield f"partitioning: {report.partitioning} ({report.partitioning_reason})"
+    if report.partitions > 1:
+        yield (
+            f"{report.partitions} parts are on the device; TFLite's GPU delegate would take one "
+            "(max_delegated_partitions=1 does)"
+        )
     if report.estimates and report.seconds is not None:
         whole = (
             ""

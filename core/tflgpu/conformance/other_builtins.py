@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.flow.operators import RUN_BY_HOST
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.schema import BUILTIN_CODES, CUSTOM, PLACEHOLDER
 
 

@@ -22,6 +22,7 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_buffer
 from tflgpu.contract.checked_recording import Edge, checked_recording
 from tflgpu.contract.device import (
+    CustomOps,
     Device,
     DeviceInfo,
     ForeignOps,
@@ -31,7 +32,7 @@ from tflgpu.contract.device import (
 )
 from tflgpu.contract.given_up import is_given_up
 from tflgpu.contract.party import Party
-from tflgpu.errors import DeviceError, TflgpuError
+from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
@@ -180,6 +181,16 @@ class CheckedNodeDevice(_Checked):
         ):
             return answer
         return Unsupported(f"{label}: infer answered {shown(answer)}, not a spec for each result")
+
+    def register_custom_ops(self, registerers: Sequence[Any]) -> None:
+        """As `tflgpu.contract.device.CustomOps`.
+
+        Raises:
+            UnsupportedError: the device takes none.
+        """
+        if not isinstance(self._inner, CustomOps):
+            raise UnsupportedError(f"{self._party.label} takes no operators in native code")
+        self._party.call("register_custom_ops", self._inner.register_custom_ops, registerers)
 
     def load_nodes(self, run: NodeRun) -> Recording:
         """As `NodeDevice.load_nodes`.

@@ -12,7 +12,7 @@ Level 0 of the conformance suite asks for all of this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -237,6 +237,17 @@ class ForeignOps(Protocol):
         The node is as the file has it (`Node.source`), its attributes mean nothing, and all of
         its operands' shapes are known.
         """
+        ...
+
+
+@runtime_checkable
+class CustomOps(Protocol):
+    """What a `NodeDevice` of a CPU backend may have besides: room for custom operators that
+    somebody has in native code."""
+
+    def register_custom_ops(self, registerers: Sequence[Any]) -> None:
+        """Take them from now on. A registerer is what
+        `tflgpu.interpreter.InterpreterWithCustomOps` says; called once, before anything else."""
         ...
 
 

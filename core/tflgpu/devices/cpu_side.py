@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tflgpu.blame import shown
-from tflgpu.contract.device import ForeignOps, NodeDevice
-from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError
+from tflgpu.contract.device import CustomOps, ForeignOps, NodeDevice
+from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.options import DelegateOptions
@@ -33,15 +34,28 @@ class CpuSide:
 
     Whoever makes one closes it, after the sessions that use it. One thread at a time.
 
+    Args:
+        known: Where backends are found.
+        options: Which one is asked for, and how it is to run.
+        environ: May ask for one too.
+        registerers: Of custom operators in native code, for a backend that takes them
+            (`tflgpu.contract.device.CustomOps`).
+
     Raises:
         OptionError: the backend that was asked for does not run other devices' operators.
     """
 
     def __init__(
-        self, known: Registry, options: DelegateOptions, environ: Mapping[str, str] = os.environ
+        self,
+        known: Registry,
+        options: DelegateOptions,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        registerers: Sequence[Any] = (),
     ) -> None:
         self._known = known
         self._options = options
+        self._registerers = tuple(registerers)
         self._ranked = _ranked(known)
         self._asked = _asked(options, environ, self._ranked)
         self._device: NodeDevice | None = None
@@ -54,13 +68,18 @@ class CpuSide:
         """What runs nodes; None where the NumPy references do.
 
         Raises:
-            DeviceError: the backend that was asked for cannot run here.
+            DeviceError: the backend that was asked for cannot run here, or nothing that is here
+                takes custom operators in native code, and there are some.
             StateError: it is closed.
         """
         if self._closed:
             raise StateError("the CPU side of this interpreter or delegate is closed")
         if not self._chosen:
             self._device = self._open()
+            if self._device is None and self._registerers:
+                raise DeviceError(
+                    self._no_registerers("the NumPy references take no operators in native code")
+                )
             self._chosen = True
         return self._device
 
@@ -146,7 +165,22 @@ class CpuSide:
         if not isinstance(device, NodeDevice):
             device.close()
             raise DeviceError(f"backend {name}: its first device runs kernels, not operators")
+        if self._registerers:
+            try:
+                if not isinstance(device, CustomOps):
+                    raise UnsupportedError(f"backend {name} takes no operators in native code")
+                device.register_custom_ops(self._registerers)
+            except TflgpuError as error:
+                device.close()
+                raise DeviceError(self._no_registerers(str(error))) from error
         return device
+
+    def _no_registerers(self, why: str) -> str:
+        return (
+            f"custom_op_registerers {shown(list(self._registerers))}: {'; '.join((why, *self._lacking))}. "
+            'LiteRT\'s kernels take them (pip install ai-edge-litert, cpu_backend="litert"); or bring '
+            "the operator as a plugin (docs/tutorial-op.md)"
+        )
 
 
 def _ranked(known: Registry) -> list[str]:

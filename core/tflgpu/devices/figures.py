@@ -38,9 +38,15 @@ _ROUNDS = 4
 Open = Callable[[Graph], Recording]
 
 
-def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
+def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool = True) -> Machine:
     """The figures of whatever ``open_graph`` opens graphs on. Takes some 0.3 s once everything is
     compiled.
+
+    Args:
+        open_graph: Opens a graph.
+        ops: Op definitions by name.
+        joins: Whether elementwise nodes may run as one there. Where they do not, they show what a
+            node costs; a pool, which shows it elsewhere, is the dearest of NumPy's small nodes.
 
     Raises:
         DeviceError: the times contradict each other, since the machine has too much else to do.
@@ -48,7 +54,9 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
     """
     make = _Maker(ops)
     graphs = (
-        make.elementwise((4,)), make.pools(_CHAIN, _SMALL), make.elementwise(_LARGE),
+        make.elementwise((4,)),
+        make.pools(_CHAIN, _SMALL) if joins else make.elementwise(_SMALL, _CHAIN),
+        make.elementwise(_LARGE),
         make.pools(_LAYERS, _IMAGE), make.windows(), make.products(),
     )  # fmt: skip
     with ExitStack() as stack:
@@ -62,7 +70,7 @@ def measure_machine(open_graph: Open, ops: Mapping[str, OpDef]) -> Machine:
         for _ in range(_TRIES):
             one, *others = _seconds(recordings)
             if one < min(others):
-                return _fitted(one, *others)
+                return _fitted(one, *others, of_pools=joins)
     raise DeviceError(
         "a graph of one small node took longer than larger ones: the machine has too much else to do"
     )
@@ -89,14 +97,21 @@ def _seconds(recordings: Sequence[Recording]) -> list[float]:
 
 
 def _fitted(
-    one: float, chain: float, copying: float, moving: float, windows: float, products: float
+    one: float,
+    chain: float,
+    copying: float,
+    moving: float,
+    windows: float,
+    products: float,
+    *,
+    of_pools: bool,
 ) -> Machine:
-    """The figures by which the graphs take these seconds."""
+    """The figures by which the graphs take these seconds; ``of_pools`` is what the chain is made of."""
     image, small, large = (4 * int(np.prod(shape)) for shape in (_IMAGE, _SMALL, _LARGE))
     slope = (chain - one) / (_CHAIN - 1)
-    step = pool = 0.0  # `pool`: seconds for a byte of a pool
+    step = pool = byte = 0.0  # `pool`: seconds for a byte of a pool
     for _ in range(_ROUNDS):  # each of the two is a little of what shows the other
-        step = max(slope - 2 * small * pool, slope / 10, _LEAST)
+        step = max(slope - 2 * small * (pool if of_pools else byte), slope / 10, _LEAST)
         launch = max(one - step, _LEAST)
         # Two graphs that move as many bytes over the edge each way, and others inside:
         #     2 large (byte + edge) = copying,    2 image (layers pool + edge) = moving
@@ -123,8 +138,8 @@ class _Maker:
 
     ops: Mapping[str, OpDef]
 
-    def elementwise(self, shape: tuple[int, ...]) -> Graph:
-        return self._chain("RELU", 1, shape, {})
+    def elementwise(self, shape: tuple[int, ...], length: int = 1) -> Graph:
+        return self._chain("RELU", length, shape, {})
 
     def pools(self, length: int, shape: tuple[int, ...]) -> Graph:
         """Of nodes that compute next to nothing and that no kernel joins."""

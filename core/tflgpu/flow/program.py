@@ -283,9 +283,8 @@ class Program:
         known.plain = known.plain or stretch.misses >= PATIENCE
         if dynamic is None:
             known.shapes.update(zip(stretch.awaited, key, strict=True))
-        else:
-            if dynamic.tell(known, env):
-                self.evaluated.add(dynamic.operator.index)
+        elif dynamic.tell(known, env):
+            self.evaluated.add(dynamic.operator.index)
         stretch.misses += 1
         found = stretch.after[key] = self._plan(known)
         _trim(stretch.after)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tflgpu.blame import of_signal
+from tflgpu.blame import in_a_line, of_signal
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
@@ -106,7 +106,7 @@ class Kernel(Holder):
         wanted = self._engine.options.on_error
         if wanted in (None, OnError.RAISE) or not self._session.is_broken or of_signal(error):
             raise error
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        said = in_a_line(error)
         if wanted is OnError.CPU:
             _LOG.warning("tflgpu: nodes run on the CPU from now on, since a run failed: %s", said)
             self._gave_way = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections import deque
@@ -11,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from tflgpu.compiler.report import DelegationReport, insist
+from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.contract.forks import Holder
 from tflgpu.hosts.callbacks import Native, Nodes, Preview
@@ -21,7 +20,6 @@ from tflgpu.hosts.reading import HostGraph, read_context
 from tflgpu.hosts.runtimes import calling_runtimes
 from tflgpu.hosts.subsets import Decision, Engine, decide
 
-_LOG = logging.getLogger("tflgpu")
 _MOST_REPORTS = 32
 #: What runs the operators that are left, as reports name it.
 LITERT = "LiteRT"
@@ -79,8 +77,7 @@ class LiteRtHost(Holder):
                     subset.opened.session.close()
                 raise
             self.reports.append(report)
-            if report.refusals:
-                _LOG.warning("tflgpu: %s", report.sentence)
+            tell(report)
             return {s.nodes: Kernel(graph, engine, s) for s in decision.subsets}
 
 

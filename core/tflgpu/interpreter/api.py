@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
@@ -14,12 +14,14 @@ from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
+from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
 from tflgpu.interpreter.opening import Opening, opener
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
+from tflgpu.options.kinds import Count
 from tflgpu.plugins import registry
 from tflgpu.tflite.model_file import SignatureInfo
 
@@ -48,6 +50,9 @@ class Interpreter(BufferMethods, ModelDetails):
     interpreter; a call that comes while another thread's is running raises `StateError`.
     """
 
+    #: Of custom operators in native code: see `InterpreterWithCustomOps`.
+    _registerers: Sequence[Any] = ()
+
     def __init__(
         self,
         model_path: str | os.PathLike[str] | None = None,
@@ -63,6 +68,7 @@ class Interpreter(BufferMethods, ModelDetails):
         experimental_force_delegate_node_profiling: bool = False,
         *,
         cpu_backend: str | None = None,
+        max_in_flight: int = 2,
     ) -> None:
         """Read a model.
 
@@ -100,6 +106,8 @@ class Interpreter(BufferMethods, ModelDetails):
                 (LiteRT's kernels, from ai-edge-litert) or "cpu_ref" (NumPy). None is the
                 delegate's option, then the environment variable TFLGPU_CPU_BACKEND, then LiteRT
                 where it is installed and NumPy, with a warning, where it is not.
+            max_in_flight: Most runs of `invoke_async` at a time. Each takes the model's memory once
+                more, on the device too; none is taken before it is called.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
@@ -132,13 +140,15 @@ class Interpreter(BufferMethods, ModelDetails):
             "experimental_compress_quantization_zero_points",
             experimental_compress_quantization_zero_points,
         )
+        self._most = Count().read("max_in_flight", max_in_flight)
+        self._lanes: Lanes | None = None
         self._model = load(model_path, model_content)
         made: Any = experimental_delegates
         self._delegation: Delegation = (
             made if isinstance(made, Delegation) else Delegation(made, resolver)
         )
         options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
-        self._cpu = CpuSide(registry(), options)
+        self._cpu = CpuSide(registry(), options, registerers=self._registerers)
         self._opening = Opening(
             self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
             self._fuse,
@@ -176,13 +186,43 @@ class Interpreter(BufferMethods, ModelDetails):
         with self._busy:
             if self._main.has_views:
                 self._check_views()
+            if self._lanes is not None:
+                self._settle()
             self._main.run()
+
+    def invoke_async(self, inputs: Mapping[int, Any] | None = None) -> Invocation:
+        """Begin a run and return; what it gives tells of its end, can be awaited, and has results of
+        its own. `get_tensor` knows nothing of it.
+
+        Several may be in flight, up to ``max_in_flight``; a further call first waits for the oldest,
+        whose results stay with its `Invocation`. A model that keeps state has one at a time: they
+        see each other's state in the order of the calls, and `invoke` the state after all of them.
+
+        Args:
+            inputs: Values by tensor index, copied before this returns. Inputs that are not named are
+                as `set_tensor` left them.
+
+        Raises:
+            InputError: an index of no input, or another type or shape than it has.
+            StateError, DeviceError: as `invoke`; the latter also from `Invocation.wait`.
+        """
+        with self._busy:
+            if not self._main.allocated:
+                self._main.run()  # says what lacks
+            unknown = [i for i in inputs or () if i not in self._main.info.inputs]
+            if unknown:
+                raise InputError(f"tensor {shown(unknown[0])} is no input of the model")
+            if self._lanes is None or not self._lanes.fits:
+                self._close_lanes()
+                self._lanes = Lanes(self._main, self._make_lane, self._most, self._opening)
+            return self._lanes.begin(inputs or {})
 
     def reset_all_variables(self) -> None:
         """Set the model's state, if it has any, to zero. Resource variables become what they are in a
         model just loaded: unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as
         they are.)"""
         with self._busy:
+            self._settle()
             self._opening.store.reset()
             for subgraph in self._subgraphs.values():
                 subgraph.reset_variables()
@@ -203,6 +243,7 @@ class Interpreter(BufferMethods, ModelDetails):
         """
         with self._busy:
             self._check_views()
+            self._settle()
             self._main.resize(input_index, tensor_size, strict=truth("strict", strict))
 
     # Tensors
@@ -226,6 +267,7 @@ class Interpreter(BufferMethods, ModelDetails):
             StateError: not allocated, closed or in use.
         """
         with self._busy:
+            self._settle()
             return self._subgraph(subgraph_index).get(tensor_index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
@@ -238,6 +280,7 @@ class Interpreter(BufferMethods, ModelDetails):
 
         def view() -> Array:
             with self._busy:
+                self._settle()
                 return self._main.view(tensor_index)
 
         return view
@@ -316,6 +359,7 @@ class Interpreter(BufferMethods, ModelDetails):
 
     def _release(self) -> None:
         # In this order, so that a call that was interrupted can be made again.
+        self._close_lanes()
         for subgraph in self._subgraphs.values():
             subgraph.release()
             subgraph.bindings.close()
@@ -329,12 +373,31 @@ class Interpreter(BufferMethods, ModelDetails):
         count = len(self._model.subgraphs)
         if not isinstance(index, int) or not 0 <= index < count:
             raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
-        made = Subgraph(
+        made = self._subgraphs[index] = self._make(index)
+        return made
+
+    def _make(self, index: int) -> Subgraph:
+        return Subgraph(
             self._model, index, opener(self._opening, index), preserve_all=self._preserve_all,
             compress=self._compress, delegation=self._delegation,
         )  # fmt: skip
-        self._subgraphs[index] = made
+
+    def _make_lane(self) -> Subgraph:
+        made = self._make(0)
+        for index, shape in self._main.resized.items():
+            made.resize(index, shape)
+        made.allocate()
         return made
+
+    def _settle(self) -> None:
+        """State is as after the runs in flight."""
+        if self._lanes is not None:
+            self._lanes.settle_state()
+
+    def _close_lanes(self) -> None:
+        if self._lanes is not None:
+            self._lanes.close()
+        self._lanes = None
 
     def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, Busy]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""

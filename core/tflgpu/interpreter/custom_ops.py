@@ -1,4 +1,4 @@
-"""TFLite's interpreter with custom operators, as far as that can be without its C++ runtime."""
+"""TFLite's interpreter with custom operators in native code, which LiteRT's kernels run."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from tflgpu.interpreter.api import Interpreter
 
 
 class InterpreterWithCustomOps(Interpreter):
-    """An `Interpreter`, by the name under which TFLite's takes registerers of custom operators.
+    """An `Interpreter` that takes registerers of custom operators, as TFLite's does.
 
-    A registerer is C++: the name of a function, or a function that takes the address of a
-    ``tflite::MutableOpResolver``. There is none here for it to register with. A custom operator
-    comes as a plugin instead (docs/tutorial-op.md), in Python and with a kernel for any GPU, and
-    then every `Interpreter` runs it.
+    A registerer is C++: the name of an exported function of a library that this process has loaded,
+    or a function that is called with the address of a ``tflite::MutableOpResolver``
+    (``ai_edge_litert.pywrap_genai_ops.GenAIOpsRegisterer`` is one). They are handed to LiteRT, which
+    runs these operators on the CPU, beside the parts of the model that are on the device; so
+    ``ai-edge-litert`` is needed, of the version that they were built for. A custom operator in
+    Python, with a kernel for any GPU, is a plugin (docs/tutorial-op.md), and then every
+    `Interpreter` runs it.
     """
 
     def __init__(self, custom_op_registerers: Sequence[Any] | None = None, **kwargs: Any) -> None:
         """Read a model, as `Interpreter` does with ``kwargs``.
 
         Raises:
-            OptionError: registerers were given.
+            OptionError: what was given is no list of names and functions.
         """
-        given = list(custom_op_registerers or ())
-        if given:
-            raise OptionError(
-                f"custom_op_registerers {shown(given)}: they fill a C++ op resolver, which tflgpu "
-                "does not have. Bring the operator as a plugin (docs/tutorial-op.md), or run the "
-                "model by ai_edge_litert.interpreter.InterpreterWithCustomOps, which takes a "
-                "GpuDelegate for the other operators"
-            )
+        given = custom_op_registerers
+        if isinstance(given, str) or (given is not None and not isinstance(given, Sequence)):
+            raise OptionError(f"custom_op_registerers is a list, not {shown(given)}")
+        for each in given or ():
+            if not isinstance(each, str) and not callable(each):
+                raise OptionError(
+                    f"custom_op_registerers has {shown(each)}: a registerer is the name of a "
+                    "function, or a function"
+                )
+        self._registerers = tuple(given or ())
         super().__init__(**kwargs)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tflgpu.blame import in_a_line
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, OptionError
@@ -127,7 +128,7 @@ class Delegation:
         if self._default is not None:
             self._default.give_way(error)
             return
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        said = in_a_line(error)
         _LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", said)
         self._why_none, self._code = f"a run failed: {said}", ReasonCode.DEVICE_FAILED
 

@@ -173,6 +173,11 @@ class Model:
         return tuple(port.name for port in self._outputs)
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether results depend on earlier calls."""
+        return self._interpreter.keeps_state
+
+    @property
     def report(self) -> DelegationReport:
         """What runs where, and why."""
         return self._interpreter.delegation_report()

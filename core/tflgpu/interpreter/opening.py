@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -10,7 +11,7 @@ import attrs
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.cut import check_order
-from tflgpu.flow.operators import is_run_by_host
+from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
 from tflgpu.flow.session import FlowSession, Openers
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.delegation import Delegation
@@ -24,9 +25,9 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Opening:
-    """What the subgraphs of one interpreter share.
+    """What the subgraphs of one interpreter share. Sessions are opened by one thread at a time.
 
     Attributes:
         model: The file.
@@ -36,6 +37,7 @@ class Opening:
         preserve_all: Whether every tensor is kept.
         fuse: Whether operators may be merged.
         store: The model's state.
+        lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
     """
 
     model: ModelFile
@@ -45,6 +47,7 @@ class Opening:
     preserve_all: bool
     fuse: bool
     store: Store = attrs.Factory(Store)
+    lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
@@ -71,6 +74,15 @@ class Opening:
         )  # fmt: skip
         return made, None
 
+    def keeps_state(self, number: int) -> bool:
+        """Whether running a subgraph by `FlowSession` may read or change state."""
+        subgraphs = self.model.subgraphs
+        return keeps_state(subgraphs, [number]) or any(
+            tensor.is_variable
+            for i in reached(subgraphs, [number])
+            for tensor in subgraphs[i].tensors
+        )
+
     def _takes_several(self, graph: Graph) -> bool:
         """Whether one graph is not enough, or not the best there is."""
         unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
@@ -83,9 +95,10 @@ class Opening:
         return on_host and self.delegation.has_device
 
     def _session(self, graph: Graph) -> Session:
-        return self.delegation.open_session(
-            graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse
-        )
+        with self.lock:
+            return self.delegation.open_session(
+                graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse
+            )
 
     def _plain(self, graph: Graph) -> Session:
         return open_cpu_session(

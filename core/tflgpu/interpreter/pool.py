@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.errors import AllocationError
 from tflgpu.ir.dtypes import Array
 
 #: Smaller arrays come from the allocator's own lists without any faults.
@@ -29,7 +30,11 @@ class ResultPool:
         self._free = _holders([np.empty(1, np.uint8)], 0)
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """An array that no one else holds."""
+        """An array that no one else holds.
+
+        Raises:
+            AllocationError: there is no memory for it.
+        """
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
         if nbytes < _LARGE or kind.hasobject:
@@ -41,7 +46,13 @@ class ResultPool:
         for i in range(len(self._blocks)):
             if self._blocks[i].nbytes == nbytes and _holders(self._blocks, i) == self._free:
                 return self._blocks[i].view(kind).reshape(shape)
-        made = np.empty(nbytes, np.uint8)
+        try:
+            made = np.empty(nbytes, np.uint8)
+        except MemoryError as error:
+            raise AllocationError(
+                f"not enough memory for a copy of a result of {nbytes} bytes; let go of others, or "
+                "read it by tensor(), which copies nothing"
+            ) from error
         if len(self._blocks) >= _KEPT:
             self._blocks.pop(0)
         self._blocks.append(made)

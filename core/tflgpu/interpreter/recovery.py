@@ -18,7 +18,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from tflgpu.blame import of_signal
+from tflgpu.blame import in_a_line, of_signal
+from tflgpu.contract.pending import Finished, Pending
 from tflgpu.errors import DeviceError, DeviceLostError
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.dtypes import Array
@@ -29,6 +30,8 @@ from tflgpu.runtime.trials import noted
 _LOG = logging.getLogger("tflgpu")
 #: So many failures in a row to load what was loaded before, and the device counts as lost.
 _STRIKES = 2
+#: A run that failed when it was submitted, and was made again there and then.
+_MADE_AGAIN = Finished()
 
 T = TypeVar("T")
 #: Opens a session in the place of one that is broken, with its inputs and state.
@@ -63,6 +66,37 @@ class Recovery:
             session.run()
         except DeviceError as error:
             self.failed(session, error, again)
+
+    def submit(self, session: Session, again: Again) -> Pending | None:
+        """Begin a run, to be ended by `finish`; None where `run` has to make it.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        self.begin(session)
+        try:
+            return session.submit()
+        except DeviceError as error:
+            self.failed(session, error, again)
+            return _MADE_AGAIN
+
+    def finish(
+        self, session: Session, pending: Pending, again: Again, timeout: float | None
+    ) -> bool:
+        """Wait for a run that was submitted: True; False where it takes longer than ``timeout``.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        if pending is _MADE_AGAIN:
+            return True
+        try:
+            if not pending.wait(timeout):
+                return False
+            session.finish()
+        except DeviceError as error:
+            self.failed(session, error, again)
+        return True
 
     def begin(self, session: Session) -> None:
         """Keep what a run may have to be made again with."""
@@ -132,7 +166,7 @@ class Recovery:
                 raise
             self._strikes = _STRIKES  # it was loaded before: the device is to blame
             new = again()
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        said = in_a_line(error)
         _LOG.warning("tflgpu: a run failed, and is made again: %s", said)
         noted(new, f"on_error: a run failed and was made again ({said})")
         self._run_on_old_state(new)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.copy import copy
+from tflgpu.contract.pending import Pending
 from tflgpu.errors import (
     AllocationError,
     DeviceError,
@@ -112,15 +113,36 @@ class Subgraph:
             DeviceError: the device could not take its part.
         """
         if self._memory is None:
-            self._memory = self._opened()
-            self._lost = set()
+            self._memory, self._lost = self._opened(), set()
             self.run = self._run
         elif self._memory.session.inherited and self._is_default:
             self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
             self._open_again(self._memory)
 
+    @property
+    def resized(self) -> dict[int, Shape]:
+        """The shapes that inputs were given."""
+        return dict(self._resized)
+
+    @property
+    def variables(self) -> Mapping[int, Array]:
+        """State tensors by index; none before it is allocated."""
+        return {} if self._memory is None else self._memory.session.variables
+
+    def begin(self) -> Pending | None:
+        """As `Recovery.submit`."""
+        return self._recovery.submit(self._ready().session, self._again)
+
+    def finish(self, pending: Pending, timeout: float | None) -> bool:
+        """As `Recovery.finish`."""
+        assert self._memory is not None
+        return self._recovery.finish(self._memory.session, pending, self._again, timeout)
+
     def _run(self) -> None:
+        self._recovery.run(self._ready().session, self._again)
+
+    def _ready(self) -> SessionMemory:
         memory = self._memory
         assert memory is not None
         if memory.session.inherited:
@@ -130,7 +152,7 @@ class Subgraph:
             raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
-        self._recovery.run(memory.session, self._again)
+        return memory
 
     def _again(self) -> Session:
         assert self._memory is not None
@@ -208,8 +230,7 @@ class Subgraph:
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""
         self.run = self._cannot_run
-        if self._memory is not None:
-            # Once more, where a signal ended it before.
+        if self._memory is not None:  # once more, where a signal ended it before
             self._delegation.release(self._memory.release)
         self._memory = None
 
@@ -231,9 +252,9 @@ class Subgraph:
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero."""
-        if self._memory is not None:
-            self._recovery.inputs_changed = True
-            self._memory.session.reset_variables()
+        self._recovery.inputs_changed = True
+        for array in self.variables.values():
+            array[...] = 0
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
         """Give an input another shape. Where it differs, `allocate` must follow.
@@ -324,12 +345,11 @@ class Subgraph:
         if not source.ndim:
             return source.copy()[()]
         if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            session = self._memory.session
+            lent, session = None, self._memory.session
             try:
                 lent = session.lend(int(index))
             except DeviceError as error:
                 self._recovery.results_lost(session, error, self._again)
-                lent = None
             if lent is not None:
                 return lent
             source = self.array(index)
@@ -362,6 +382,15 @@ class Subgraph:
         else:
             copy(target, source)
         self._lost.discard(info.index)
+
+    def value(self, index: int) -> Array:
+        """What an input has, wherever it is: not to be changed.
+
+        Raises:
+            StateError, DeviceError: what it is bound to cannot be read.
+        """
+        bound = self.bindings.get(index)
+        return self.array(index) if bound is None else bound.read()
 
     def view(self, index: int) -> Array:
         """A view of a tensor's memory; constants are read-only.

@@ -323,6 +323,17 @@ class DelegateOptions:
         except OptionError as error:
             raise found.explain(error) from None
 
+    @classmethod
+    def from_v2(cls, **options: Unpack[OptionKeywords]) -> DelegateOptions:
+        """``TfLiteGpuDelegateOptionsV2Default()`` with the given options: what is not given has TFLite's
+        default, also where ours is another. That is ``max_delegated_partitions``, which is 1 there
+        (docs/options.md says why not here).
+
+        Raises:
+            OptionError: as `DelegateOptions`.
+        """
+        return cls(**{"max_delegated_partitions": 1, **canonical(options, known_options())})
+
     def changed(self, **changes: Unpack[OptionKeywords]) -> DelegateOptions:
         """The same with some options changed; as `attrs.evolve`, which type checkers cannot follow
         here, and by other names, too.

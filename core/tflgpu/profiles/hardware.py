@@ -23,8 +23,7 @@ _METAL = (
     "(https://developer.apple.com/metal/Metal-Feature-Set-Tables.pdf)"
 )
 _QUALCOMM = (
-    "Qualcomm, Snapdragon Mobile Platform OpenCL General Programming and Optimization "
-    "(80-NB295-11): work groups and local memory"
+    "clinfo on an Adreno: 32 KiB of local memory (https://github.com/BOINC/boinc/issues/3613)"
 )
 _VALHALL = "Arm, The Valhall Shader Core (document 102203): warps of 16"
 _BIFROST = "Arm, The Bifrost Shader Core (document 102546): the width of warps"
@@ -73,14 +72,15 @@ def _adreno(number: str) -> Profile:
     caps = attrs.evolve(
         _OPENCL_CAPS,
         f16_arithmetic=True,
-        max_workgroup=1024,
-        max_workgroup_size=(1024, 1024, 1024),
+        # Larger ones depend on the registers that a kernel takes, and no public table has them.
+        max_workgroup=256,
+        max_workgroup_size=(256, 256, 64),
         shared_bytes=32768,
         vendor="qualcomm",
     )
     return Profile(
         f"adreno-{number}", f"Qualcomm Adreno {number}", ("opencl", "vulkan"), caps,
-        sources=(_QUALCOMM, _OPENCL), notes=(_TEXTURES,),
+        sources=(_QUALCOMM, _WEBGPU, _OPENCL), notes=(_TEXTURES,),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
+from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
@@ -202,6 +203,31 @@ class Session(Holder):
             step.run()
             for target, source in kept:
                 np.copyto(target, source, casting="unsafe")
+        self.finish()
+
+    def submit(self) -> Pending | None:
+        """Begin a run that goes on by itself, to be ended by `finish`; None where `run` has to make
+        it: it has other parts than one of a device, keeps state, or is watched, repeated or timed.
+
+        Raises:
+            StateError, DeviceError: as `run`.
+        """
+        if self._watcher is not None or len(self._steps) != 1:
+            return None
+        (step,), (moves,) = self._steps, self._moves
+        if step.on_cpu or step.states or step.run != step.recording.run:
+            return None
+        if self._closed:
+            self.check_inherited("this interpreter's device")
+            raise StateError("this session is closed")
+        self.complete = False
+        for target, source in (*self._given, *moves):
+            np.copyto(target, source, casting="unsafe")
+        self._running = step
+        return step.recording.submit()
+
+    def finish(self) -> None:
+        """What follows when all parts of a run are over."""
         self._running = None
         while self._moving:
             self._look_up_outputs(self._moving.popitem()[1])

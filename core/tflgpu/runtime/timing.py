@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import numpy as np
@@ -65,14 +66,16 @@ def time_model(
     beside = references if host is None else host.info
     sides: Sequence[tuple[DeviceInfo, str, Open]] = (
         (info, f"precision {target.site.precision.value}", on_device),
-        (beside, cpu.settings, on_host),
+        # That its nodes were timed by pools is a reason to measure it anew.
+        (beside, cpu.settings if host is not None else f"{cpu.settings}, no joins", on_host),
     )
     found: list[Machine] = []
     for side, settings, open_graph in sides:
         key = figures_key(side, owner(side.backend), settings)
         figures = store.load(key, len(attrs.fields(Machine)))
         if figures is None:
-            machine = attempt(measure_machine, open_graph, target.ops)
+            alone = side is beside and host is None
+            machine = attempt(partial(measure_machine, joins=not alone), open_graph, target.ops)
             if isinstance(machine, Failed):
                 note = f"round figures: {side.name} could not be measured: {machine}"
                 _LOG.info("tflgpu: %s", note)

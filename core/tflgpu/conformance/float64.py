@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from tflgpu.ir.dtypes import Array
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
@@ -15,7 +16,10 @@ from tflgpu.tflite.read import read_model
 
 
 def float64_outputs(
-    path: Path, inputs: Mapping[int, Array], *, stored_as: npt.DTypeLike = np.float64
+    model: Path | bytes,
+    inputs: Mapping[int, Array],
+    *,
+    stored_as: npt.DTypeLike = np.float64,
 ) -> dict[int, Array]:
     """Outputs by tensor index, for inputs by tensor index (their shapes resize the model).
 
@@ -31,7 +35,7 @@ def float64_outputs(
 
     ops = builtin_ops()
     shapes = {index: array.shape for index, array in inputs.items()}
-    graph = build_graph(read_model(path), 0, ops, shapes)
+    graph = build_graph(read_model(model), 0, ops, shapes)
     env: dict[int, Array] = {i: stored(a) for i, a in inputs.items()}
     for value in graph.values.values():
         if value.data is not None:

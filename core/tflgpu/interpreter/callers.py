@@ -1,0 +1,269 @@
+"""`Pool`: a model for many callers, on one device or several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.forks import Holder
+from tflgpu.errors import BusyError, OptionError, StateError, UnsupportedError
+from tflgpu.interpreter.model import Model, Results
+from tflgpu.options.kinds import Count
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from tflgpu.delegate import GpuDelegate
+
+T = TypeVar("T")
+
+
+class Pool(Holder):
+    """A `.tflite` model that many threads, or coroutines, call at once.
+
+        with tflgpu.Pool("mobilenet.tflite", size=3) as pool:
+            (scores,) = pool(image)                # from any thread
+            future = pool.submit(image)            # a concurrent.futures.Future
+            (scores,) = await pool.run(image)      # from a coroutine
+
+    It has several copies of the model, which share their device, so that one copies inputs while
+    another computes. A call takes a copy that is free; where there is none callers wait, and are
+    served in the order in which they came. Every call is answered with its own results, or with the
+    error that its own run ended in.
+
+    Only models without state: which copy serves a call is chance.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        *,
+        size: int = 2,
+        devices: Sequence[int | str] | None = None,
+        delegates: Sequence[GpuDelegate] | None = None,
+        **options: Any,
+    ) -> None:
+        """Read a model and make its copies ready to run.
+
+        Args:
+            model: Path of a `.tflite` file, or what is in it.
+            size: Copies on each device; each takes the model's memory there once more.
+            devices: As the option ``device``: one delegate for each, of the pool's own.
+            delegates: Or delegates of the caller's, who closes them after the pool.
+            options: Those of `DelegateOptions`. With neither ``devices`` nor ``delegates`` they are
+                what `Model` makes of them.
+
+        Raises:
+            OptionError: both devices and delegates, or none of them; options beside delegates; or an
+                unknown option.
+            UnsupportedError: the model keeps state from run to run, or an operator runs nowhere.
+            ModelError, DeviceError: as `Model`.
+        """
+        count = Count().read("size", size)
+        self._lock = threading.Lock()
+        self._free: deque[Model] = deque()
+        self._waiting: deque[_Waiter] = deque()
+        self._closed = False
+        self._own: list[GpuDelegate] = []
+        self._models: list[Model] = []
+        self._workers: ThreadPoolExecutor | None = None
+        self._back = threading.Condition(self._lock)
+        try:
+            given = self._delegates(devices, delegates, options)
+            # In turn, so that calls that come one by one go to all devices.
+            for delegate in [*given] * count:
+                self._models.append(
+                    Model(model, **options) if delegate is None else Model(model, delegate=delegate)
+                )
+                _check_state(self._models[-1])
+        except BaseException:
+            self._release()
+            raise
+        self._free.extend(self._models)
+        self._workers = ThreadPoolExecutor(len(self._models), "tflgpu-pool")
+        self.belongs_to_process()
+
+    def __call__(self, *arrays: Any, timeout: float | None = None, **named: Any) -> Results:
+        """Run on one array per input, as `Model.__call__`.
+
+        Args:
+            arrays: By position.
+            timeout: Seconds to wait for a copy of the model that is free; None is no limit. (How
+                long a run may take is the option ``run_timeout``.)
+            named: By name.
+
+        Raises:
+            BusyError: none was free in time.
+            StateError: the pool is closed, or was made before this process was forked.
+            InputError, DeviceError: as `Model.__call__`.
+        """
+        model = self._borrow(timeout)
+        try:
+            return model(*arrays, **named)
+        finally:
+            self._give_back(model)
+
+    def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
+        """The same by a thread of the pool's. The arrays are read until the future is done.
+
+        Raises:
+            StateError: the pool is closed, or was made before this process was forked.
+        """
+        self._check_open()
+        workers = self._workers
+        assert workers is not None
+        try:
+            return workers.submit(self, *arrays, **named)
+        except RuntimeError:  # it was closed just now
+            raise StateError("this pool is closed") from None
+
+    async def run(self, *arrays: Any, **named: Any) -> Results:
+        """The same for a coroutine, while others have their turn.
+
+        Raises:
+            StateError, InputError, DeviceError: as `__call__`.
+        """
+        return await asyncio.wrap_future(self.submit(*arrays, **named))
+
+    @property
+    def reports(self) -> tuple[DelegationReport, ...]:
+        """What runs where, for each copy that is free at the moment."""
+        with self._lock:
+            free = list(self._free)
+        return tuple(model.report for model in free)
+
+    def close(self) -> None:
+        """Refuse calls from now on, wait for those that are being served, and release everything;
+        twice is harmless. Callers that wait for a copy are refused too."""
+        if self.inherited:
+            return
+        with self._lock:
+            self._closed = True
+            while self._waiting:
+                self._waiting.popleft().serve(None)
+            while len(self._free) < len(self._models):
+                self._back.wait()
+        if self._workers is not None:
+            self._workers.shutdown()
+        self._release()
+
+    def __enter__(self) -> Self:
+        """The pool itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+    def after_fork(self) -> None:
+        """A child makes one of its own."""
+        super().after_fork()
+        self._lock = threading.Lock()
+
+    # Inside
+
+    def _delegates(
+        self,
+        devices: Sequence[int | str] | None,
+        delegates: Sequence[GpuDelegate] | None,
+        options: dict[str, Any],
+    ) -> Sequence[GpuDelegate | None]:
+        if delegates is not None:
+            if devices is not None or options:
+                raise OptionError("give either delegates, or devices and options, not both")
+            return _some(delegates)
+        if devices is None:
+            return [None]
+        from tflgpu.delegate import GpuDelegate
+
+        for device in _some(devices):
+            self._own.append(GpuDelegate(device=device, **options))
+        return list(self._own)
+
+    def _check_open(self) -> None:
+        self.check_inherited("this pool's device")
+        if self._closed:
+            raise StateError("this pool is closed")
+
+    def _borrow(self, timeout: float | None) -> Model:
+        self._check_open()
+        with self._lock:
+            self._check_open()
+            if self._free and not self._waiting:
+                return self._free.popleft()
+            waiter = _Waiter()
+            self._waiting.append(waiter)
+        try:
+            came = waiter.there.wait(timeout)
+        except BaseException:
+            self._leave(waiter)
+            if waiter.model is not None:
+                self._give_back(waiter.model)
+            raise
+        if not came:
+            self._leave(waiter)
+            if not waiter.there.is_set():
+                raise BusyError(
+                    f"no copy of the model was free in {timeout:g} seconds; wait longer, make the pool "
+                    "larger, or let fewer callers come"
+                )
+        if waiter.model is None:
+            raise StateError("this pool is closed")
+        return waiter.model
+
+    def _leave(self, waiter: _Waiter) -> None:
+        with self._lock:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def _give_back(self, model: Model) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().serve(model)
+            else:
+                self._free.append(model)
+                self._back.notify_all()
+
+    def _release(self) -> None:
+        while self._models:
+            self._models[-1].close()
+            self._models.pop()
+        self._free.clear()
+        while self._own:
+            self._own[-1].close()
+            self._own.pop()
+
+
+def _some(given: Sequence[T]) -> list[T]:
+    """As a list, which is not empty."""
+    found = list(given)
+    if not found:
+        raise OptionError("a pool has at least one device")
+    return found
+
+
+def _check_state(model: Model) -> None:
+    if model.keeps_state:
+        raise UnsupportedError(
+            "the model keeps state from run to run, and the calls of a pool are served by several "
+            "copies; use a Model, or one for each caller"
+        )
+
+
+class _Waiter:
+    """A caller in the queue. What it waits for is handed over, so that nobody else can take it."""
+
+    def __init__(self) -> None:
+        self.there = threading.Event()
+        self.model: Model | None = None
+
+    def serve(self, model: Model | None) -> None:
+        """Give it a copy of the model; None where there is no use in waiting."""
+        self.model = model
+        self.there.set()

@@ -1,0 +1,280 @@
+"""Runs in flight: several of a model at a time, each with inputs and results of its own.
+
+    invoke_async -> a lane that is free -> inputs copied -> submitted -> Invocation
+                    (another is opened, up to the most; then the oldest run is waited for)
+
+A lane is the model once more on the device: buffers, recordings, host arrays. Where the model is one
+part on the device a run is submitted and goes on by itself; where parts of it run on the CPU, or where
+the options ask for more than a plain run, a thread of the lane makes it.
+
+A model that keeps state has one lane: its runs follow each other in the order of the calls, and the
+interpreter has the state before and after each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+import numpy as np
+
+from tflgpu.contract.forks import Holder
+from tflgpu.contract.pending import Pending
+from tflgpu.errors import InputError, StateError, TflgpuError, UnsupportedError
+from tflgpu.flow.session import FlowSession
+from tflgpu.interpreter.opening import Opening
+from tflgpu.interpreter.subgraph import Subgraph
+
+#: Seconds between two questions of a coroutine whether a run is over; at first it only lets others
+#: have their turn.
+_TURNS, _NAP = 50, 5e-4
+
+
+class Invocation:
+    """A run that `Interpreter.invoke_async` began. Any thread may ask it."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._results: dict[int, Any] | None = None
+        self._error: BaseException | None = None
+        self._run: _Run | None = None
+
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, without waiting for the device."""
+        run = self._run
+        return run is None or run.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return when the results are there: True; or after ``timeout`` seconds: False.
+
+        Raises:
+            DeviceError: the run failed (the option ``on_error`` says what is tried before).
+            StateError: the interpreter was forked away meanwhile.
+        """
+        if self._run is not None and not self._lane.collect(self, timeout):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def results(self) -> list[Any]:
+        """The outputs in the model's order, for the caller to keep and change; waits for them.
+
+        Raises:
+            DeviceError, StateError: as `wait`.
+        """
+        self.wait()
+        assert self._results is not None
+        return list(self._results.values())
+
+    def get_tensor(self, tensor_index: int) -> Any:
+        """An output by its tensor's index; waits for it.
+
+        Raises:
+            InputError: no output of the model has that index.
+            DeviceError, StateError: as `wait`.
+        """
+        self.wait()
+        assert self._results is not None
+        if tensor_index not in self._results:
+            known = ", ".join(map(str, self._results))
+            raise InputError(f"tensor {tensor_index} is no output; outputs are {known}")
+        return self._results[tensor_index]
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        """`results`, while other coroutines have their turn."""
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> list[Any]:
+        turns = 0
+        while not self.done():
+            await asyncio.sleep(0 if turns < _TURNS else _NAP)
+            turns += 1
+        return self.results()
+
+
+class _Run:
+    """What is under way, in one of two ways."""
+
+    def __init__(self, pending: Pending | None, future: Future[None] | None) -> None:
+        self._pending, self._future = pending, future
+
+    def done(self) -> bool:
+        if self._future is not None:
+            return self._future.done()
+        assert self._pending is not None
+        return self._pending.done()
+
+    def finish(self, subgraph: Subgraph, timeout: float | None) -> bool:
+        """Wait; False where it took longer. Raises what went wrong."""
+        if self._future is None:
+            assert self._pending is not None
+            return subgraph.finish(self._pending, timeout)
+        try:
+            self._future.result(timeout)
+        except (TimeoutError, FutureTimeoutError):
+            if not self._future.done():
+                return False
+            self._future.result()
+        return True
+
+
+class Lane:
+    """The model once more, with at most one run in flight."""
+
+    def __init__(
+        self, subgraph: Subgraph, work: Callable[[Callable[[], None]], Future[None]]
+    ) -> None:
+        self.subgraph = subgraph
+        self.flight: Invocation | None = None
+        self.lock = threading.RLock()
+        self._work = work
+        self.after: Callable[[Subgraph], None] = lambda _: None
+
+    def begin(self) -> Invocation:
+        """Submit a run on what the inputs hold."""
+        flight = Invocation(self)
+        pending = self.subgraph.begin()
+        future = None if pending is not None else self._work(self.subgraph.run)
+        flight._run = _Run(pending, future)  # noqa: SLF001
+        self.flight = flight
+        return flight
+
+    def collect(self, flight: Invocation, timeout: float | None = None) -> bool:
+        """See a run to its end and give the invocation what came of it; False where that took
+        longer than ``timeout``."""
+        if not self.lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return False
+        try:
+            run = flight._run  # noqa: SLF001
+            if run is None:
+                return True
+            try:
+                if not run.finish(self.subgraph, timeout):
+                    return False
+                outputs = self.subgraph.info.outputs
+                flight._results = {i: self.subgraph.get(i) for i in outputs}  # noqa: SLF001
+            except TflgpuError as error:
+                flight._error = error  # noqa: SLF001
+            self.after(self.subgraph)
+            self.flight = flight._run = None  # noqa: SLF001
+            return True
+        finally:
+            self.lock.release()
+
+
+class Lanes(Holder):
+    """All lanes of an interpreter's main subgraph.
+
+    Args:
+        main: What the interpreter itself runs.
+        make: Another subgraph like it, at the same shapes, ready to run.
+        most: Most lanes.
+        opening: Opens their sessions.
+
+    Raises:
+        UnsupportedError: the model's state is not a tensor of the subgraph, so that no lane could
+            take it over.
+    """
+
+    def __init__(
+        self, main: Subgraph, make: Callable[[], Subgraph], most: int, opening: Opening
+    ) -> None:
+        if isinstance(main.session, FlowSession) and opening.keeps_state(main.index):
+            raise UnsupportedError(
+                "invoke_async: the model keeps state besides control flow, resource variables or "
+                "shapes that only a run decides, which one run at a time can change; call invoke"
+            )
+        self._main, self._make = main, make
+        self._most = 1 if main.variables else most
+        self._lanes: list[Lane] = []  # the one whose run is the oldest first
+        self._workers: ThreadPoolExecutor | None = None
+        self._opening = opening
+        self._shapes = main.resized
+        self.belongs_to_process()
+
+    def begin(self, inputs: Mapping[int, Any]) -> Invocation:
+        """A run on these inputs; those that are not named are as in the interpreter."""
+        lane = self._free()
+        with lane.lock:
+            subgraph = lane.subgraph
+            for index in self._main.info.inputs:
+                subgraph.set(index, inputs[index] if index in inputs else self._main.value(index))
+            for index, state in self._main.variables.items():
+                np.copyto(subgraph.variables[index], state)
+            flight = lane.begin()
+        self._lanes.remove(lane)
+        self._lanes.append(lane)
+        return flight
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is still of the interpreter's shapes, and of this process."""
+        return not self.inherited and self._shapes == self._main.resized
+
+    def settle_state(self) -> None:
+        """See to it that the interpreter has the state after all runs in flight."""
+        if self._main.variables:
+            self._collect_all()
+
+    def close(self) -> None:
+        """Wait for what is in flight, whose results stay with who has the invocations, and release
+        all lanes."""
+        if self.inherited:
+            return
+        self._collect_all()
+        while self._lanes:
+            self._lanes[-1].subgraph.release()
+            self._lanes.pop()
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    def after_fork(self) -> None:
+        """The runs are the parent's."""
+        super().after_fork()
+        self._opening.lock = threading.RLock()
+        for lane in self._lanes:
+            lane.lock = threading.RLock()
+            if lane.flight is not None:
+                lane.flight._error = StateError(  # noqa: SLF001
+                    "this run is in flight in the process that this one was forked from"
+                )
+                lane.flight._run = None  # noqa: SLF001
+
+    # Inside
+
+    def _collect_all(self) -> None:
+        for lane in self._lanes:
+            flight = lane.flight
+            if flight is not None:
+                lane.collect(flight)
+
+    def _free(self) -> Lane:
+        for lane in self._lanes:
+            flight = lane.flight
+            if flight is None or (flight.done() and lane.collect(flight)):
+                return lane
+        if len(self._lanes) < self._most:
+            lane = Lane(self._make(), self._work)
+            if self._main.variables:
+                lane.after = self._keep_state
+            self._lanes.append(lane)
+            return lane
+        lane = self._lanes[0]
+        flight = lane.flight
+        if flight is not None:
+            lane.collect(flight)
+        return lane
+
+    def _keep_state(self, subgraph: Subgraph) -> None:
+        for index, state in subgraph.variables.items():
+            np.copyto(self._main.variables[index], state)
+
+    def _work(self, action: Callable[[], None]) -> Future[None]:
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(self._most, "tflgpu-invoke")
+        return self._workers.submit(action)

@@ -1,0 +1,105 @@
+"""A model behind HTTP, for many clients at once; Python's own server, a thread for each request.
+
+    python examples/server.py model.tflite --port 8000 --size 3
+    curl --data-binary @image.npy http://127.0.0.1:8000/predict
+
+The body of a request is an array as `numpy.save` writes it, for a model of one input; the answer is
+JSON, with the outputs by name. What is wrong with a request is 400, too much to do is 503, and a
+device that failed is 500 (the option ``on_error`` says what is tried before).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import tflgpu
+
+#: The largest body in bytes, and how long a request waits for its turn in seconds.
+MOST, PATIENCE = 64 << 20, 10.0
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers requests by ``pool``, which `serve` sets."""
+
+    pool: tflgpu.Pool
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """``/predict``."""
+        if self.path != "/predict":
+            self._answer(404, {"error": f"there is no {self.path}; POST to /predict"})
+            return
+        try:
+            results = self.pool(self._array(), timeout=PATIENCE)
+        except (tflgpu.InputError, ValueError, EOFError) as error:
+            self._answer(400, {"error": str(error)})
+        except tflgpu.BusyError as error:
+            self._answer(503, {"error": str(error)})
+        except tflgpu.TflgpuError as error:
+            self._answer(500, {"error": str(error)})
+        else:
+            self._answer(200, {name: a.tolist() for name, a in results.asdict().items()})
+
+    def do_GET(self) -> None:
+        """``/``: what runs where."""
+        reports = [report.summary for report in self.pool.reports]
+        self._answer(200, {"copies that are free": reports})
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a line for each request would be most of the work."""
+
+    def _array(self) -> Any:
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 < length <= MOST:
+            self.close_connection = True  # the body is not read
+            raise ValueError(f"a body of {length} bytes; it has 1 to {MOST}")
+        # Never pickles: a body comes from anywhere.
+        return np.load(io.BytesIO(self.rfile.read(length)), allow_pickle=False)
+
+    def _answer(self, status: int, said: dict[str, Any]) -> None:
+        body = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Server(ThreadingHTTPServer):
+    """Lets many clients come at the same moment."""
+
+    request_queue_size = 128
+
+
+def serve(pool: tflgpu.Pool, host: str, port: int) -> Server:
+    """A server that is ready for ``serve_forever``; its port is in ``server_address``."""
+    return Server((host, port), type("Bound", (Handler,), {"pool": pool}))
+
+
+def main() -> None:
+    """Serve until Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--size", type=int, default=2, help="copies of the model on the device")
+    given = parser.parse_args()
+    options: dict[str, Any] = {"on_error": "retry", "run_timeout": 30}
+    with (
+        tflgpu.Pool(given.model, size=given.size, **options) as pool,
+        serve(pool, given.host, given.port) as server,
+    ):
+        print(f"http://{given.host}:{server.server_address[1]}/predict", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("closing")
+
+
+if __name__ == "__main__":
+    main()

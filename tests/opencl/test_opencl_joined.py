@@ -1,0 +1,94 @@
+"""PoCL gets several kernels in one program; each is what it would be in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.compiler.plan import InputRef, OutputRef, Plan
+from tflgpu.conformance.plans import affine, dispatch, io, plan
+from tflgpu.errors import CompileError
+from tflgpu.language.tree import Kernel
+
+pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
+from tflgpu_opencl.joined import join
+
+
+def text(name: str, body: str = "", prelude: str = "") -> str:
+    return (
+        f"{prelude}__kernel __attribute__((reqd_work_group_size(8, 1, 1)))\n"
+        f"void {name}(\n    __global float* restrict p) {{\n{body}}}\n"
+    )
+
+
+def several(count: int) -> Plan:
+    """Kernels of one name, the last of them of another."""
+    names = ["affine"] * (count - 1) + ["affine_k0"]
+    return plan(
+        [
+            dispatch(affine(8, i + 2, name=name), 8, [InputRef(0), OutputRef(i)])
+            for i, name in enumerate(names)
+        ],
+        [io("x", (8,))],
+        [io(f"y{i}", (8,)) for i in range(count)],
+    )
+
+
+def test_kernels_of_one_program_have_names_of_their_own() -> None:
+    sources = [text("a"), text("a", "// b\n"), text("a_k0"), text("a_k")]
+    (joined,), alone = join([*sources, sources[0]])
+    assert not alone
+    assert list(joined.entries) == sources
+    assert len(set(joined.entries.values())) == 4
+    for name in joined.entries.values():
+        assert joined.text.count(f"void {name}(") == 1
+    assert joined.text.count("__kernel") == 4
+
+
+def test_only_what_begins_alike_is_joined() -> None:
+    helper = "float f(float x) { return x; }\n\n"
+    other = "float f(float x) { return -x; }\n\n"
+    sources = [text("a", prelude=helper), text("b", prelude=other), text("c", prelude=helper)]
+    strange = ["__kernel void d(__global float* p) {}", text("e") + text("f"), "nothing"]
+    (joined,), alone = join([*sources, *strange])
+    assert list(joined.entries) == [sources[0], sources[2]]
+    assert joined.text.count("float f(") == 1
+    assert alone == [*strange, sources[1]]
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_they_compute_what_they_do_alone(open_device: Callable[..., Any], joins: bool) -> None:
+    device = open_device()
+    device._compiler._shares_its_own = joins  # as on PoCL, or as elsewhere
+    before = device.compiled
+    made = several(5)
+    recording = device.load(made)
+    assert device.compiled - before == 5
+    kept = device._compiler.get((d.kernel, device._dialect) for d in made.dispatches)
+    programs = {id(entry.program) for entry in kept.values()}
+    if device._compiler._binaries is None:
+        assert len(programs) == (1 if joins else 5)
+    recording.inputs[0][...] = np.arange(8)
+    recording.run()
+    for i, output in enumerate(recording.outputs):
+        np.testing.assert_array_equal(output, np.arange(8) * (i + 2) + 1)
+    device.load(several(5))
+    assert device.compiled - before == 5
+
+
+def test_the_one_at_fault_is_named(open_device: Callable[..., Any]) -> None:
+    class Partly:
+        def source(self, kernel: Kernel) -> str:
+            wrong = kernel.name == "affine_k0"
+            return text(kernel.name, f"// {id(kernel)}\n{'undeclared_thing(p);' * wrong}\n")
+
+    device = open_device(dialect=Partly())
+    device._compiler._shares_its_own = True
+    with pytest.raises(CompileError) as caught:
+        device.load(several(3))
+    message = str(caught.value)
+    assert "refused kernel affine_k0\n" in message
+    assert message.count("__kernel") == 1
+    assert "undeclared_thing" in message.split("--- source\n")[1]

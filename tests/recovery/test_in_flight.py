@@ -1,0 +1,223 @@
+"""Runs in flight: several at a time, each with its own inputs and results; state in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionError, StateError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import recovery_models as models
+
+BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
+ROWS = 70  # 280 KiB: results that are lent where a device can
+
+
+def expected(x: Any) -> Any:
+    return x * np.float32(2)
+
+
+def number(n: int) -> Any:
+    return np.full((ROWS, 1024), n, np.float32)
+
+
+@pytest.fixture(params=BACKENDS)
+def delegate(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
+) -> Iterator[Any]:
+    require_backend(request.param)
+    index = 1 if request.param == "cpu_ref" else 0
+    with tflgpu.GpuDelegate(backend=request.param, device=index) as made:
+        yield made
+
+
+def ready(delegate: Any, content: bytes | None = None, most: int = 3) -> Any:
+    interpreter = tflgpu.Interpreter(
+        model_content=models.large(ROWS) if content is None else content,
+        experimental_delegates=[] if delegate is None else [delegate], max_in_flight=most,
+    )  # fmt: skip
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+def test_each_has_inputs_and_results_of_its_own(delegate: Any) -> None:
+    with ready(delegate) as interpreter:
+        interpreter.set_tensor(0, number(100))
+        interpreter.invoke()
+        runs = [interpreter.invoke_async({0: number(n)}) for n in range(8)]
+        runs.append(interpreter.invoke_async())  # what set_tensor left
+        held = [run.results()[0] for run in reversed(runs)][::-1]
+        for n, found in enumerate([*held[:8]]):
+            np.testing.assert_array_equal(found, expected(number(n)))
+        np.testing.assert_array_equal(held[8], expected(number(100)))
+        np.testing.assert_array_equal(interpreter.get_tensor(2), expected(number(100)))
+        assert all(run.done() and run.wait(0) for run in runs)
+        assert runs[3].get_tensor(2) is runs[3].results()[0]
+        with pytest.raises(InputError, match="tensor 0 is no output; outputs are 2"):
+            runs[3].get_tensor(0)
+        held[0][...] = -1  # the caller's
+        again = interpreter.invoke_async({0: number(5)}).results()[0]
+        np.testing.assert_array_equal(again, expected(number(5)))
+        assert len(interpreter._lanes._lanes) <= 3
+
+
+def test_they_are_in_flight_together(
+    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device comes to no end before three runs were submitted."""
+    require_backend("vulkan")
+    from tflgpu_vulkan.recording import VulkanRecording
+
+    is_over, go_on = VulkanRecording._is_over, threading.Event()
+    monkeypatch.setattr(VulkanRecording, "_is_over", lambda r: go_on.is_set() and is_over(r))
+    with tflgpu.GpuDelegate(backend="vulkan") as delegate, ready(delegate) as interpreter:
+        runs = [interpreter.invoke_async({0: number(n)}) for n in range(3)]
+        assert [run.done() for run in runs] == [False] * 3
+        assert not runs[0].wait(0.01)
+        go_on.set()
+        for n, run in enumerate(runs):
+            np.testing.assert_array_equal(run.results()[0], expected(number(n)))
+
+
+def test_awaiting(delegate: Any) -> None:
+    async def many(interpreter: Any) -> list[Any]:
+        async def one(n: int) -> Any:
+            (found,) = await interpreter.invoke_async({0: number(n)})
+            return found
+
+        return await asyncio.gather(*(one(n) for n in range(6)))
+
+    with ready(delegate) as interpreter:
+        for n, found in enumerate(asyncio.run(many(interpreter))):
+            np.testing.assert_array_equal(found, expected(number(n)))
+
+
+@pytest.mark.parametrize("way", ["cpu", "divided"])
+def test_where_the_cpu_takes_part(way: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend("vulkan")
+    if way == "cpu":
+        with ready(None) as interpreter:
+            runs = [interpreter.invoke_async({0: number(n)}) for n in range(5)]
+            for n, run in enumerate(runs):
+                np.testing.assert_array_equal(run.results()[0], expected(number(n)))
+        return
+    state = models.keeps_state()
+    with tflgpu.GpuDelegate(backend="vulkan") as delegate, ready(delegate, state) as interpreter:
+        runs = [interpreter.invoke_async({0: x}) for x in models.INPUTS[:2]]
+        interpreter.set_tensor(0, models.INPUTS[2])
+        interpreter.invoke()  # behind them
+        found = [runs[0].results()[0], runs[1].results()[0], interpreter.get_tensor(1)]
+        runs.append(interpreter.invoke_async({0: models.INPUTS[3]}))
+        found.append(runs[2].results()[0])
+        np.testing.assert_allclose(found, models.state_results(*models.INPUTS), atol=1e-5)
+        interpreter.invoke_async({0: models.INPUTS[0]})
+        interpreter.reset_all_variables()
+        again = interpreter.invoke_async({0: models.INPUTS[0]}).results()[0]
+        np.testing.assert_allclose(again, found[0], atol=1e-6)
+
+
+def test_other_shapes(delegate: Any) -> None:
+    if delegate.device.info.backend == "cpu_ref":
+        pytest.skip("one device more shows nothing more, and the interpreter of kernels is slow")
+    with ready(delegate) as interpreter:
+        first = interpreter.invoke_async({0: number(1)})
+        interpreter.resize_tensor_input(0, [3, 1024])
+        with pytest.raises(NotAllocatedError):
+            interpreter.invoke_async()
+        interpreter.allocate_tensors()
+        small = number(2)[:3]
+        second = interpreter.invoke_async({0: small})
+        np.testing.assert_array_equal(second.results()[0], expected(small))
+        np.testing.assert_array_equal(first.results()[0], expected(number(1)))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "cpu", "retry"])
+def test_a_run_fails(
+    on_error: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that failed says so, or is made again; the others have their results."""
+    require_backend("vulkan")
+    from tflgpu_vulkan.recording import VulkanRecording
+
+    end, fails = VulkanRecording._end, {3}
+    count = iter(range(1000))
+
+    def failing(recording: Any) -> None:
+        if next(count) in fails:
+            raise DeviceError("planted")
+        end(recording)
+
+    monkeypatch.setattr(VulkanRecording, "_end", failing)
+    with (
+        tflgpu.GpuDelegate(backend="vulkan", on_error=on_error) as delegate,
+        ready(delegate) as interpreter,
+    ):
+        runs = [interpreter.invoke_async({0: number(n)}) for n in range(8)]
+        failed = 0
+        for n, run in enumerate(runs):
+            try:
+                np.testing.assert_array_equal(run.results()[0], expected(number(n)))
+            except DeviceError as error:
+                assert "planted" in str(error)
+                with pytest.raises(DeviceError, match="planted"):
+                    run.wait()
+                failed += 1
+        assert failed == (on_error == "raise")
+
+
+def test_closing_gives_results_to_who_has_the_runs(delegate: Any) -> None:
+    interpreter = ready(delegate)
+    runs = [interpreter.invoke_async({0: number(n)}) for n in range(3)]
+    interpreter.close()
+    for n, run in enumerate(runs):
+        np.testing.assert_array_equal(run.results()[0], expected(number(n)))
+    with pytest.raises(StateError, match="closed"):
+        interpreter.invoke_async()
+
+
+def test_mistakes() -> None:
+    with pytest.raises(OptionError, match="max_in_flight"):
+        tflgpu.Interpreter(model_content=models.large(1), max_in_flight=0)
+    with tflgpu.Interpreter(model_content=models.large(1)) as interpreter:
+        with pytest.raises(NotAllocatedError):
+            interpreter.invoke_async()
+        interpreter.allocate_tensors()
+        with pytest.raises(InputError, match="tensor 2 is no input"):
+            interpreter.invoke_async({2: 1})
+        with pytest.raises(InputError, match="shape"):
+            interpreter.invoke_async({0: np.zeros((2, 2), np.float32)})
+        found = interpreter.invoke_async({0: np.ones((1, 1024), np.float32)}).results()
+        np.testing.assert_array_equal(found[0], np.full((1, 1024), 2, np.float32))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_has_none_of_them() -> None:
+    with ready(None) as interpreter:
+        run = interpreter.invoke_async({0: number(1)})
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            said = "nothing"
+            try:
+                run.wait()
+            except StateError as error:
+                said = str(error)
+            own = interpreter.invoke_async({0: number(3)}).results()[0]
+            os.write(writing, f"{own[0, 0]:g} {said}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            told = pipe.read()
+        assert told.startswith("6 ")
+        assert "forked" in told or told == "6 nothing"  # it was over before
+        np.testing.assert_array_equal(run.results()[0], expected(number(1)))
