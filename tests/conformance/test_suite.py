@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,11 @@ from tflgpu.plugins import registry
 DEVICES = [("cpu_ref", 0), ("cpu_ref", 1)] + [
     (name, 0) for name in registry().backends if name != "cpu_ref"
 ]
+
+
+@functools.cache
+def _suite(backend: str) -> Suite:
+    return Suite.of(registry(), backend)
 
 
 def _group(check: Check) -> str:
@@ -75,7 +81,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     pairs: dict[str, tuple[tuple[str, int], list[Check]]] = {}
     for device in DEVICES:
-        checks = Suite.of(registry(), device[0]).checks
+        checks = _suite(device[0]).checks
         samples: dict[str, list[str]] = {}
         for check in checks:
             level, op, *rest = check.id.split("/")
@@ -91,11 +97,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def suites() -> dict[str, Suite]:
-    return {name: Suite.of(registry(), name) for name, _ in DEVICES}
-
-
-@pytest.fixture(scope="module")
 def target(
     request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
 ) -> Iterator[Target]:
@@ -106,8 +107,8 @@ def target(
     opened.close()
 
 
-def test_conformance(checks: list[Check], target: Target, suites: dict[str, Suite]) -> None:
-    verdicts = {c.id: suites[target.backend].judge(c, target) for c in checks}
+def test_conformance(checks: list[Check], target: Target) -> None:
+    verdicts = {c.id: _suite(target.backend).judge(c, target) for c in checks}
     failed = {i: v.detail for i, v in verdicts.items() if v.status == "failed"}
     assert not failed, "\n".join(f"{i}: {detail}" for i, detail in failed.items())
     if all(v.status in ("refused", "inapplicable") for v in verdicts.values()):

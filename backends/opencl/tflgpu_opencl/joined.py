@@ -49,6 +49,6 @@ def join(sources: Iterable[str]) -> tuple[list[Joined], list[str]]:
             # No two of these are equal, and no helper ends so.
             entry = entries[source] = f"{_OPENING.findall(source)[0][1]}_k{number}"
             body = source[len(prelude) :]
-            text.append(_OPENING.sub(lambda m, entry=entry: f"{m[1]}{entry}(", body))  # type: ignore[misc]
+            text.append(_OPENING.sub(rf"\g<1>{entry}(", body))
         programs.append(Joined("\n".join(text), entries))
     return programs, alone
