@@ -757,6 +757,21 @@ def test_a_signature_runs_on_what_is_bound(reference: Any, opened: Open) -> None
         np.testing.assert_array_equal(y.read(), Y)
 
 
+def test_runs_in_flight_read_what_is_bound_and_write_nothing(reference: Any, opened: Open) -> None:
+    one = opened(reference)
+    with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
+        one.bind_input(0, x)
+        for scale in (1, 2):
+            x.write(X * scale)
+            run = one.invoke_async()
+            np.testing.assert_array_equal(run.get_tensor(3), (X * scale + models.C) * models.C)
+        one.bind_output(3, y)
+        with pytest.raises(StateError, match=r"output 3 .* which invoke_async does not write"):
+            one.invoke_async()
+        one.invoke()
+        np.testing.assert_array_equal(y.read(), (X * 2 + models.C) * models.C)
+
+
 def test_names_in_files_and_signatures(reference: Any, opened: Open) -> None:
     one = opened(reference, models.two_subgraphs())
     a, b = np.full((2, 2), 5, np.float32), np.full((2, 2), 3, np.float32)

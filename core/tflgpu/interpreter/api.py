@@ -212,6 +212,7 @@ class Interpreter(BufferMethods, ModelDetails):
             unknown = [i for i in inputs or () if i not in self._main.info.inputs]
             if unknown:
                 raise InputError(f"tensor {shown(unknown[0])} is no input of the model")
+            self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()
                 self._lanes = Lanes(self._main, self._make_lane, self._most, self._opening)

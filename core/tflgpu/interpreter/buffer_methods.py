@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from tflgpu.blame import shown
-from tflgpu.errors import InputError, UnsupportedError
+from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.bindings import Port
 from tflgpu.interpreter.busy import Busy
@@ -184,6 +184,21 @@ class BufferMethods:
 
     def _check_views(self) -> None:
         raise NotImplementedError
+
+    def _check_outputs_free(self) -> None:
+        """Before a run whose outputs go to memory of its own.
+
+        Raises:
+            StateError: an output is bound to memory, which would keep what it has.
+        """
+        bindings = self._main.bindings
+        for index in bindings.all:
+            bound = bindings.get(index)
+            if bound is not None and not bound.port.is_input:
+                raise StateError(
+                    f"{bound.port.told} is bound to {bound.given.kind}, which invoke_async does not "
+                    "write: its runs have results of their own; unbind it, or call invoke"
+                )
 
     def _bind(self, port: Port, buffer: Any) -> None:
         self._check_views()

@@ -17,22 +17,21 @@ from tflgpu.errors import (
     InputError,
     ModelError,
     NotAllocatedError,
-    ResizeError,
     StateError,
 )
 from tflgpu.flow.session import FlowSession
-from tflgpu.interpreter.arguments import array_of, as_index, shape_of
+from tflgpu.interpreter.arguments import array_of, as_index
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
 from tflgpu.interpreter.opening import Open
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
+from tflgpu.interpreter.resizing import all_named, named, new_shape
 from tflgpu.interpreter.views import SessionMemory
-from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
-from tflgpu.ir.sizes import check_size
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
@@ -149,7 +148,7 @@ class Subgraph:
         if memory.session.inherited:
             memory = self._open_in_child(memory)
         if self._lost:
-            lost = self._listed(sorted(self._lost))
+            lost = all_named(self.info, sorted(self._lost))
             raise StateError(f"{_FORKED}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
@@ -266,31 +265,7 @@ class Subgraph:
             InputError: ``size`` is not a list of whole numbers.
             ArgumentError: ``index`` is not a number, or ``size`` is None.
         """
-        index = as_index(index)
-        shape = shape_of(size)
-        if index not in self.info.inputs:
-            raise ResizeError(
-                f"tensor {index} is not an input, and only inputs can be resized; they are "
-                f"{self._listed(self.info.inputs)}"
-            )
-        info = self.info.tensors[index]
-        if any(d < 0 for d in shape):
-            raise ResizeError(
-                f"{_name(info)} cannot be resized to {listed(shape)}: a negative size"
-            )
-        try:
-            check_size(shape, info.dtype, _name(info))
-        except ModelError as error:
-            raise ResizeError(f"cannot resize: {error}") from None
-        fixed = info.shape_signature
-        if strict and (
-            len(fixed) != len(shape)
-            or any(d not in (-1, n) for d, n in zip(fixed, shape, strict=True))
-        ):
-            raise ResizeError(
-                f"{_name(info)} cannot be resized to {listed(shape)}: with strict=True only sizes "
-                f"that are -1 in its shape signature {list(fixed)} can change"
-            )
+        index, shape = new_shape(self.info, index, size, strict=strict)
         if shape != self.shape(index):
             self.release()
             self._resized[index] = shape
@@ -364,11 +339,11 @@ class Subgraph:
         target = self.array(index)
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
-            raise InputError(f"{_name(info)} is a constant of the model and cannot be set")
+            raise InputError(f"{named(info)} is a constant of the model and cannot be set")
         source = array_of(info, value)
         if source.shape != target.shape:
             raise InputError(
-                f"{_name(info)} has shape {list(target.shape)}, the value has "
+                f"{named(info)} has shape {list(target.shape)}, the value has "
                 f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
                 "allocate_tensors first"
             )
@@ -419,19 +394,19 @@ class Subgraph:
         if info.data is not None:
             return info.data
         memory = self._memory
-        session = self._session(_name(info)) if memory is None else memory.session
+        session = self._session(named(info)) if memory is None else memory.session
         if memory is not None and session.inherited:
             session = self._open_in_child(memory).session
         if not session.complete and info.index not in self.info.inputs:
             self._check_complete(info, session)
         if info.index not in self._visible:
             raise InputError(
-                f"{_name(info)} is an intermediate result, which is not kept; make the "
+                f"{named(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
             )
         if isinstance(session, FlowSession) and info.index not in session.arrays:
             raise NotAllocatedError(
-                f"{_name(info)} is not there before invoke(): its shape depends on what the model "
+                f"{named(info)} is not there before invoke(): its shape depends on what the model "
                 "computes"
             )
         return session.arrays[info.index]
@@ -449,7 +424,7 @@ class Subgraph:
     def _check_complete(self, info: TensorInfo, session: Session) -> None:
         if info.index not in session.variables:
             raise StateError(
-                f"{_name(info)} has no results: the last run failed or was interrupted; invoke() "
+                f"{named(info)} has no results: the last run failed or was interrupted; invoke() "
                 "runs the model again"
             )
 
@@ -471,12 +446,5 @@ class Subgraph:
         """What was resized, as the end of a message."""
         if not self._resized:
             return ""
-        pairs = (f"{_name(self.info.tensors[i])} to {listed(s)}" for i, s in self._resized.items())
+        pairs = (f"{named(self.info.tensors[i])} to {listed(s)}" for i, s in self._resized.items())
         return f"; inputs were resized: {', '.join(pairs)}"
-
-    def _listed(self, indices: Collection[int]) -> str:
-        return ", ".join(_name(self.info.tensors[i]) for i in indices) or "none"
-
-
-def _name(info: TensorInfo) -> str:
-    return f"tensor {info.index} ({quoted(info.name)})"
