@@ -319,7 +319,8 @@ def _accepts(node: Node, site: Site) -> str | None:
     return takes(FLOATS)(node, site) or why_not(node, places_of(len(node.inputs)), site)
 
 
+# It binds eight buffers, which is all that some devices have: no chain may bring more.
 RULES = tuple(
-    KernelRule(op, "through time", _build, _accepts, keeps_state=True)
+    KernelRule(op, "through time", _build, _accepts, fuses=False, keeps_state=True)
     for op in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM")
 )
