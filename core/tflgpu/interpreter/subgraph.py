@@ -25,14 +25,14 @@ from tflgpu.interpreter.arguments import array_of, as_index, shape_of
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
-from tflgpu.interpreter.opening import Open
+from tflgpu.interpreter.opening import Open, seen
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
+from tflgpu.interpreter.resizing import check_resize
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
-from tflgpu.ir.sizes import check_size
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
@@ -208,17 +208,7 @@ class Subgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{self._resizes()}"
             ) from error
-        if graph is None:
-            self._shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
-            every = range(len(self.info.tensors))
-            self._visible = every if self._preserve_all else {*self.info.inputs, *self.info.outputs}
-            return memory
-        self._shapes = {v.id: v.shape for v in graph.values.values()}
-        edge = {v.id for v in (*graph.inputs, *graph.outputs)}
-        variables = {v.id for v in graph.values.values() if v.is_variable}
-        self._visible = (graph.values.keys() if self._preserve_all else edge | variables) & (
-            session.arrays.keys()
-        )
+        self._shapes, self._visible = seen(session, graph, self.info, all_of_it=self._preserve_all)
         return memory
 
     def _warn(self, text: str) -> None:
@@ -272,24 +262,7 @@ class Subgraph:
                 f"tensor {index} is not an input, and only inputs can be resized; they are "
                 f"{self._listed(self.info.inputs)}"
             )
-        info = self.info.tensors[index]
-        if any(d < 0 for d in shape):
-            raise ResizeError(
-                f"{_name(info)} cannot be resized to {listed(shape)}: a negative size"
-            )
-        try:
-            check_size(shape, info.dtype, _name(info))
-        except ModelError as error:
-            raise ResizeError(f"cannot resize: {error}") from None
-        fixed = info.shape_signature
-        if strict and (
-            len(fixed) != len(shape)
-            or any(d not in (-1, n) for d, n in zip(fixed, shape, strict=True))
-        ):
-            raise ResizeError(
-                f"{_name(info)} cannot be resized to {listed(shape)}: with strict=True only sizes "
-                f"that are -1 in its shape signature {list(fixed)} can change"
-            )
+        check_resize(self.info.tensors[index], shape, strict=strict)
         if shape != self.shape(index):
             self.release()
             self._resized[index] = shape
