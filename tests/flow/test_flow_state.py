@@ -255,7 +255,9 @@ def test_state_tensors_of_operators_stay_over_other_shapes(by_numpy: list[GpuDel
         found += [call(interpreter, xs[1])]
         interpreter.set_tensor(1, np.array([2, 3], np.int32))
         found += [call(interpreter, xs[2])]
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        interpreter.reset_all_variables()
+        np.testing.assert_allclose(call(interpreter, xs[0]), wanted[0], rtol=1e-6)
 
 
 def test_nothing_is_bound(by_numpy: list[GpuDelegate]) -> None:

@@ -88,7 +88,9 @@ class Store:
         """As after loading: nothing assigned, nothing called."""
         self._arrays.clear()
         self._called.clear()
-        self.forget_states()
+        for states in self._states.values():
+            for array in states.values():
+                array[...] = 0
 
     def snapshot(self) -> Snapshot:
         """What `restore` brings back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import attrs
@@ -22,7 +22,7 @@ from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_graph
-from tflgpu.tflite.model_file import ModelFile
+from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 
 
 @attrs.define(eq=False)
@@ -114,3 +114,18 @@ Open = Callable[[Mapping[int, Shape], Callable[[str], object]], tuple[Session, G
 def opener(opening: Opening, number: int) -> Open:
     """Opens one subgraph."""
     return partial(opening.open, number)
+
+
+def seen(
+    session: Session, graph: Graph | None, info: SubgraphInfo, *, all_of_it: bool
+) -> tuple[dict[int, Shape], Collection[int]]:
+    """Shapes of tensors, as far as they are known before a run, and the tensors that can be read: with
+    ``all_of_it`` those between operators as well."""
+    if graph is None:
+        shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
+        every: Collection[int] = range(len(info.tensors))
+        return shapes, every if all_of_it else {*info.inputs, *info.outputs}
+    edge = {v.id for v in (*graph.inputs, *graph.outputs)}
+    variables = {v.id for v in graph.values.values() if v.is_variable}
+    visible = (graph.values.keys() if all_of_it else edge | variables) & session.arrays.keys()
+    return {v.id: v.shape for v in graph.values.values()}, visible

@@ -24,7 +24,7 @@ from tflgpu.interpreter.arguments import array_of, as_index
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
-from tflgpu.interpreter.opening import Open
+from tflgpu.interpreter.opening import Open, seen
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.resizing import all_named, named, new_shape
@@ -208,17 +208,7 @@ class Subgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{self._resizes()}"
             ) from error
-        if graph is None:
-            self._shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
-            every = range(len(self.info.tensors))
-            self._visible = every if self._preserve_all else {*self.info.inputs, *self.info.outputs}
-            return memory
-        self._shapes = {v.id: v.shape for v in graph.values.values()}
-        edge = {v.id for v in (*graph.inputs, *graph.outputs)}
-        variables = {v.id for v in graph.values.values() if v.is_variable}
-        self._visible = (graph.values.keys() if self._preserve_all else edge | variables) & (
-            session.arrays.keys()
-        )
+        self._shapes, self._visible = seen(session, graph, self.info, all_of_it=self._preserve_all)
         return memory
 
     def _warn(self, text: str) -> None:

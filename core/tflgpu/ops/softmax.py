@@ -68,9 +68,13 @@ def _infer(op: str) -> Callable[..., list[TensorSpec]]:
 
 
 def _softmax(attributes: Softmax, x: Array) -> Array:
-    shifted = np.exp((x - x.max(-1, keepdims=True, initial=-np.inf)) * x.dtype.type(attributes.beta))
+    shifted = np.exp(
+        (x - x.max(-1, keepdims=True, initial=-np.inf)) * x.dtype.type(attributes.beta)
+    )
     if attributes.beta < 0:  # then the largest term comes from the smallest element
-        shifted = np.exp((x - x.min(-1, keepdims=True, initial=np.inf)) * x.dtype.type(attributes.beta))
+        shifted = np.exp(
+            (x - x.min(-1, keepdims=True, initial=np.inf)) * x.dtype.type(attributes.beta)
+        )
     return np.asarray(shifted / shifted.sum(-1, keepdims=True))
 
 
