@@ -134,6 +134,7 @@ def caps_of(handle: Any, *, f16_arithmetic: bool) -> DeviceCaps:
         int8_storage=True,
         max_workgroup=int(handle.max_work_group_size),
         max_workgroup_size=(int(sizes[0]), int(sizes[1]), int(sizes[2])),
+        heavy_workgroup=256,
         max_groups=(2**31 - 1, axis, axis),
         shared_bytes=int(handle.local_mem_size),
         max_buffer_bytes=int(handle.max_mem_alloc_size),

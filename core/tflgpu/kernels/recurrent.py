@@ -26,7 +26,6 @@ from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView, WriteView
 
 _WORKGROUP = 64
-_MOST_MEMBERS = 1024
 _VECTOR = 16  # bytes of a slice in shared memory
 
 
@@ -122,9 +121,8 @@ class Steps:
 
 def members(caps: DeviceCaps, work: int) -> int:
     """Invocations that go through a sequence together, for so much work that they can share."""
-    most = min(_MOST_MEMBERS, caps.max_workgroup, caps.max_workgroup_size[0])
     count = 1
-    while count < work and count * 2 <= most:
+    while count < work and count * 2 <= caps.most_members:
         count *= 2
     return count
 

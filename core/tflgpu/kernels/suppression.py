@@ -204,9 +204,7 @@ class _Box:
 
 def _team(caps: DeviceCaps, count: int) -> Teams:
     """As many members as have two candidates each."""
-    most = min(
-        _MOST_MEMBERS[caps.subgroup_shuffle >= 32], caps.max_workgroup, caps.max_workgroup_size[0]
-    )
+    most = min(_MOST_MEMBERS[caps.subgroup_shuffle >= 32], caps.most_members)
     lanes = 1
     while lanes * 2 <= min(most, count):
         lanes *= 2

@@ -17,6 +17,8 @@ class DeviceCaps:
             stand in for one do not.
         max_workgroup: Most invocations of a workgroup.
         max_workgroup_size: The same along each axis.
+        heavy_workgroup: Most invocations of a workgroup whose kernel takes many registers. OpenCL
+            promises `max_workgroup` for no kernel: NVIDIA's driver, which says 1024, ran one with 256.
         max_groups: Most workgroups of a dispatch along each axis.
         shared_bytes: Shared memory of a workgroup.
         max_buffer_bytes: Largest buffer that can be bound.
@@ -41,6 +43,7 @@ class DeviceCaps:
     fused_fma: bool = True
     max_workgroup: int = 256
     max_workgroup_size: tuple[int, int, int] = (256, 256, 64)
+    heavy_workgroup: int = 1024
     max_groups: tuple[int, int, int] = (65535, 65535, 65535)
     shared_bytes: int = 16384
     max_buffer_bytes: int = 1 << 27
@@ -53,6 +56,11 @@ class DeviceCaps:
     compute_units: int = 1
     is_gpu: bool = False
     vendor: str = ""
+
+    @property
+    def most_members(self) -> int:
+        """Most invocations along the first axis of a workgroup, however heavy its kernel is."""
+        return min(self.heavy_workgroup, self.max_workgroup, self.max_workgroup_size[0])
 
 
 def guess_cache_bytes(*, is_gpu: bool, is_discrete: bool) -> int:
