@@ -22,7 +22,7 @@ from tflgpu.flow.operators import (
     handle_of,
     keeps_state,
 )
-from tflgpu.flow.program import Env, Given, HostStep, Program, Site, Told
+from tflgpu.flow.program import Env, Given, HostStep, Program, Shared, Told
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
@@ -35,10 +35,10 @@ class HostOperators:
         self._keeping: dict[tuple[int, ...], bool] = {}  # by the subgraphs that are run
 
     def may_pass(
-        self, site: Site, known: Known, operator: OperatorInfo, waiting: OperatorInfo
+        self, shared: Shared, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether not both see or change the same state."""
-        if not (self._sees_state(site, operator) and self._sees_state(site, waiting)):
+        if not (self._sees_state(shared, operator) and self._sees_state(shared, waiting)):
             return True
         if operator.name in (READ, ASSIGN) and waiting.name in (READ, ASSIGN):
             mine, other = (known.handles.get(o.inputs[0]) for o in (operator, waiting))
@@ -46,19 +46,19 @@ class HostOperators:
             return mine is not None and other is not None and (both_read or mine != other)
         return False
 
-    def _sees_state(self, site: Site, operator: OperatorInfo) -> bool:
+    def _sees_state(self, shared: Shared, operator: OperatorInfo) -> bool:
         if operator.name == VAR_HANDLE:
             return False
         is_state = operator.name in (READ, ASSIGN, CALL_ONCE)
-        return is_state or self._keeps_state(site, called(operator))
+        return is_state or self._keeps_state(shared, called(operator))
 
-    def _keeps_state(self, site: Site, bodies: tuple[int, ...]) -> bool:
+    def _keeps_state(self, shared: Shared, bodies: tuple[int, ...]) -> bool:
         if bodies not in self._keeping:
-            self._keeping[bodies] = keeps_state(site.model.subgraphs, bodies)
+            self._keeping[bodies] = keeps_state(shared.model.subgraphs, bodies)
         return self._keeping[bodies]
 
     def plan(
-        self, site: Site, known: Known, operator: OperatorInfo, info: SubgraphInfo,
+        self, shared: Shared, known: Known, operator: OperatorInfo, info: SubgraphInfo,
         given: Sequence[Told],
     ) -> HostStep:  # fmt: skip
         """As `tflgpu.flow.program.Host.plan`."""
@@ -69,17 +69,17 @@ class HostOperators:
         if operator.name == READ:
             (handle,) = _handles(given)
             dtype = info.tensors[outputs[0]].dtype
-            return Read(outputs[0], handle, site.store, dtype, (known.variables.get(handle),))
+            return Read(outputs[0], handle, shared.store, dtype, (known.variables.get(handle),))
         if operator.name == ASSIGN:
             (handle,) = _handles(given[:1])
             if isinstance(given[1], tuple):
                 known.variables[handle] = given[1]
-            return Assign(inputs[1], handle, site.store)
-        bodies = [site.program(number) for number in called(operator)]
-        if self._keeps_state(site, called(operator)):
+            return Assign(inputs[1], handle, shared.store)
+        bodies = [shared.program(number) for number in called(operator)]
+        if self._keeps_state(shared, called(operator)):
             known.variables.clear()
         if operator.name == CALL_ONCE:
-            return CallOnce(bodies[0], site.store)
+            return CallOnce(bodies[0], shared.store)
         where = f"operator {operator.index} ({operator.name})"
         if operator.name == IF:
             _check_one(where, given[0])
@@ -91,7 +91,7 @@ class HostOperators:
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
-        loop = Loop(site, operator.index, where, inputs, outputs, cond, body, _decision, given)
+        loop = Loop(shared, operator.index, where, inputs, outputs, cond, body, _decision, given)
         loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
         return loop
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Env, Given, Program, Site, Stretch, Told
+from tflgpu.flow.program import Env, Given, Program, Shared, Stretch, Told
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
 from tflgpu.flow.store import Handle
 from tflgpu.ir.dtypes import Array
@@ -31,7 +31,7 @@ class Loop:
     """
 
     def __init__(
-        self, site: Site, index: int, where: str, inputs: tuple[int, ...], outputs: tuple[int, ...],
+        self, shared: Shared, index: int, where: str, inputs: tuple[int, ...], outputs: tuple[int, ...],
         cond: Program, body: Program, decide: Callable[[str, Given], bool], given: Sequence[Told],
     ) -> None:  # fmt: skip
         self.index = index
@@ -42,7 +42,7 @@ class Loop:
         self.results: tuple[Told, ...] = tuple(
             g if stays or isinstance(g, Handle) else None for g in given
         )
-        self._blocks = Blocks.of(site, cond, body, tuple(given)) if stays else None
+        self._blocks = Blocks.of(shared, cond, body, tuple(given)) if stays else None
 
     def __call__(self, env: Env) -> None:
         """Run the body as long as the condition holds."""
@@ -84,10 +84,10 @@ class Loop:
 class Blocks:
     """A loop whose body is one graph, of the same shapes in every round."""
 
-    def __init__(self, site: Site, cond: Body, body: Body) -> None:
-        self._site = site
+    def __init__(self, shared: Shared, cond: Body, body: Body) -> None:
+        self._shared = shared
         self._body, self._cond = body, cond
-        self._counter = Counter.of(body, cond, site.ops)
+        self._counter = Counter.of(body, cond, shared.ops)
         size = max(len(body.graph.nodes), 1)
         self._longest = max(1, min(_MOST_ROUNDS, _MOST_NODES // size))
         self._compiled: OrderedDict[int, _Block] = OrderedDict()
@@ -95,12 +95,14 @@ class Blocks:
         self._first: _Block | None = None  # whether there is one at all
 
     @classmethod
-    def of(cls, site: Site, cond: Program, body: Program, key: tuple[Told, ...]) -> Blocks | None:
+    def of(
+        cls, shared: Shared, cond: Program, body: Program, key: tuple[Told, ...]
+    ) -> Blocks | None:
         """None where the subgraphs are more than a graph each."""
         found = [_as_body(program, program.start(key)) for program in (cond, body)]
         if found[0] is None or found[1] is None or not found[1].graph.nodes:
             return None
-        return cls(site, found[0], found[1])
+        return cls(shared, found[0], found[1])
 
     def run(self, state: Sequence[Given]) -> list[Given]:
         """The state after the last round."""
@@ -143,15 +145,15 @@ class Blocks:
         if found is None:
             while len(self._compiled) >= _KEPT:
                 self._compiled.popitem(last=False)[1].piece.close()
-            found = _Block(self._site, self._body, rounds(self._body, length))
+            found = _Block(self._shared, self._body, rounds(self._body, length))
             self._compiled[length] = found
         self._compiled.move_to_end(length)
         return found
 
     def _asking(self) -> tuple[_Block, _Block]:
         if self._first is None or self._step is None:
-            self._first = _Block(self._site, self._body, rounds(self._body, 0, self._cond))
-            self._step = _Block(self._site, self._body, rounds(self._body, 1, self._cond))
+            self._first = _Block(self._shared, self._body, rounds(self._body, 0, self._cond))
+            self._step = _Block(self._shared, self._body, rounds(self._body, 1, self._cond))
         return self._first, self._step
 
     def _run_asking(self, arrays: list[Any]) -> list[Given]:
@@ -166,8 +168,8 @@ class Blocks:
 class _Block:
     """Rounds, compiled."""
 
-    def __init__(self, site: Site, body: Body, made: Rounds) -> None:
-        self.piece = Piece(made.graph, site.open, {})
+    def __init__(self, shared: Shared, body: Body, made: Rounds) -> None:
+        self.piece = Piece(made.graph, shared.open, {})
         self.piece.prepare()
         self._inputs = body.inputs
         self._outputs = made.outputs

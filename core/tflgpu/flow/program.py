@@ -41,7 +41,7 @@ Told = Shape | Handle | None
 
 
 @attrs.frozen(eq=False)
-class Site:
+class Shared:
     """What all programs of a model share.
 
     Attributes:
@@ -102,13 +102,13 @@ class Host(Protocol):
     """Plans the operators that the host runs: see `tflgpu.flow.host`."""
 
     def may_pass(
-        self, site: Site, known: Known, operator: OperatorInfo, waiting: OperatorInfo
+        self, shared: Shared, known: Known, operator: OperatorInfo, waiting: OperatorInfo
     ) -> bool:
         """Whether an operator may run before one that stands before it in the file."""
         ...
 
     def plan(
-        self, site: Site, known: Known, operator: OperatorInfo, info: SubgraphInfo,
+        self, shared: Shared, known: Known, operator: OperatorInfo, info: SubgraphInfo,
         given: Sequence[Told],
     ) -> HostStep:  # fmt: skip
         """An operator whose operands are known, as a step.
@@ -174,16 +174,16 @@ class Program:
         evaluated: Operators that the host ran, since shapes depend on what they take.
     """
 
-    def __init__(self, site: Site, number: int) -> None:
+    def __init__(self, shared: Shared, number: int) -> None:
         self.number = number
-        self.info = site.model.subgraphs[number]
+        self.info = shared.model.subgraphs[number]
         self.evaluated: set[int] = set()
         self._misses = 0
         self._path: list[Stretch] = []
-        self._site = site
+        self._shared = shared
         self._starts: OrderedDict[tuple[Told, ...], Stretch] = OrderedDict()
-        self._states = site.store.states(number)
-        self._kept = range(len(self.info.tensors)) if site.keep_all else range(0)
+        self._states = shared.store.states(number)
+        self._kept = range(len(self.info.tensors)) if shared.keep_all else range(0)
         check_order(self.info)
 
     def run(self, given: Sequence[Given]) -> list[Given]:
@@ -326,13 +326,15 @@ class Program:
         return stretch
 
     def _fill(self, stretch: Stretch) -> None:
-        site, known, info = self._site, stretch.known, self.info
+        shared, known, info = self._shared, stretch.known, self.info
         while True:
-            found = cut(info, known, site.ops, site.model.subgraphs, site.warn, site.foreign)
+            found = cut(
+                info, known, shared.ops, shared.model.subgraphs, shared.warn, shared.foreign
+            )
             known.done |= found.done
             known.constants.update(found.constants)
             if found.graph is not None:
-                opener = site.open_plain if known.plain else site.open
+                opener = shared.open_plain if known.plain else shared.open
                 stretch.steps.append(Piece(found.graph, opener, self._states, self._kept))
                 known.shapes.update(found.made)
             moved, unknown = self._by_host(stretch)
@@ -342,7 +344,7 @@ class Program:
             if found.graph is None and not moved:
                 break
         if found.dynamic:
-            stretch.dynamic = Dynamic.of(found.dynamic[0], info, site.ops, site.open_plain)
+            stretch.dynamic = Dynamic.of(found.dynamic[0], info, shared.ops, shared.open_plain)
             return
         left = [o for o in info.operators if o.index not in known.done]
         if left:
@@ -354,7 +356,7 @@ class Program:
     def _by_host(self, stretch: Stretch) -> tuple[bool, list[int]]:
         """Plan the operators that the host runs and that are next: whether there were any, and their
         results whose shapes are not known."""
-        site, known, moved = self._site, stretch.known, False
+        shared, known, moved = self._shared, stretch.known, False
         unknown: list[int] = []
         waiting: list[OperatorInfo] = []
         for operator in self.info.operators:
@@ -362,11 +364,11 @@ class Program:
                 continue
             tells = [told(known, i, self.info.tensors[i].data) for i in operator.inputs]
             if None in tells or not all(
-                site.host.may_pass(site, known, operator, w) for w in waiting
+                shared.host.may_pass(shared, known, operator, w) for w in waiting
             ):
                 waiting.append(operator)
                 continue
-            step = site.host.plan(site, known, operator, self.info, tells)
+            step = shared.host.plan(shared, known, operator, self.info, tells)
             moved = True
             known.done.add(operator.index)
             for i in operator.inputs:  # contents from the file, and those computed beforehand

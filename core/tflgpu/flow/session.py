@@ -17,7 +17,7 @@ from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import called, is_run_by_host, reached
 from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Program, Site
+from tflgpu.flow.program import Program, Shared
 from tflgpu.flow.store import Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -74,7 +74,7 @@ class FlowSession(Session):
         self._info = info
         self._model = model
         self._opened = 0  # sessions so far
-        self._site = Site(
+        self._shared = Shared(
             model,
             ops,
             store,
@@ -85,12 +85,12 @@ class FlowSession(Session):
             HostOperators(),
             preserve_all,
         )
-        self._program: Program = self._site.program(number)
+        self._program: Program = self._shared.program(number)
         self._told = (-1, -1)
         self._moved = Traffic()  # of all pieces, in a run
         super().__init__(graph, (), DelegationReport(0, 0), {})
         try:
-            self._program.prepare([v.shape for v in graph.inputs])
+            self._program.prepare([graph.values[i].shape for i in info.inputs])
             self.report = self._report()
         except BaseException:
             self._close_programs()
@@ -182,10 +182,10 @@ class FlowSession(Session):
     # Inside
 
     def _sessions(self) -> list[Session]:
-        return _opened([p for program in self._site.programs.values() for p in program.pieces()])
+        return _opened([p for program in self._shared.programs.values() for p in program.pieces()])
 
     def _close_programs(self) -> None:
-        for program in self._site.programs.values():
+        for program in self._shared.programs.values():
             program.close()
 
     @property
@@ -251,7 +251,10 @@ class FlowSession(Session):
             return "state of the model, which is kept in host memory"
         inside = reached(self._model.subgraphs, bodies)
         pieces = [
-            p for n, program in self._site.programs.items() if n in inside for p in program.pieces()
+            p
+            for n, program in self._shared.programs.items()
+            if n in inside
+            for p in program.pieces()
         ]
         for step in self._program.steps():
             if isinstance(step, Loop) and step.index == operator.index:
