@@ -10,6 +10,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
+from tflgpu.ops.diagonal import diagonal_of
 
 
 def _diag(low: Lowering) -> None:
@@ -44,7 +45,14 @@ def _accepts(node: Node, site: Site) -> str | None:
     return movable(node)
 
 
+def _accepts_set(node: Node, site: Site) -> str | None:
+    given, wanted = node.input(1).shape, diagonal_of(node.input(0).shape)
+    if given != wanted:
+        return f"the diagonal has shape {list(given)}; kernels read one of {list(wanted)}"
+    return movable(node)
+
+
 RULES = (
     KernelRule("MATRIX_DIAG", "move", _diag, _accepts),
-    KernelRule("MATRIX_SET_DIAG", "move", _set_diag, _accepts),
+    KernelRule("MATRIX_SET_DIAG", "move", _set_diag, _accepts_set),
 )

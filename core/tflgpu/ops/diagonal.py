@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
 
@@ -28,6 +29,11 @@ def _reference_diag(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
     return [found]
 
 
+def diagonal_of(shape: Shape) -> Shape:
+    """The shape of the diagonals of matrices."""
+    return (*shape[:-2], min(shape[-2:]))
+
+
 def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, diagonal = take_operands("MATRIX_SET_DIAG", operands, 2)
     if x.rank < 2:
@@ -36,8 +42,9 @@ def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[
         raise ModelError(
             f"MATRIX_SET_DIAG: operands are {x.dtype.value} and {diagonal.dtype.value}"
         )
-    wanted = (*x.shape[:-2], min(x.shape[-2:]))
-    if diagonal.shape != wanted:
+    wanted = diagonal_of(x.shape)
+    # TFLite's kernel reads it as one row of numbers, whatever its shape.
+    if math.prod(diagonal.shape) != math.prod(wanted):
         raise ModelError(
             f"MATRIX_SET_DIAG: the diagonal (operand 1) has shape {list(diagonal.shape)}, "
             f"{list(wanted)} needed"
@@ -48,8 +55,9 @@ def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[
 def _reference_set(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     x, diagonal = present(arrays[0]), present(arrays[1])
     found = x.copy()
-    at = np.arange(diagonal.shape[-1])
-    found[..., at, at] = diagonal
+    wanted = diagonal_of(x.shape)
+    at = np.arange(wanted[-1])
+    found[..., at, at] = diagonal.reshape(wanted)
     return [found]
 
 
@@ -69,7 +77,7 @@ def _diag_samples() -> Sequence[Sample]:
 
 def _set_samples() -> Sequence[Sample]:
     def sample(id: str, *shape: int, dtype: DType = DType.F32, const: bool = False) -> Sample:
-        diagonal = (*shape[:-2], min(shape[-2:]))
+        diagonal = diagonal_of(shape)
         return Sample(id, {}, (Arg(shape, dtype, -9, 9), Arg(diagonal, dtype, -9, 9, const)))
 
     return [
@@ -80,6 +88,9 @@ def _set_samples() -> Sequence[Sample]:
         sample("row", 3, 1, 5),
         sample("i32", 3, 5, dtype=DType.I32),
         sample("i8", 3, 5, dtype=DType.I8),
+        Sample(
+            "flat_diagonal", {}, (Arg((3, 1, 5), DType.F32, -9, 9), Arg((3,), DType.F32, -9, 9))
+        ),
     ]
 
 
