@@ -37,7 +37,7 @@ def test_the_table(tflgpu: Tflgpu) -> None:
     for source in {source for profile in every() for source in profile.sources}:
         assert source in result.stdout
     adreno = next(line for line in lines if line.startswith("adreno-740"))
-    assert adreno.split()[4:9] == ["opencl", "arithmetic", "1024", "32", "64"]
+    assert adreno.split()[4:9] == ["opencl", "arithmetic", "256", "32", "64"]
 
 
 def test_as_list_is_the_same_and_needs_no_model(tflgpu: Tflgpu) -> None:
@@ -46,7 +46,7 @@ def test_as_list_is_the_same_and_needs_no_model(tflgpu: Tflgpu) -> None:
 
 def test_json(tflgpu: Tflgpu) -> None:
     found = {p["name"]: p for p in json.loads(tflgpu("profiles", "--json").stdout)}
-    assert found["adreno-740"]["caps"]["max_workgroup"] == 1024
+    assert found["adreno-740"]["caps"]["max_workgroup"] == 256
     assert found["adreno-740"]["ops"] is None
     assert "CONV_2D" in found["tflite-gpu"]["ops"]
     assert found["tflite-gpu"]["caps"] is None

@@ -24,6 +24,7 @@ from tflgpu.hosts.litert import LiteRtHost
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+pytestmark = pytest.mark.usefixtures("left_out")
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
 MODEL = chain("ABS", "NEG")
 

@@ -15,6 +15,7 @@ from tflgpu.hosts.kernel import Kernel
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+pytestmark = pytest.mark.usefixtures("left_out")
 SHAPE = (2, 5)
 X = np.arange(10, dtype=np.float32).reshape(SHAPE) - 4
 

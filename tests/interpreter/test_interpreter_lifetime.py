@@ -38,6 +38,7 @@ def ready(content: bytes | None = None) -> Interpreter:
 @pytest.fixture
 def closes(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     """The sessions that have been closed, in order."""
+    gc.collect()  # not those of tests before this one
     closed: list[Session] = []
     original = Session.close
 
