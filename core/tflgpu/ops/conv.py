@@ -77,7 +77,7 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     window, rows, columns = trimmed(window, image.shape[1], image.shape[2])
     unseen = unseen_products(weights, rows, columns, 0)
     weights = weights[:, rows, columns]
-    sums = np.empty((image.shape[0], window.out_h, window.out_w, weights.shape[0]), np.float32)
+    sums = np.empty((image.shape[0], window.out_h, window.out_w, weights.shape[0]), image.dtype)
     out, inner = weights.shape[0], weights.shape[3]
     groups = image.shape[3] // inner
     per_group = out // groups

@@ -180,7 +180,7 @@ def _meetings(volume: Volume) -> Iterator[tuple[Size3, tuple[slice, ...], tuple[
 def _reference(attributes: Conv3D, arrays: Sequence[Array | None]) -> list[Array]:
     x, weights = floats(_PLAIN, arrays[0]), floats(_PLAIN, arrays[1])
     volume = place(_PLAIN, attributes, x.shape[1:4], weights.shape[:3])
-    sums = np.zeros((x.shape[0], *volume.small, weights.shape[4]), np.float32)
+    sums = np.zeros((x.shape[0], *volume.small, weights.shape[4]), x.dtype)
     for tap, large, small in _meetings(volume):
         there, here = (slice(None), *small), (slice(None), *large)
         sums[there] += x[here] @ weights[tap]
@@ -204,7 +204,7 @@ def _reference_turned(attributes: Conv3D, arrays: Sequence[Array | None]) -> lis
     output = integers(present(arrays[0]))
     weights, x = floats(_TURNED, arrays[1]), floats(_TURNED, arrays[2])
     volume = place(_TURNED, attributes, output[1:4], weights.shape[:3])
-    sums = np.zeros(output, np.float32)
+    sums = np.zeros(output, x.dtype)
     for tap, large, small in _meetings(volume):
         there, here = (slice(None), *large), (slice(None), *small)
         sums[there] += x[here] @ weights[tap].T

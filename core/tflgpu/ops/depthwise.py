@@ -61,7 +61,7 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     if out > image.shape[3]:
         image = np.repeat(image, out // image.shape[3], axis=3)
     padded = pad_image(image, window)
-    sums = np.zeros((image.shape[0], window.out_h, window.out_w, out), np.float32)
+    sums = np.zeros((image.shape[0], window.out_h, window.out_w, out), image.dtype)
     if unseen.any():
         sums += unseen
     taps = [
@@ -70,7 +70,7 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
         for j in range(window.kernel_w)
     ]
     rows = max(1, _BLOCK_BYTES // (4 * window.out_w * out))
-    product = np.empty((min(rows, window.out_h), window.out_w, out), np.float32)
+    product = np.empty((min(rows, window.out_h), window.out_w, out), image.dtype)
     for n in range(image.shape[0]):
         for y in range(0, window.out_h, rows):
             block = sums[n, y : y + rows]

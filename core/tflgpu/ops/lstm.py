@@ -155,7 +155,7 @@ def _run(
     runner = CellRunner(op, cell, arrays)
     olds = [present(arrays[OUTPUT_STATE]), present(arrays[CELL_STATE])]
     hidden, cells = (floats(op, old).reshape(steps.shape[1], -1) for old in olds)
-    outputs = np.empty((*steps.shape[:2], hidden.shape[1]), np.float32)
+    outputs = np.empty((*steps.shape[:2], hidden.shape[1]), steps.dtype)
     for time, x in enumerate(steps):
         hidden, cells = runner.step(x, hidden, cells)
         outputs[time] = hidden

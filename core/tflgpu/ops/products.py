@@ -71,18 +71,20 @@ def check_bias(op: str, bias: Operand | None, channels: int, what: str = "bias")
 
 
 def floats(op: str, array: Array | None) -> Array:
-    """An operand's contents in f32.
+    """An operand's contents in f32; those of f64, which a judge between two results asks with, as
+    they are.
 
     Raises:
         UnsupportedError: they are 8- or 16-bit numbers, which need a scale.
     """
     array = present(array)
     check_unscaled(op, array)
-    return array.astype(np.float32, copy=False)
+    wide = np.float64 if array.dtype == np.float64 else np.float32
+    return array.astype(wide, copy=False)
 
 
 def finish(sums: Array, bias: Array | None, activation: Activation, like: Array | None) -> Array:
     """Sums (changed in place) with bias and activation, in the type of the op's input."""
     if bias is not None:
-        sums += bias.astype(np.float32, copy=False).reshape(-1)
+        sums += bias.astype(sums.dtype, copy=False).reshape(-1)
     return apply_activation(activation, sums).astype(present(like).dtype, copy=False)

@@ -104,7 +104,7 @@ def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None])
         return [_fixed_point(attributes, x, height, width)]
     top, bottom, v = neighbours(attributes, x.shape[1], height)
     left, right, u = neighbours(attributes, x.shape[2], width)
-    wide = x.astype(_F32)
+    wide = x if x.dtype == np.float64 else x.astype(_F32)
     # Where both neighbours are one pixel its weights add up to 1 whatever they are.
     v = np.where(top == bottom, _F32(0), v)[:, None, None]
     u = np.where(left == right, _F32(0), u)[:, None]

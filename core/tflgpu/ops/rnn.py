@@ -133,7 +133,7 @@ def _run(
     """Outputs [time, batch, units], and the last of them as the new state; ``arrays`` are those of a
     direction."""
     weights, recurrent, bias, hidden = (floats(op, a) for a in arrays)
-    outputs = np.empty((*steps.shape[:2], len(weights)), np.float32)
+    outputs = np.empty((*steps.shape[:2], len(weights)), steps.dtype)
     for time, x in enumerate(steps):
         hidden = apply_activation(activation, x @ weights.T + hidden @ recurrent.T + bias)
         outputs[time] = hidden

@@ -169,7 +169,7 @@ def _transpose(
     place = _scatter(attributes, weights.shape, output)
     batch, height, width, inner = image.shape
     stride_h, stride_w = attributes.stride_h, attributes.stride_w
-    sums = np.zeros((batch, output[1], output[2], weights.shape[0]), np.float32)
+    sums = np.zeros((batch, output[1], output[2], weights.shape[0]), image.dtype)
     for i in range(place.kernel_h):
         from_y, to_y = _landing(height, stride_h, i - place.pad_top, output[1])
         for j in range(place.kernel_w):
