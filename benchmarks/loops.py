@@ -23,6 +23,7 @@ import numpy as np
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cli import console
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -155,7 +156,7 @@ def race(
         for name, call in callers.items():
             mine = wanted if name == "LiteRT" else [call(x) for x in xs]
             off = max(float(np.abs(a - b).max()) for a, b in zip(mine, wanted, strict=True))
-            if not off <= _OFF and options.precision != "f16":
+            if not off <= _OFF and options.wanted_precision is not Precision.F16:
                 raise SystemExit(f"{name} is off LiteRT's results by {off}")
             found[name] = {"off": off}
         times: dict[str, list[float]] = {name: [] for name in callers}
