@@ -324,3 +324,16 @@ def test_a_device_that_fails_in_a_run(
                 call(interpreter)
         assert call(interpreter) == [12, 24]
         assert call(interpreter) == [13, 26]
+
+
+def test_several_runs_in_flight_are_refused(by_numpy: list[GpuDelegate]) -> None:
+    """No lane could take the state over; nor can such a model's tensors be bound."""
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        (source,) = interpreter.get_input_details()
+        with pytest.raises(UnsupportedError, match="keeps state besides control flow"):
+            interpreter.invoke_async({source["index"]: X})
+        with pytest.raises(UnsupportedError, match="control flow, resource variables"):
+            interpreter.bind_input(0, X.copy())
+        interpreter.set_tensor(source["index"], X)
+        interpreter.invoke()

@@ -285,10 +285,12 @@ def test_reading_results_fails(
         delegate.close()
 
 
+@pytest.mark.parametrize("way", ["set", "bound"])
 def test_results_of_other_inputs_are_never_given(
-    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+    way: str, monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
 ) -> None:
-    """Inputs were set since: the run cannot be made again, so its results are lost."""
+    """Inputs were set since, or changed where they are bound: the run cannot be made again, so its
+    results are lost."""
     require_backend("wgpu")
     x = np.ones((300, 1024), np.float32)
     with tflgpu.GpuDelegate(backend="wgpu", on_error="cpu") as delegate:
@@ -297,10 +299,17 @@ def test_results_of_other_inputs_are_never_given(
         )
         with interpreter:
             interpreter.allocate_tensors()
-            interpreter.set_tensor(0, x)
+            mine = x.copy()
+            if way == "bound":
+                interpreter.bind_input(0, mine)
+            else:
+                interpreter.set_tensor(0, x)
             interpreter.invoke()
             held = interpreter.get_tensor(2)
-            interpreter.set_tensor(0, x * 5)
+            if way == "bound":
+                mine *= 5
+            else:
+                interpreter.set_tensor(0, x * 5)
             with monkeypatch.context() as patched:
 
                 def gone(*_: Any) -> None:

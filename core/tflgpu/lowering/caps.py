@@ -18,7 +18,7 @@ class DeviceCaps:
         max_workgroup: Most invocations of a workgroup.
         max_workgroup_size: The same along each axis.
         heavy_workgroup: Most invocations of a workgroup whose kernel takes many registers. OpenCL
-            promises `max_workgroup` for no kernel: NVIDIA's driver, which says 1024, ran one with 256.
+            promises `max_workgroup` for no kernel: NVIDIA's driver, which says 1024, allows one 256.
         max_groups: Most workgroups of a dispatch along each axis.
         shared_bytes: Shared memory of a workgroup.
         max_buffer_bytes: Largest buffer that can be bound.

@@ -315,7 +315,7 @@ def _interrupted_run(device: Device) -> Outcome:
                 assert not came, "what a signal's handler raised in a run was lost"
             recording.close()
             recording = device.load(backwards(_MANY, device.alignment, steps))
-            recording.run()  # drivers finish some of loading in a first run, in a single call
+            recording.run()  # a driver may finish loading in a first run, in one call
         fill(recording, x)
         recording.run()
         got = np.array(recording.outputs[0])
