@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,6 +22,10 @@ import tflgpu
 
 #: The largest body in bytes, and how long a request waits for its turn in seconds.
 MOST, PATIENCE = 64 << 20, 10.0
+
+#: NumPy reads the header of an array with Python's own parser. In early releases of Python 3.11 that
+#: parser fails with a SystemError when two threads are in it (python/cpython issue 106905).
+PARSING = threading.Lock()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,8 +63,9 @@ class Handler(BaseHTTPRequestHandler):
         if not 0 < length <= MOST:
             self.close_connection = True  # the body is not read
             raise ValueError(f"a body of {length} bytes; it has 1 to {MOST}")
-        # Never pickles: a body comes from anywhere.
-        return np.load(io.BytesIO(self.rfile.read(length)), allow_pickle=False)
+        body = io.BytesIO(self.rfile.read(length))
+        with PARSING:
+            return np.load(body, allow_pickle=False)  # a body comes from anywhere: no pickles
 
     def _answer(self, status: int, said: dict[str, Any]) -> None:
         body = json.dumps(said).encode()
