@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.counted import Counted
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
@@ -22,7 +22,7 @@ _NAP = 100_000_000
 _WAITING = "waiting for the device"
 
 
-class Context(Holder):
+class Context(Counted):
     """A logical device with one queue.
 
     It is destroyed when it is closed and nothing uses its memory any more: arrays that someone
@@ -35,10 +35,8 @@ class Context(Holder):
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
-        self._lock = threading.Lock()
+        super().__init__()
         self._queue_lock = threading.Lock()
-        self._users = 1
-        self._is_open = True
         self._fences: list[Any] = []  # of waits that were interrupted
         self.handle: Any = None
         self.instance = Instance()
@@ -55,29 +53,6 @@ class Context(Holder):
         self.belongs_to_process()
         # Asking again and again takes the processor from a device that is one.
         self._spin = _SPIN if self.info.is_gpu else 0.0
-
-    def retain(self) -> None:
-        """Something on the device now lives on its own."""
-        with self._lock:
-            self._users += 1
-
-    def release(self) -> None:
-        """It is gone."""
-        with self._lock:
-            self._users -= 1
-            last = self._users == 0
-        if last and not self.inherited:
-            for fence in self._fences:
-                lib.vkDestroyFence(self.handle, fence[0], NULL)
-            lib.vkDestroyDevice(self.handle, NULL)
-            self.instance.close()
-
-    def close(self) -> None:
-        """Let go of the device; twice is harmless."""
-        with self._lock:
-            was_open, self._is_open = self._is_open, False
-        if was_open:
-            self.release()
 
     def start(self, submit_info: Any, fence: Any, what: str) -> None:
         """Hand a command buffer to the queue; ``fence`` will tell of its end.
@@ -146,11 +121,6 @@ class Context(Holder):
         self._fences.remove(fence)
         lib.vkDestroyFence(self.handle, fence[0], NULL)
 
-    def after_fork(self) -> None:
-        """A child may not touch it; whatever is released there is not."""
-        super().after_fork()
-        self._lock = threading.Lock()
-
     def memory_type(self, allowed: int, *wishes: int) -> int | None:
         """The first memory type among the ``allowed`` bits that has the flags of the first wish
         that any has."""
@@ -161,6 +131,12 @@ class Context(Holder):
         return None
 
     # Inside
+
+    def _destroy(self) -> None:
+        for fence in self._fences:
+            lib.vkDestroyFence(self.handle, fence[0], NULL)
+        lib.vkDestroyDevice(self.handle, NULL)
+        self.instance.close()
 
     def _device(self) -> Any:
         details = self.details
