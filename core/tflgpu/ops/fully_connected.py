@@ -18,6 +18,7 @@ from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Filter, Spread, no_zeros
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import fused_activation
 
@@ -122,7 +123,7 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=14, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
         filter=Filter(out=0, spread=_spread, zeros=no_zeros),
     ),
 )  # fmt: skip
