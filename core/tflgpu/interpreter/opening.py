@@ -14,6 +14,7 @@ from tflgpu.flow.cut import check_order
 from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
 from tflgpu.flow.session import FlowSession, Openers
 from tflgpu.flow.store import Store
+from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
@@ -36,6 +37,7 @@ class Opening:
         cpu: Runs what no device takes.
         preserve_all: Whether every tensor is kept.
         fuse: Whether operators may be merged.
+        batching: How many items the main subgraph computes at once; None for what the file has.
         store: The model's state.
         lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
     """
@@ -46,6 +48,7 @@ class Opening:
     cpu: CpuSide
     preserve_all: bool
     fuse: bool
+    batching: Batching | None = None
     store: Store = attrs.Factory(Store)
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
@@ -61,6 +64,9 @@ class Opening:
             ModelError, UnsupportedError: it does not work out at these shapes, or nobody runs it.
             DeviceError, PluginError, GraphError: as `Delegation.open_session`.
         """
+        if self.batching is not None and number == 0:
+            graph = self.batching.graph(shapes, warn)
+            return self._session(graph), graph
         info = self.model.subgraphs[number]
         if any(is_run_by_host(o) for o in info.operators):
             check_bodies(self.model.subgraphs, number)
