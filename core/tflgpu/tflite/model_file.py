@@ -157,6 +157,7 @@ class ModelFile:
         subgraphs: at least one; the first is the main one.
         signatures: named entry points, often none.
         metadata: named blobs, each a read-only view of the file.
+        content: the file's bytes; none of a model that comes from elsewhere.
     """
 
     version: int
@@ -165,6 +166,7 @@ class ModelFile:
     subgraphs: tuple[SubgraphInfo, ...]
     signatures: tuple[SignatureInfo, ...]
     metadata: Mapping[str, memoryview]
+    content: memoryview = field(default=memoryview(b""), eq=False, repr=False)
 
     @property
     def main(self) -> SubgraphInfo:
