@@ -35,6 +35,7 @@ ROOMS = (
     "hookspecs",
     "plugin_sources",
     "plugin_values",
+    "plugin_host",
     "plugins",
     "devices",
     "profiles",

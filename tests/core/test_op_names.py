@@ -26,7 +26,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}), "gives these names"),
     "passes/float_view.py": (
-        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
+                   "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),

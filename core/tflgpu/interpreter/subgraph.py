@@ -255,7 +255,7 @@ class Subgraph:
             InputError: ``size`` is not a list of whole numbers.
             ArgumentError: ``index`` is not a number, or ``size`` is None.
         """
-        index, shape = new_shape(self.info, index, size, strict=strict)
+        index, shape = new_shape(self.info, index, size, self._resized, strict=strict)
         if shape != self.shape(index):
             self.release()
             self._resized[index] = shape

@@ -13,10 +13,10 @@ from numpy.lib.stride_tricks import as_strided
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
-from tflgpu.ops.facets import Filter, Spread
+from tflgpu.ops.facets import Filter, OnTheFly, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import (
@@ -170,10 +170,17 @@ def _spread(weights: Array, channels: int) -> Spread | None:
     return spread
 
 
+def _on_the_fly(node: Node) -> OnTheFly:
+    """An image has one range; with a scale a channel of the filter 0 need not be in its middle."""
+    quant = node.input(1).quant
+    return OnTheFly((1, 2, 3), symmetric=quant is None or not quant.per_axis)
+
+
 OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
         filter=Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads"),
+        on_the_fly=_on_the_fly,
     ),
 )  # fmt: skip

@@ -74,6 +74,24 @@ class Filter:
 
 
 @attrs.frozen
+class OnTheFly:
+    """What TFLite's kernel of an op with float data and 8-bit weights rounds to 8 bits before it
+    multiplies, in steps that follow from the data (`tflgpu.ops.quantize_on_the_fly`).
+
+    Attributes:
+        axes: Those of ``shape`` that have one range together.
+        symmetric: Whether 0 is in the middle of the steps.
+        shape: What the operand is reshaped to before, where its own shape does not show the rows.
+        operand: Position of the data.
+    """
+
+    axes: tuple[int, ...]
+    symmetric: bool
+    shape: tuple[int, ...] | None = None
+    operand: int = 0
+
+
+@attrs.frozen
 class Reordered:
     """What a node has to become to do the same on an operand in another order of dimensions.
 

@@ -75,6 +75,11 @@ class TensorInfo:
         """Whether its value is in the file."""
         return self.data is not None
 
+    def signature(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape signature where the tensor has ``shape`` now. A file that leaves no size open has
+        none, and TFLite gives the shape in its place."""
+        return shape if self.shape_signature == self.shape else self.shape_signature
+
 
 @frozen
 class OperatorInfo:
