@@ -202,6 +202,30 @@ class Model:
         """Close it."""
         self.close()
 
+    # For a pool that gathers calls
+
+    def _request(
+        self, arrays: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[dict[int, Array], int]:
+        """What a call gives, checked and converted, and of how many items it is."""
+        given = self._assigned(arrays, named)
+        return given, self._rows(given)
+
+    def _together(self, parts: Sequence[Mapping[int, Array]]) -> list[Results]:
+        """Results of several requests, computed in one run where they fit into one."""
+        with self._lock:
+            if not self._end.alive:
+                raise StateError("this model is closed")
+            counts = [len(part[0]) for part in parts]
+            if sum(counts) > self._size or not all(counts):
+                return [self._run_items(dict(part)) for part in parts]
+            found = self._run_rows(parts)
+            ends = np.cumsum(counts)
+            return [
+                Results([a[end - n : end] for a in found], self.output_names)
+                for n, end in zip(counts, ends, strict=True)
+            ]
+
     # Inside
 
     def _look(self) -> None:
@@ -296,8 +320,21 @@ class Model:
             return Results(empty, self.output_names)
         return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
 
-    def _run_items(self, given: Mapping[int, Array]) -> Results:
+    def _run_items(self, given: dict[int, Array]) -> Results:
         """Runs of `_size` items each, for as many as there are."""
+        total = self._rows(given)
+        parts = [
+            self._run_rows([{i: a[at : at + self._size] for i, a in given.items()}])
+            for at in range(0, total, self._size)
+        ]
+        if not parts:
+            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
+        if len(parts) == 1:
+            return Results(parts[0], self.output_names)
+        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+
+    def _rows(self, given: dict[int, Array]) -> int:
+        """How many items arrays are of; an array of one is repeated where others have several."""
         counts = {}
         for i, array in given.items():
             port = self._inputs[i]
@@ -310,22 +347,26 @@ class Model:
         if len(several) > 1:
             raise InputError(f"batches of different sizes: {sorted(several)}")
         total = several.pop() if several else 1
-        parts = []
-        for start in range(0, total, self._size):
-            picked = np.minimum(np.arange(start, start + self._size), total - 1)
-            items = {
-                i: array
-                if len(array) == total == self._size
-                else array[np.minimum(picked, len(array) - 1)]
-                for i, array in given.items()
-            }
-            self._fit(items)
-            parts.append([a[: total - start] for a in self._run(items)])
-        if not parts:
-            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
-        if len(parts) == 1:
-            return Results(parts[0], self.output_names)
-        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+        for i, array in given.items():
+            given[i] = np.broadcast_to(array, (total, *array.shape[1:]))
+        return total
+
+    def _run_rows(self, parts: Sequence[Mapping[int, Array]]) -> list[Array]:
+        """One run of the items of all parts, at most `_size`; what is over is filled with the last."""
+        total = sum(len(part[0]) for part in parts)
+        self._fit(
+            {i: np.broadcast_to(a[:1], (self._size, *a.shape[1:])) for i, a in parts[0].items()}
+        )
+        for i, port in enumerate(self._inputs):
+            rows = self._interpreter.tensor(port.index)()
+            at = 0
+            for part in parts:
+                rows[at : at + len(part[i])] = part[i]
+                at += len(part[i])
+            rows[at:] = rows[at - 1]
+            del rows  # nobody may hold a view while the model runs
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(port.index)[:total] for port in self._outputs]
 
 
 def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:
