@@ -36,11 +36,12 @@ _IN_LITERT: Mapping[str, Other] = {
     **dict.fromkeys(
         ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), Other("no", _TABLE)
     ),
+    "STABLEHLO_COMPOSITE": Other("host", "read as the operators that it is made of, wherever these run"),
     "SKIP_GRAM": Other("no", "strings are not supported"),
     "EMBEDDING_LOOKUP_SPARSE": Other("no", _OPEN),
     **dict.fromkeys(
         (
-            "HASHTABLE_LOOKUP", "LSH_PROJECTION", "STABLEHLO_COMPOSITE",
+            "HASHTABLE_LOOKUP", "LSH_PROJECTION",
         ),
         Other("LiteRT", _NOT_HERE),
     ),
