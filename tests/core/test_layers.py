@@ -46,6 +46,7 @@ ROOMS = (
     "hosts",
     "opened_device",
     "engine",
+    "starts",
     "default_delegate",
     "delegate",
     "delegate_loading",
