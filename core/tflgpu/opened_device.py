@@ -141,7 +141,6 @@ class OpenedDevice(Holder):
             self._registry, self.options, only_gpus=self._is_default
         )
         self.partitioning = partition_by(self.options, self.choice)
-        self._times = None
         if self._device is None:
             return
         try:

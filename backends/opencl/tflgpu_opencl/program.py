@@ -60,7 +60,7 @@ class Compiler(KeptKernels[Dialect, Entry]):
     """Programs by source, for one device. PoCL's take about a megabyte each."""
 
     thread_name = "tflgpu-opencl-compile"
-    refusals = (cl.Error,)
+    refusals = (cl.Error, ValueError)
 
     def __init__(
         self, context: Any, handle: Any, cache: DiskCache, *, keep: bool | None = None

@@ -24,7 +24,7 @@ class KeptKernels(KernelCache[W, str, P]):
     """
 
     #: What the API raises where it does not take a binary, or has none to give.
-    refusals: tuple[type[Exception], ...] = ()
+    refusals: tuple[type[Exception], ...] = (ValueError,)
 
     def __init__(self, cache: DiskCache, fingerprint: str, *, keep: bool) -> None:
         """Look up and keep binaries of one device.
@@ -115,7 +115,7 @@ class KeptKernels(KernelCache[W, str, P]):
             if self._describe(made) == data[4:end]:
                 return made
             why = "its kernels are others"
-        except (*self.refusals, ValueError) as error:
+        except self.refusals as error:
             # The driver has changed in a way that its version does not show.
             why = f"the driver refuses it ({error})"
         self._cache.drop(key, why)
@@ -132,6 +132,6 @@ class KeptKernels(KernelCache[W, str, P]):
                 binary, about = self._binary_of(made), self._describe(made)
                 if not binary or self._describe(self._from_binary(binary)) != about:
                     return
-        except (*self.refusals, ValueError):
+        except self.refusals:
             return  # a driver without binaries, or that cannot read its own
         self._cache.store(self._key(source), len(about).to_bytes(4, "little") + about + binary)
