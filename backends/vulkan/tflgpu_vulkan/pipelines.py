@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
 from tflgpu.cache.disk_cache import DiskCache
-from tflgpu.contract.kernel_cache import KernelCache
+from tflgpu.contract.kernel_cache import OwnedKernels
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel
@@ -36,28 +35,23 @@ class Layout:
     pipeline_layout: Any
 
 
-class Pipelines(KernelCache[int, bytes, Pipeline]):
-    """Pipelines of one device, by module; a way is the bytes before each buffer. One that is
-    forgotten is destroyed when no recording has it any more."""
+class Pipelines(OwnedKernels[int, bytes, Pipeline]):
+    """Pipelines of one device, by module; a way is the bytes before each buffer."""
 
     thread_name = "tflgpu-vulkan-compile"
 
     def __init__(self, context: Context, disk: DiskCache) -> None:
         super().__init__()
         self._context = context
-        self._forgotten: list[tuple[weakref.ref[Pipeline], Any]] = []  # with their handles
         self._layouts: dict[int, Layout] = {}
         self._cache = PipelineCache(context, disk)
 
     def close(self) -> None:
         """Destroy everything; nothing may be running."""
         handle = self._context.handle
-        self.clear()
+        self.destroy()
         with self._lock:
             # Each leaves its list first: a signal may end this, and it is called again.
-            while self._forgotten:
-                _, forgotten = self._forgotten.pop()
-                lib.vkDestroyPipeline(handle, forgotten, NULL)
             while self._layouts:
                 _, layout = self._layouts.popitem()
                 lib.vkDestroyPipelineLayout(handle, layout.pipeline_layout, NULL)
@@ -73,22 +67,17 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
         return module_of(kernel, self._context.details.target, guard=way)
 
     def _make_all(self, items: Iterator[tuple[Kernel, bytes]]) -> None:
-        self._destroy_unused()
         before = self.compiled
         with self._cache.using():
             super()._make_all(items)
         if self.compiled > before:
             self._cache.save()
 
-    def _forget(self, made: Pipeline) -> None:
-        self._forgotten.append((weakref.ref(made), made.handle))
+    def _handle_of(self, made: Pipeline) -> Any:
+        return made.handle
 
-    def _destroy_unused(self) -> None:
-        """Destroy what was forgotten and no recording has any more."""
-        # Each leaves the list first: a signal may end this.
-        for entry in [e for e in self._forgotten if e[0]() is None]:
-            self._forgotten.remove(entry)
-            lib.vkDestroyPipeline(self._context.handle, entry[1], NULL)
+    def _destroy(self, handle: Any) -> None:
+        lib.vkDestroyPipeline(self._context.handle, handle, NULL)
 
     def _make(self, kernel: Kernel, code: bytes) -> Pipeline:
         layout = self._layout(len(kernel.buffers))
