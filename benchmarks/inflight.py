@@ -11,7 +11,7 @@ the numbers must be the same.
 
 With ``--batch 32`` a run is of so many images (``Interpreter(..., batch=32)``). With ``--input u8``
 they are bytes: `tflgpu.converters` puts CAST, SUB and MUL before a float model, so that a quarter as much is
-copied, and (x - mean) * scale is computed where the first kernel reads. In both cases the first two images are
+copied, and one kernel before the model's own computes (x - mean) * scale. In both cases the first two images are
 also run one by one by the model as its file is, on floats that NumPy made of them. Bytes that a run
 copies between host and device are counted (0 where they share memory).
 """
