@@ -137,6 +137,11 @@ class Registry(Holder):
                 self._merged = {**builtin_ops(), **self._own_ops}
             return self._merged
 
+    @property
+    def own_ops(self) -> Mapping[str, OpDef]:
+        """Plugins' ops, by name."""
+        return self._own_ops
+
     def rules(self, backend: str) -> tuple[Rule, ...]:
         """Kernel rules that plugins add for a backend (the shipped ones are not among them).
 

@@ -45,6 +45,7 @@ ROOMS = (
     "guard",
     "hosts",
     "engine",
+    "starts",
     "default_delegate",
     "delegate",
     "delegate_loading",

@@ -89,7 +89,7 @@ def test_setting_back_the_time_hides_no_change(code: Path, monkeypatch: pytest.M
     monkeypatch.setattr(stamps, "_SETTLED", -60.0)
     before, status = again(code), (code / "a.py").stat()
     time.sleep(0.02)
-    with open(code / "a.py", "r+") as file:
+    with (code / "a.py").open("r+") as file:
         file.write("A = 3\n")
     os.utime(code / "a.py", ns=(status.st_atime_ns, status.st_mtime_ns))
     assert again(code) != before

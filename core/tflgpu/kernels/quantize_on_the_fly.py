@@ -14,7 +14,8 @@ from tflgpu.language.types import F32, F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
-from tflgpu.ops.quantize_on_the_fly import HIGH, LOW, OP, SIDE, QuantizeOnTheFly
+from tflgpu.ops.facets import Rounding
+from tflgpu.ops.quantize_on_the_fly import HIGH, LOW, OP, SIDE
 
 _WORKGROUP = 64
 
@@ -30,7 +31,7 @@ def _build(low: Lowering) -> None:
         view, out = low.read(k, 0), low.write(k)
         at = share_of(k, teams)
         steps, lowest, highest = _range(at, domain, view)
-        rounding = _Rounding(k, attributes, lowest, highest)
+        rounding = RoundingOver(k, attributes.rounding, lowest, highest)
         with k.if_(at.valid):
             steps.each(lambda row, slice_, x: out.store(row, slice_, rounding.of(x)))
         low.dispatch_groups(k, teams.groups)
@@ -65,11 +66,11 @@ def _range(at: Share, domain: Domain, view: ReadView) -> tuple[Steps, Name, Name
     return steps, low, high
 
 
-class _Rounding:
-    """The steps of one row."""
+class RoundingOver:
+    """The steps of one row, from the ends of its range: a number, or four lanes of rows."""
 
-    def __init__(self, k: Builder, attributes: QuantizeOnTheFly, low: Expr, high: Expr) -> None:
-        self.k, self._symmetric = k, attributes.symmetric
+    def __init__(self, k: Builder, rounding: Rounding, low: Expr, high: Expr) -> None:
+        self.k, self._symmetric = k, rounding is Rounding.SYMMETRIC
         if low.type.width == 1:
             low, high = (k.splat(end, 4) for end in (low, high))
         if self._symmetric:
@@ -173,7 +174,7 @@ def _round(low: Lowering, domain: Domain, ends: tuple[Temp, Temp]) -> None:
     if not domain.over_channels:
         item = item * domain.slices + slice_
     item = k.let(item, "item")
-    rounding = _Rounding(k, attributes, *(k.let(v.load(item, 0), "end") for v in found))
+    rounding = RoundingOver(k, attributes.rounding, *(k.let(v.load(item, 0), "end") for v in found))
     out.store(row, slice_, rounding.of(k.cast(view.load(row, slice_), Scalar.F32)))
     low.dispatch(k, (rows * out.slices, 1, 1))
 

@@ -19,7 +19,7 @@ from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Batched, Filter, Integers, Items, OnTheFly, Reordered, Work
+from tflgpu.ops.facets import Batched, Filter, Hybrid, Integers, Items, Reordered, Work
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
 
@@ -290,8 +290,8 @@ class OpDef:
             are. Any other op sees real numbers instead.
         integers: Which op it stands for where quantized tensors are computed on as they are stored;
             such an op ``takes_stored``.
-        on_the_fly: Node with float data and 8-bit weights -> what of it TFLite's kernel rounds before
-            it multiplies; None where the weights become real numbers instead.
+        hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
+            multiplies. Without it the weights become real numbers, and nothing is rounded.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -335,7 +335,7 @@ class OpDef:
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
     integers: Integers | None = None
-    on_the_fly: Callable[[Node], OnTheFly | None] | None = None
+    hybrid: Callable[[Node], Hybrid] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     largest_operand: float = math.inf

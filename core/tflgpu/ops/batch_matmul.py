@@ -17,25 +17,25 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import broadcast_shape
-from tflgpu.ops.facets import Batched, Items, OnTheFly, Work
+from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.products import floats, needed, take
+from tflgpu.ops.quantize_on_the_fly import rounding_of
 
 _OP = "BATCH_MATMUL"
 
 
 @attrs.frozen
 class BatchMatMul:
-    """Which operands hold their matrices transposed; ``asymmetric`` is how float rows on the left
-    are rounded where the right matrices are 8-bit numbers."""
+    """Which operands hold their matrices transposed; ``rounding`` is that of float rows on the
+    left where the right matrices are 8-bit numbers."""
 
     adj_x: bool = False
     adj_y: bool = False
-    asymmetric: bool = False
+    rounding: Rounding = Rounding.SYMMETRIC
 
 
 def _parse(fields: Fields) -> BatchMatMul:
-    asymmetric = fields.flag("asymmetric_quantize_inputs")
-    return BatchMatMul(fields.flag("adj_x"), fields.flag("adj_y"), asymmetric)
+    return BatchMatMul(fields.flag("adj_x"), fields.flag("adj_y"), rounding_of(fields))
 
 
 def _infer(attributes: BatchMatMul, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -113,10 +113,11 @@ def _work(node: Node) -> Work | None:
     return Work.of(node, 2 * node.outputs[0].elements * depth)
 
 
-def _on_the_fly(node: Node) -> OnTheFly:
+def _hybrid(node: Node) -> Hybrid:
     """A row of a left matrix has a range of its own."""
     rank = len(node.input(0).shape)
-    return OnTheFly((rank - (2 if node.attrs.adj_x else 1),), not node.attrs.asymmetric)
+    axis = rank - (2 if node.attrs.adj_x else 1)
+    return Hybrid((OnTheFly((axis,), node.attrs.rounding),))
 
 
 def _batch(node: Node, items: Items) -> Batched | str:
@@ -145,6 +146,6 @@ def _batch(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         _OP, _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, on_the_fly=_on_the_fly, batch=_batch,
+        accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid, batch=_batch,
     ),
 )  # fmt: skip

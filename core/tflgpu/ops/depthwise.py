@@ -17,7 +17,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
-from tflgpu.ops.facets import Filter, OnTheFly, Spread
+from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import (
@@ -141,6 +141,6 @@ OPS = (
         "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, batch=each_row(0), activation_field="activation",
         filter=Filter(out=3, spread=_spread, zeros=conv_zeros, pads="pads"),
-        on_the_fly=lambda node: OnTheFly((1, 2, 3), symmetric=False),
+        hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
     ),
 )  # fmt: skip

@@ -6,6 +6,7 @@ plugin's op answers as a shipped one does. An op with nothing to say sets none o
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,22 +74,43 @@ class Filter:
     pads: str = ""
 
 
+class Rounding(enum.Enum):
+    """Where 0 lies among the 8-bit steps to which a row of data is rounded while the model runs:
+    in the middle, or where the row's range wants it (`tflgpu.ops.quantize_on_the_fly`)."""
+
+    SYMMETRIC = "symmetric"
+    ASYMMETRIC = "asymmetric"
+
+
 @attrs.frozen
 class OnTheFly:
-    """What TFLite's kernel of an op with float data and 8-bit weights rounds to 8 bits before it
-    multiplies, in steps that follow from the data (`tflgpu.ops.quantize_on_the_fly`).
+    """An operand that is rounded so before it is multiplied.
 
     Attributes:
         axes: Those of ``shape`` that have one range together.
-        symmetric: Whether 0 is in the middle of the steps.
+        rounding: To which steps.
         shape: What the operand is reshaped to before, where its own shape does not show the rows.
         operand: Position of the data.
     """
 
     axes: tuple[int, ...]
-    symmetric: bool
+    rounding: Rounding
     shape: tuple[int, ...] | None = None
     operand: int = 0
+
+
+@attrs.frozen
+class Hybrid:
+    """What TFLite's kernel of an op rounds where its data are floats and its weights 8-bit numbers.
+
+    Attributes:
+        data: Operands.
+        attributes: The node's, which say that what it multiplies inside is rounded too; None where
+            there is nothing inside.
+    """
+
+    data: tuple[OnTheFly, ...]
+    attributes: Any = None
 
 
 @attrs.frozen

@@ -30,6 +30,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import Rounding
 
 OP = "QUANTIZE_ON_THE_FLY"
 #: Steps to either side of 0, symmetric.
@@ -44,12 +45,15 @@ class QuantizeOnTheFly:
     """``axes``, counted from the front, are those of a row: what has one range."""
 
     axes: tuple[int, ...]
-    symmetric: bool
+    rounding: Rounding
 
 
 def _parse(fields: Fields) -> QuantizeOnTheFly:
     axes = tuple(int(axis) for axis in fields.get("axes"))
-    return QuantizeOnTheFly(axes, fields.flag("symmetric"))
+    try:
+        return QuantizeOnTheFly(axes, Rounding(fields.get("rounding")))
+    except ValueError as error:
+        raise ModelError(f"{OP}: {error}") from error
 
 
 def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -63,24 +67,33 @@ def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> 
 
 
 def _reference(attributes: QuantizeOnTheFly, arrays: Sequence[Array | None]) -> list[Array]:
-    given = present(arrays[0])
+    return [rounded(present(arrays[0]), attributes.axes, attributes.rounding)]
+
+
+def rounding_of(fields: Fields) -> Rounding:
+    """What the options of a hybrid operator say of its rounding."""
+    asymmetric = fields.flag("asymmetric_quantize_inputs")
+    return Rounding.ASYMMETRIC if asymmetric else Rounding.SYMMETRIC
+
+
+def rounded(given: Array, axes: tuple[int, ...], rounding: Rounding) -> Array:
+    """Floats as they are rounded on the fly, in their own type."""
     x = given.astype(np.float32)
-    low, high = (of(x, axis=attributes.axes, keepdims=True) for of in (np.min, np.max))
+    low, high = (of(x, axis=axes, keepdims=True) for of in (np.min, np.max))
     one = np.float32(1)
-    if attributes.symmetric:
+    if rounding is Rounding.SYMMETRIC:
         reach = np.maximum(np.abs(low), np.abs(high))
         empty = reach == 0
         scale = np.where(empty, one, reach / np.float32(SIDE))
         inverse = np.where(empty, one, np.float32(SIDE) / np.where(empty, one, reach))
-        steps = np.clip(_rounded(x * inverse), -SIDE, SIDE)
-        return [np.asarray(steps * scale, np.float32).astype(given.dtype)]
+        steps = np.clip(_whole(x * inverse), -SIDE, SIDE)
+        return np.asarray(steps * scale, np.float32).astype(given.dtype)
     low, high = np.minimum(low, 0), np.maximum(high, 0)
-    empty = high == low
-    scale = np.where(empty, one, (high - low) / np.float32(HIGH - LOW))
+    scale = np.where(high == low, one, (high - low) / np.float32(HIGH - LOW))
     inverse = one / scale
     zero = _zero(low * inverse, high * inverse)
-    steps = np.clip(_rounded(zero + x * inverse), LOW, HIGH)
-    return [np.asarray((steps - zero) * scale, np.float32).astype(given.dtype)]
+    steps = np.clip(_whole(zero + x * inverse), LOW, HIGH)
+    return np.asarray((steps - zero) * scale, np.float32).astype(given.dtype)
 
 
 def _zero(low: Array, high: Array) -> Array:
@@ -88,10 +101,10 @@ def _zero(low: Array, high: Array) -> Array:
     rounding errors are smaller."""
     by_low, by_high = LOW - low, HIGH - high
     found = np.where(-LOW + np.abs(low) < HIGH + np.abs(high), by_low, by_high)
-    return np.asarray(np.clip(_rounded(found), LOW, HIGH))
+    return np.asarray(np.clip(_whole(found), LOW, HIGH))
 
 
-def _rounded(x: Array) -> Array:
+def _whole(x: Array) -> Array:
     """To whole numbers, halves away from zero; NaN stays."""
     return np.asarray(np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x))
 
@@ -101,7 +114,8 @@ def _samples() -> list[Sample]:
         id: str, shape: tuple[int, ...], axes: tuple[int, ...], low: float, high: float,
         *, symmetric: bool = False,
     ) -> Sample:  # fmt: skip
-        fields = {"axes": axes, "symmetric": symmetric}
+        rounding = Rounding.SYMMETRIC if symmetric else Rounding.ASYMMETRIC
+        fields = {"axes": axes, "rounding": rounding.value}
         return Sample(id, fields, (Arg(shape, low=low, high=high),))
 
     return [
@@ -113,7 +127,7 @@ def _samples() -> list[Sample]:
         sample("columns_symmetric", (2, 11, 8), (1,), -1.0, 1.0, symmetric=True),
         # So large that several workgroups look for the range.
         sample("image", (1, 8209, 3), (1, 2), -7.0, 2.0),
-        Sample("zeros", {"axes": (1,), "symmetric": False}, (Arg.of(np.zeros((3, 5))),)),
+        Sample("zeros", {"axes": (1,), "rounding": "asymmetric"}, (Arg.of(np.zeros((3, 5))),)),
     ]
 
 

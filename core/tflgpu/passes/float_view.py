@@ -198,9 +198,7 @@ class _Viewing:
         ]
         if specs != wanted:
             return False
-        hybrid = self._on_the_fly(op, node)
-        if hybrid is not None:
-            inputs[hybrid.operand] = self._round(node, hybrid)
+        self._round_data(op, node, inputs)
         operands = [
             v for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
@@ -277,21 +275,25 @@ class _Viewing:
 
     # Float data and 8-bit weights
 
-    def _on_the_fly(self, op: OpDef, node: Node) -> OnTheFly | None:
-        """What TFLite's kernel rounds of a node's data, where it is such a hybrid one."""
-        if not self._rounds_hybrid or op.on_the_fly is None:
-            return None
+    def _round_data(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
+        """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
+        if not self._rounds_hybrid or op.hybrid is None:
+            return
+        x = node.optional_input(0)
+        if x is None or x.dtype is not DType.F32:
+            return
         if not any(v is not None and is_quantized(v) for v in node.inputs):
-            return None
-        found = op.on_the_fly(node)
-        x = None if found is None else node.optional_input(found.operand)
-        if x is None or x.dtype is not DType.F32 or not x.elements:
-            return None
-        return found
+            return
+        found = op.hybrid(node)
+        if found.attributes is not None:
+            node.attrs = found.attributes
+        for how in found.data:
+            data = node.optional_input(how.operand)
+            if data is not None and data.dtype is DType.F32 and data.elements:
+                inputs[how.operand] = self._round(node, data, how)
 
-    def _round(self, node: Node, how: OnTheFly) -> Value:
-        """The data of a hybrid node, rounded as its kernel does; once for all nodes that read it."""
-        x = node.input(how.operand)
+    def _round(self, node: Node, x: Value, how: OnTheFly) -> Value:
+        """Rounded data; once for all nodes that read it."""
         key = (x.id, how)
         found = self._rounded.get(key)
         if found is None:
@@ -302,7 +304,7 @@ class _Viewing:
                     "RESHAPE", ReshapeAttrs(how.shape), [x], [given], origins=node.origins
                 )
             found = self.graph.add_value(given.shape, DType.F32, name=x.name)
-            attributes = QuantizeOnTheFly(how.axes, how.symmetric)
+            attributes = QuantizeOnTheFly(how.axes, how.rounding)
             self.graph.add_node(ON_THE_FLY, attributes, [given], [found], origins=node.origins)
             self._rounded[key] = found
         return found

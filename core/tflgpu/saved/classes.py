@@ -22,6 +22,7 @@ from tflgpu.saved.checks import Check, Checks
 from tflgpu.tflite import model_file, sparsity
 
 _ROOMS = (ir, ops, language, lowering, compiler)
+_START = "tflgpu.saved.start"
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -69,7 +70,7 @@ class Classes:
     ) -> None:
         """``brought`` are classes from elsewhere; ``rooms`` are those besides the usual ones;
         ``later`` gives a table for what this one lacks."""
-        self._rooms = (*(f"{room.__name__}." for room in _ROOMS), *rooms)
+        self._rooms = (*(f"{room.__name__}." for room in _ROOMS), _START, *rooms)
         self._kinds = {name_of(kind): kind for kind in brought}
         self._missing: set[str] = set()
         self._known: dict[type[Any], Known] = {}
@@ -161,7 +162,7 @@ def _modules() -> frozenset[str]:
         for room in _ROOMS
         for module in pkgutil.iter_modules(room.__path__)
     ]
-    return frozenset((*found, model_file.__name__, sparsity.__name__))
+    return frozenset((*found, _START, model_file.__name__, sparsity.__name__))
 
 
 @cache

@@ -22,7 +22,7 @@ from tflgpu.errors import SavedModelError
 from tflgpu.language.fingerprint import LANGUAGE_VERSION
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugin_sources import Plugin
-from tflgpu.saved.key import Facts
+from tflgpu.saved.origin import Facts
 from tflgpu.saved.stamps import stamp
 
 
