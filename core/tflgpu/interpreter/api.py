@@ -217,9 +217,9 @@ class Interpreter(BufferMethods, ModelDetails):
         with self._busy:
             if not self._main.allocated:
                 self._main.run()  # says what lacks
-            unknown = [i for i in inputs or () if i not in self._main.info.inputs]
-            if unknown:
-                raise InputError(f"tensor {shown(unknown[0])} is no input of the model")
+            for index in inputs or ():
+                if index not in self._main.info.inputs:
+                    raise InputError(f"tensor {shown(index)} is no input of the model")
             self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()
