@@ -26,7 +26,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}), "gives these names"),
     "passes/float_view.py": (
-        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
+                   "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
@@ -49,7 +50,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
-        frozenset({"BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
+        frozenset({"BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
                    "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "SPARSE_TO_DENSE",
                    "STABLEHLO_GATHER", "STABLEHLO_SCATTER"}), "is about what LiteRT gets wrong of them"),
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (

@@ -411,8 +411,12 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
         return False
     operands = _contents(node, definition)
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-    # References see stored numbers without their scales, so quantized tensors are left alone.
-    if operands is None or any(v.quant is not None or not v.shape_known for v in values):
+    # References see stored numbers without their scales, so quantized tensors are left alone where
+    # the contents matter.
+    seen = node.outputs if definition.shape_only else values
+    if operands is None or any(v.quant is not None for v in seen):
+        return False
+    if not all(v.shape_known for v in values):
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False

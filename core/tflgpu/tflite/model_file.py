@@ -75,6 +75,11 @@ class TensorInfo:
         """Whether its value is in the file."""
         return self.data is not None
 
+    def signature(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape signature where the tensor has ``shape`` now. A file that leaves no size open has
+        none, and TFLite gives the shape in its place."""
+        return shape if self.shape_signature == self.shape else self.shape_signature
+
 
 @frozen
 class Composite:
@@ -175,6 +180,7 @@ class ModelFile:
         subgraphs: at least one; the first is the main one.
         signatures: named entry points, often none.
         metadata: named blobs, each a read-only view of the file.
+        content: the file's bytes; none of a model that comes from elsewhere.
     """
 
     version: int
@@ -183,6 +189,7 @@ class ModelFile:
     subgraphs: tuple[SubgraphInfo, ...]
     signatures: tuple[SignatureInfo, ...]
     metadata: Mapping[str, memoryview]
+    content: memoryview = field(default=memoryview(b""), eq=False, repr=False)
 
     @property
     def main(self) -> SubgraphInfo:

@@ -65,6 +65,7 @@ def _read(file: FlatFile) -> ModelFile:
         subgraphs=subgraphs,
         signatures=_signatures(model, subgraphs),
         metadata=_metadata(model, buffers),
+        content=file.data,
     )
 
 
