@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Value
 from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.tflite.model_file import TensorInfo
@@ -21,6 +22,11 @@ def of_bf16(bits: Array) -> Array:
     """Numbers of 16 bits, of which all are the upper ones of an f32 number, as f32: exactly."""
     found: Array = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return found
+
+
+def by_blocks(value: Value, info: TensorInfo) -> bool:
+    """Whether a tensor is quantized by blocks, and not a constant of real numbers by now."""
+    return info.blockwise is not None and value.dtype is not DType.F32
 
 
 def real_numbers(info: TensorInfo, tensors: Sequence[TensorInfo]) -> Array | Unsupported:

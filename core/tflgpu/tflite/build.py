@@ -22,7 +22,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
-from tflgpu.tflite.blocks import of_bf16, real_numbers
+from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.told import tensor_fields
@@ -211,7 +211,7 @@ class _Building:
     def _blocks(self, node: Node) -> str | None:
         """Why a tensor that is quantized by blocks cannot be read; None where all can."""
         for value in (*node.inputs, *node.outputs):
-            if value is not None and _by_blocks(value, self.info.tensors[value.id]):
+            if value is not None and by_blocks(value, self.info.tensors[value.id]):
                 found = real_numbers(self.info.tensors[value.id], self.info.tensors)
                 assert isinstance(found, Unsupported)
                 return f"{_name(value)}: {found.reason}"
@@ -333,18 +333,13 @@ def _source(
 ) -> FileOptions:
     gap, place = operator.gap, operator.place
     for index in (*operator.inputs, *operator.outputs):
-        if index >= 0 and _by_blocks(graph.values[index], info.tensors[index]):
+        if index >= 0 and by_blocks(graph.values[index], info.tensors[index]):
             gap, place = f"tensor {index} is quantized by blocks", None
     run = bodies if runs_subgraphs(operator.fields) else ()
     return FileOptions(
         operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place,
         tuple(None if i < 0 else graph.values[i] for i in operator.intermediates),
     )  # fmt: skip
-
-
-def _by_blocks(value: Value, info: TensorInfo) -> bool:
-    """Whether a tensor is quantized by blocks, and not a constant of real numbers by now."""
-    return info.blockwise is not None and value.dtype is not DType.F32
 
 
 def _placeholder(node: Node) -> Value | None:
