@@ -296,6 +296,10 @@ class OpDef:
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
             tests leave them as samples have them.
+        indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
+            do not hold does what any other one outside does.
+        positions: The attribute that holds the type of all results, which are positions in an operand:
+            i64 or i32. "" = there is none.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
@@ -338,6 +342,8 @@ class OpDef:
     hybrid: Callable[[Node], Hybrid] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
+    positions: str = ""
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
