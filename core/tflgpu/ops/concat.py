@@ -148,8 +148,8 @@ def _pack_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        generate=draws.concat,        accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
-        keeps_values=True, copies=copies_only,
+        generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
+        keeps_values=True, one_scale=False, copies=copies_only,
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,
