@@ -16,7 +16,7 @@ from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.plan_memory import BasePlanMemory, flat_bytes, named_arenas
 from tflgpu.ir.dtypes import Array
 
-from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
+from tflgpu_vulkan.blocks import DEVICE, HOST, REACHED, Pool, Region
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.transfer import upload
 
@@ -49,7 +49,7 @@ class PlanMemory(BasePlanMemory[Region]):
         self.in_place = shared or guarded
         self._pool = Pool(context, HOST if self.in_place else DEVICE, details.alignment)
         self._staging = Pool(context, HOST, details.alignment)
-        self._writable = Pool(context, WRITABLE, details.alignment)
+        self._writable = Pool(context, REACHED, details.alignment)
         self._pools = (self._pool, self._staging, self._writable)
         self.input_arrays: tuple[Array, ...] = ()
         self.output_arrays: tuple[Array, ...] = ()

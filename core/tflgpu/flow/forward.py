@@ -8,8 +8,6 @@ whoever wants its result from outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 
 from tflgpu.flow.operators import (
@@ -28,7 +26,7 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo, TensorInfo
 _Key = Handle | int
 
 
-def forwarded(info: SubgraphInfo, subgraphs: Sequence[SubgraphInfo]) -> SubgraphInfo:
+def forwarded(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> SubgraphInfo:
     """The subgraph, its operators taking what was read or assigned before in the place of another read of
     it. Numbers of operators and tensors stay."""
     held: dict[_Key, int] = {}  # by variable: the tensor that has what it holds

@@ -24,6 +24,7 @@ from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+from tflgpu.tflite.told import tensor_fields
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -326,17 +327,6 @@ def _source(
 def _placeholder(node: Node) -> Value | None:
     """An operand of which only the file says a shape."""
     return next((v for v in node.inputs if v is not None and not v.shape_known), None)
-
-
-def tensor_fields(node: Node) -> dict[str, object]:
-    """What an op's conversion is told by its tensors and not by its options (see `ops.convert`)."""
-    source = node.optional_input(0)
-    result = node.outputs[0] if node.outputs else None
-    return {
-        "output_dtype": None if result is None else result.dtype,
-        "input_quantization": None if source is None else source.quant,
-        "output_quantization": None if result is None else result.quant,
-    }
 
 
 def _operands(node: Node) -> str:
