@@ -137,12 +137,9 @@ class FlowSession(Session):
         for i, array in env.items():
             if i in given or not isinstance(array, np.ndarray):
                 continue
-            if (shown is None or i in shown) and (
-                not array.flags.writeable or any(array is a for a in self._inputs)
-            ):
-                # A view of an output is no way to write into an input, a variable or a constant.
-                array = np.array(array)
-            arrays[i] = array
+            # A view of an output is no way to write into an input, a variable or a constant.
+            ours = not array.flags.writeable or any(array is a for a in self._inputs)
+            arrays[i] = np.array(array) if ours and (shown is None or i in shown) else array
         if self._edition != self._told:
             self.report = self._report()
         self.traffic.add(self._moved.to_device, self._moved.to_host)
