@@ -6,7 +6,7 @@ shapes that operators make of each other, and what any operator means are not lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -116,7 +116,7 @@ class SubgraphInfo:
     """One subgraph; ``inputs`` and ``outputs`` are tensor indices."""
 
     name: str
-    tensors: tuple[TensorInfo, ...]
+    tensors: Sequence[TensorInfo]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[OperatorInfo, ...]
