@@ -7,6 +7,7 @@ import contextlib
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.base_device import BaseDevice, releasing_on_error
+from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
@@ -82,13 +83,20 @@ class VulkanDevice(BaseDevice):
     # Inside
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> VulkanRecording:
-        memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
+        memory = PlanMemory(
+            self._context, plan, shared=self.in_place, guarded=guard_bands,
+            ledger=self._account.ledger(),
+        )  # fmt: skip
+        memory.allocate(self._weights)
         with releasing_on_error(memory):
             made = self._pipelines.get((d.kernel, memory.band) for d in plan.dispatches)
             pipelines = [made[d.kernel, memory.band] for d in plan.dispatches]
             recording = VulkanRecording(self._context, plan, memory, pipelines)
         self._context.instance.raise_problems("loading")
         return recording
+
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        return PlanMemory(self._context, plan, shared=self.in_place, guarded=False).footprint
 
     def _allocate_buffer(self, nbytes: int) -> VulkanBuffer:
         shared = self.in_place

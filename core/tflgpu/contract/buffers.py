@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
@@ -76,11 +77,13 @@ class BaseBuffer(Holder):
     Attributes:
         nbytes: Its size in bytes.
         region: What recordings bind, of the kind that their memory consists of.
+        ledger: Where it is counted; None for what was imported.
         readable, writable: Whether kernels may read it and write it. What was imported may have
             been made for one of the two only.
     """
 
     readable = writable = True
+    ledger: Ledger | None = None
 
     def __init__(self, lock: Any, token: object, nbytes: int, region: Any) -> None:
         """``lock`` and ``token`` are the device's; two buffers of one device have one token."""
@@ -200,6 +203,8 @@ class BaseBuffer(Holder):
             self._released = self._released or last
         if last:
             self._release()
+            if self.ledger is not None:
+                self.ledger.close()
 
     def _check(self, nbytes: int) -> None:
         self.check_inherited("this buffer")
@@ -207,6 +212,11 @@ class BaseBuffer(Holder):
             raise StateError("this buffer is closed")
         if nbytes > self.nbytes:
             raise DeviceError(f"an array of {nbytes} bytes for a buffer of {self.nbytes}")
+
+
+def flat_bytes(array: Array) -> Bytes:
+    """An array's elements in row-major order, as bytes; a view where they lie so already."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def host_bytes(source: object) -> Bytes | Unsupported:
