@@ -13,8 +13,15 @@ from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
-from tflgpu_vulkan.buffers import VulkanBuffer, allocated, imported
+from tflgpu_vulkan.buffers import (
+    SharedVulkanBuffer,
+    VulkanBuffer,
+    allocated,
+    imported,
+    shared,
+)
 from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.external import HostBlock
 from tflgpu_vulkan.memory import PlanMemory
 from tflgpu_vulkan.pipelines import Pipelines
 from tflgpu_vulkan.recording import VulkanRecording
@@ -60,6 +67,11 @@ class VulkanDevice(BaseDevice):
         self._pipelines.compiled = 0
 
     @property
+    def uuid(self) -> bytes:
+        """Which device it is, to other APIs too (``VkPhysicalDeviceIDProperties.deviceUUID``)."""
+        return self._context.details.uuid
+
+    @property
     def compiled(self) -> int:
         """How many pipelines were made for plans so far."""
         return self._pipelines.compiled
@@ -103,11 +115,20 @@ class VulkanDevice(BaseDevice):
         region, pool = allocated(self._context, nbytes, shared=shared)
         return VulkanBuffer(self._lock, self._token, region, self._context, pool, is_mapped=shared)
 
+    def _allocate_shared(self, nbytes: int) -> VulkanBuffer | Unsupported:
+        made = shared(self._context, nbytes)
+        if isinstance(made, Unsupported):
+            return made
+        return SharedVulkanBuffer(self._lock, self._token, made[0], self._context, made[1])
+
     def _import_buffer(self, source: object) -> VulkanBuffer | Unsupported:
-        region = imported(self._context, source)
+        region = imported(self._context, source, in_place=self.in_place)
         if isinstance(region, Unsupported):
             return region
-        return VulkanBuffer(self._lock, self._token, region, self._context, None, is_mapped=False)
+        host = region.block if isinstance(region.block, HostBlock) else None
+        return VulkanBuffer(
+            self._lock, self._token, region, self._context, host, is_mapped=host is not None
+        )
 
     def _release(self) -> None:
         with contextlib.suppress(DeviceError):  # one that is lost does nothing any more

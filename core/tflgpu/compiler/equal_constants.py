@@ -33,12 +33,12 @@ def key_of(array: Array) -> Key:
     """What equal constants have in common, and few others."""
     data = flat(array)
     if data.nbytes <= _SMALL:
-        return data.nbytes, hashlib.sha256(memoryview(data)).digest(), True
+        return data.nbytes, hashlib.sha256(data.data).digest(), True
     digest = hashlib.sha256()
     last = data.nbytes - _PIECE
     for i in range(_PIECES):
         start = last * i // (_PIECES - 1)
-        digest.update(memoryview(data[start : start + _PIECE]))
+        digest.update(data[start : start + _PIECE].data)
     return data.nbytes, digest.digest(), False
 
 

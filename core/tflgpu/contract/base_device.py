@@ -81,6 +81,11 @@ class BaseDevice(Holder):
     def _allocate_buffer(self, nbytes: int) -> BaseBuffer | Unsupported:
         return Unsupported(f"the {self.kind} backend allocates no buffers of their own")
 
+    def _allocate_shared(self, nbytes: int) -> BaseBuffer | Unsupported:
+        return Unsupported(
+            f"the {self.kind} backend shares no memory with other APIs; the Vulkan backend does"
+        )
+
     def _import_buffer(self, source: object) -> BaseBuffer | Unsupported:
         return Unsupported(f"the {self.kind} backend uses no memory that others made")
 
@@ -130,6 +135,20 @@ class BaseDevice(Holder):
             ledger = self._account.ledger()
             ledger.take(Use.BUFFERS, nbytes, "the buffer")
             return self._kept(self._allocate_buffer(nbytes), ledger)
+
+    def allocate_shared(self, nbytes: int) -> BaseBuffer | Unsupported:
+        """As `tflgpu.contract.buffers.SharesMemory`.
+
+        Raises:
+            StateError: the device is closed.
+            MemoryLimitError: there is no room for it in what `limit_memory` said.
+            DeviceError: memory ran out.
+        """
+        with self._lock:
+            self._check_open()
+            ledger = self._account.ledger()
+            ledger.take(Use.BUFFERS, nbytes, "the shared buffer")
+            return self._kept(self._allocate_shared(nbytes), ledger)
 
     def import_buffer(self, source: object) -> Buffer | Unsupported:
         """A buffer over memory that exists, used in place; or the reason why that cannot be.
