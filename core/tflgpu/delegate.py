@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
-from tflgpu.engine import Engine
 from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
 from tflgpu.saved.keeping import Keeping
+from tflgpu.starts import StartingEngine
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tflgpu.options.keywords import OptionKeywords
 
 
-class GpuDelegate(Engine):
+class GpuDelegate(StartingEngine):
     """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
 
         interpreter = tflgpu.Interpreter("model.tflite",

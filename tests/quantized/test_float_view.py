@@ -144,13 +144,16 @@ def test_a_bias_without_scales_has_the_product_of_its_operands() -> None:
     np.testing.assert_array_equal(node.const(1), [[0.5] * 3, [2.0] * 3])
 
 
-def test_dynamic_range_weights_are_dequantized_and_nothing_is_rounded() -> None:
+def test_dynamic_range_weights_are_dequantized_and_their_data_is_rounded() -> None:
     weights = tensor(2, 3, quant=Quantization((0.5,), (0,)), data=np.ones((2, 3), np.int8))
     dense = OperatorSpec("FULLY_CONNECTED", {}, [0, 1, -1], [2], version=3)
     view = view_of(model([real(1, 3), weights, real(1, 2)], [dense]))
-    assert names(view.graph) == ["FULLY_CONNECTED"]
-    assert view.graph.nodes[0].const(1).dtype == np.float32
+    assert names(view.graph) == ["QUANTIZE_ON_THE_FLY", "FULLY_CONNECTED"]
+    assert view.graph.nodes[1].const(1).dtype == np.float32
     assert view.origins == {0}
+    assert all(n.origins == (0,) for n in view.graph)
+    plain = view_of(model([real(1, 3), weights, real(1, 2)], [dense]), rounds_hybrid=False)
+    assert names(plain.graph) == ["FULLY_CONNECTED"]
 
 
 def test_quantize_and_dequantize_of_the_file() -> None:

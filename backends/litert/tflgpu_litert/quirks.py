@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import Node
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation, OpDef
 
 # Of the fused activations its kernels apply those that are a clamp.
@@ -41,6 +41,18 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     unbiased = node.op == "DEPTHWISE_CONV_2D" and node.optional_input(2) is None
     if unbiased and node.input(0).dtype is not DType.F32:  # f32 ones are given one of zeros
         return "LiteRT crashes on DEPTHWISE_CONV_2D without a bias"
+    if _is_hybrid(node):
+        if node.op == "DEPTHWISE_CONV_2D" and not _per_axis(node.input(1)):
+            return (
+                "LiteRT reads a scale a channel of DEPTHWISE_CONV_2D's filter, which has one scale"
+            )
+        if node.op == "BIDIRECTIONAL_SEQUENCE_RNN" and (
+            node.attrs.merged or any(v is not None for v in node.inputs[10:])
+        ):
+            return (
+                "LiteRT crashes on merged outputs, or computes something else with weights of a "
+                "second input, where the weights of BIDIRECTIONAL_SEQUENCE_RNN are 8-bit numbers"
+            )
     if node.op == "LOCAL_RESPONSE_NORMALIZATION" and node.attrs.radius > _RADIUS:
         return f"LiteRT crashes on a radius of {node.attrs.radius}"
     if node.op == "FLOOR_MOD" and not node.input(0).dtype.is_float:
@@ -49,8 +61,30 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return "LiteRT ends the process where the shapes of BROADCAST_ARGS do not broadcast"
     if node.op == "SPARSE_TO_DENSE" and not node.input(0).is_const:
         return "LiteRT writes anywhere in memory where an index of SPARSE_TO_DENSE is outside"
+    if node.op == "STABLEHLO_GATHER" and node.attrs.vector == len(node.input(1).shape):
+        return "LiteRT crashes where each index of STABLEHLO_GATHER is a row of its own"
+    if node.op == "STABLEHLO_SCATTER" and not _from_zero(node.input(1).data):
+        return "LiteRT writes anywhere in memory where an index of STABLEHLO_SCATTER is negative"
     if node.op in _POSITIONS:
         positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
         if edge is None or any(value.id in edge for value in positions):
             return f"LiteRT's positions of maxima are others, which {node.op} would show"
     return None
+
+
+def _from_zero(indices: Array | None) -> bool:
+    """Whether it is known of indices that none is negative."""
+    return indices is not None and not (indices < 0).any()
+
+
+def _is_hybrid(node: Node) -> bool:
+    """Whether float data meets weights of 8-bit numbers."""
+    x = node.optional_input(0)
+    if x is None or x.dtype is not DType.F32:
+        return False
+    return any(v is not None and v.dtype is DType.I8 and v.quant is not None for v in node.inputs)
+
+
+def _per_axis(weights: Value) -> bool:
+    """Whether there is a scale for each of a filter's channels."""
+    return weights.quant is not None and len(weights.quant.scale) == weights.shape[-1]

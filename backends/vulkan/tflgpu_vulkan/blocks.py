@@ -14,13 +14,13 @@ from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.features import cached_flags, shared_flags, writable_flags
+from tflgpu_vulkan.features import CACHED, SHARED, VISIBLE, WRITABLE
 
 #: Vulkan has no empty buffers, and kernels load whole vectors.
 LEAST = 16
 
 #: The device's own memory; the host's; the device's own that the host can write to.
-DEVICE, HOST, WRITABLE = "device", "host", "host-writable device"
+DEVICE, HOST, REACHED = "device", "host", "host-writable device"
 
 
 def usage() -> int:
@@ -81,16 +81,11 @@ class Block:
         context = self._context
         needs = ffi.new("VkMemoryRequirements*")
         lib.vkGetBufferMemoryRequirements(context.handle, self.buffer, needs)
-        visible = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        wishes: tuple[int, ...]
-        if kind == DEVICE:
-            wishes = (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0)
-        elif kind == WRITABLE:
-            wishes = (writable_flags(),)
-        elif context.details.shares_memory:
-            wishes = (shared_flags(), visible)
-        else:
-            wishes = (cached_flags(), visible)
+        wishes = {
+            DEVICE: (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0),
+            HOST: (SHARED if context.details.shares_memory else CACHED, VISIBLE),
+            REACHED: (WRITABLE,),
+        }[kind]
         index = context.memory_type(needs.memoryTypeBits, *wishes)
         if index is None:
             raise DeviceError(f"{what}: the device has no such memory")

@@ -10,7 +10,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
-from tflgpu_vulkan.devices import device_at
+from tflgpu_vulkan.devices import find_devices
 from tflgpu_vulkan.instance import Instance
 from tflgpu_vulkan.matrix import enabled_features
 
@@ -43,11 +43,9 @@ class Context(Holder):
         self.handle: Any = None
         self.instance = Instance()
         try:
-            found = device_at(self.instance, index)
-            self.info = found.info
-            self.details = found.details
-            self.physical = found.handle
-            self.handle = self._device(found.handle)
+            found = find_devices(self.instance).at(index)
+            self.info, self.details = found.info, found.handle
+            self.handle = self._device()
             queue = ffi.new("VkQueue*")
             lib.vkGetDeviceQueue(self.handle, self.details.queue_family, 0, queue)
             self.queue = queue[0]
@@ -164,7 +162,7 @@ class Context(Holder):
 
     # Inside
 
-    def _device(self, physical: Any) -> Any:
+    def _device(self) -> Any:
         details = self.details
         target = details.target
         chain: Any = NULL
@@ -191,7 +189,8 @@ class Context(Holder):
             enabledExtensionCount=len(details.extensions),
             ppEnabledExtensionNames=strings(details.extensions),
         )
-        return create(lib.vkCreateDevice, "VkDevice", physical, info, f"opening {self.info.name}")
+        what = f"opening {self.info.name}"
+        return create(lib.vkCreateDevice, "VkDevice", details.physical, info, what)
 
 
 class Commands:

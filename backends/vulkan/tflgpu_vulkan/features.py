@@ -40,6 +40,12 @@ _DRIVER = "VK_KHR_driver_properties"
 _HOST_MEMORY = "VK_EXT_external_memory_host"
 _BY_FD = "VK_KHR_external_memory_fd"
 _SUBGROUP_SIZE = "VK_EXT_subgroup_size_control"
+#: Flags of memory that the host can use; of the device's own that it can write to (and read, but only
+#: slowly); of what the host reads as fast as any of its own; of what both use at full speed.
+VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+WRITABLE = VISIBLE | vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+CACHED = VISIBLE | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+SHARED = WRITABLE | CACHED
 #: Of vendors whose compilers make narrower subgroups than a device reports, the least.
 _LEAST_SUBGROUPS = {"intel": 8}
 
@@ -65,6 +71,7 @@ class Details:
         exports: Whether memory can be shared by file descriptors.
         uuid: Which device it is, to other APIs too.
         fingerprint: Everything that a compiled pipeline depends on, besides its module.
+        physical: The VkPhysicalDevice, of the instance that was asked.
     """
 
     name: str
@@ -85,6 +92,7 @@ class Details:
     exports: bool
     uuid: bytes
     fingerprint: str
+    physical: Any = attrs.field(eq=False, repr=False)
 
     def with_shuffle(self, size: int) -> Details:
         """The same, where at most ``size`` neighbours shuffle values."""
@@ -144,9 +152,9 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         alignment=max(_LEAST_ALIGNMENT, int(limits.minStorageBufferOffsetAlignment)),
         max_allocation=largest,
         memory=memory,
-        shares_memory=kind in _SHARING and any(_is_shared(flags) for flags in memory),
-        has_writable_memory=any(f & writable_flags() == writable_flags() for f in memory),
-        has_cached_memory=any(f & cached_flags() == cached_flags() for f in memory),
+        shares_memory=kind in _SHARING and any(flags & SHARED == SHARED for flags in memory),
+        has_writable_memory=any(flags & WRITABLE == WRITABLE for flags in memory),
+        has_cached_memory=any(flags & CACHED == CACHED for flags in memory),
         queue_family=family,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
         extensions=tuple(e for e in wanted if e in known),
@@ -154,39 +162,8 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         exports=_BY_FD in known,
         uuid=bytes(ffi.buffer(identity.deviceUUID)),
         fingerprint=f"{properties.vendorID:x} {properties.deviceID:x} {version} {uuid} {driver_name}",
+        physical=handle,
     )
-
-
-def shared_flags() -> int:
-    """Memory that host and device both use at full speed."""
-    return int(
-        vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
-    )
-
-
-def writable_flags() -> int:
-    """The device's own memory that the host can write to (and read, but only slowly)."""
-    return int(
-        vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-    )
-
-
-def cached_flags() -> int:
-    """Memory that the host reads as fast as any of its own."""
-    return int(
-        vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
-    )
-
-
-def _is_shared(flags: int) -> bool:
-    return flags & shared_flags() == shared_flags()
 
 
 class _Query:

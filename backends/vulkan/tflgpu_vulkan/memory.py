@@ -18,7 +18,7 @@ from tflgpu.contract.plan_memory import BasePlanMemory, named_arenas
 from tflgpu.contract.shared_weights import Made, SharedWeights
 from tflgpu.ir.dtypes import Array
 
-from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
+from tflgpu_vulkan.blocks import DEVICE, HOST, REACHED, Pool, Region
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.transfer import download, upload
 
@@ -57,7 +57,7 @@ class PlanMemory(BasePlanMemory[Region]):
         self._arena = Pool(context, kind, details.alignment, Use.ARENA)
         self._edges = Pool(context, kind, details.alignment)
         self._staging = Pool(context, HOST, details.alignment)
-        self._writable = Pool(context, WRITABLE, details.alignment)
+        self._writable = Pool(context, REACHED, details.alignment)
         self._pools = (self._arena, self._edges, self._staging, self._writable)
         self.input_arrays: tuple[Array, ...] = ()
         self.output_arrays: tuple[Array, ...] = ()

@@ -215,7 +215,7 @@ class Pipelines(KernelCache[int, bytes, Pipeline]):
             return "it is shorter than a header"
         length, version, vendor, device, uuid = _HEADER.unpack_from(content)
         properties = ffi.new("VkPhysicalDeviceProperties*")
-        lib.vkGetPhysicalDeviceProperties(self._context.physical, properties)
+        lib.vkGetPhysicalDeviceProperties(self._context.details.physical, properties)
         own = (properties.vendorID, properties.deviceID, bytes(properties.pipelineCacheUUID))
         if not _HEADER.size <= length <= len(content) or version != 1:
             return "its header is unknown"

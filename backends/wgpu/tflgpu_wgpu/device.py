@@ -13,7 +13,7 @@ from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
-from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter, widest_shuffle
+from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_shuffle
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
@@ -43,7 +43,7 @@ class WgpuDevice(BaseDevice):
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
-        found = adapter_at(index)
+        found = find_adapters().at(index)
         super().__init__()
         self.info = found.info
         with device_errors(f"opening {self.info.name}"):

@@ -88,7 +88,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
         GraphError: a pass left a broken graph.
     """
     wanted = target.in_integers if target.wants_integers else None
-    view = float_view(graph, target.ops, in_integers=wanted)
+    view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     kept_off = target.choice.refusals(graph)
     # Where everything stays on the CPU, the model runs as the file has it.
@@ -124,7 +124,7 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
     Raises:
         PluginError, GraphError: as `compile`.
     """
-    view = float_view(graph, target.ops)
+    view = float_view(graph, target.ops, rounds_hybrid=target.rounds_hybrid)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
     kept_off = target.choice.refusals(graph)
     whole = alone(graph, target.ops, target.times)

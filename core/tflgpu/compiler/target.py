@@ -45,6 +45,7 @@ class Target:
             driver's defects.
         numerics: What quantized operators are computed on.
         quantized_allowed: Whether operators on quantized tensors may go to the device.
+        rounds_hybrid: Whether float data that meets 8-bit weights is rounded, as TFLite does.
         max_partitions, min_nodes, by_gain: As `tflgpu.compiler.partition.partition`.
         times: What estimates of time are made of.
         in_f32: The file's operators, by index, that are computed in f32 whatever the precision of
@@ -66,6 +67,7 @@ class Target:
     objection: Objection = no_objection
     numerics: Numerics = Numerics.FLOAT
     quantized_allowed: bool = True
+    rounds_hybrid: bool = True
     max_partitions: int | None = None
     min_nodes: int = 1
     by_gain: bool = False

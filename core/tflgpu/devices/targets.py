@@ -111,6 +111,7 @@ def target_of(
         passes=tuple(default_passes(known.passes())),
         objection=objection,
         quantized_allowed=options.quantized_models_allowed,
+        rounds_hybrid=options.round_hybrid_inputs,
         max_partitions=options.max_delegated_partitions,
         min_nodes=options.min_nodes_per_partition,
         choice=node_choice(options),

@@ -60,7 +60,9 @@ class Workshop:
             UnsupportedError, DeviceError: the CPU cannot run it.
         """
         wanted = self.target.in_integers if self.target.wants_integers else None
-        view = float_view(self.graph, self.ops, in_integers=wanted)
+        view = float_view(
+            self.graph, self.ops, in_integers=wanted, rounds_hybrid=self.target.rounds_hybrid
+        )
         return open_as_it_is(view.graph, self.ops, side=self.side)
 
     def open(self, target: Target) -> Session:

@@ -11,6 +11,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
+from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
@@ -69,6 +70,7 @@ class Interpreter(BufferMethods, ModelDetails):
         *,
         cpu_backend: str | None = None,
         max_in_flight: int = 2,
+        batch: int = 1,
     ) -> None:
         """Read a model.
 
@@ -108,11 +110,14 @@ class Interpreter(BufferMethods, ModelDetails):
                 where it is installed and NumPy, with a warning, where it is not.
             max_in_flight: Most runs of `invoke_async` at a time. Each takes the model's memory once
                 more, on the device too; none is taken before it is called.
+            batch: Items that a run computes at once, of a model for one: inputs and outputs whose
+                leading dimension is 1 have this many there (docs/async.md). 1 is the file as it is.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
             OptionError: both or neither of path and content, or an argument out of its range.
             ArgumentError: a path that is not one, or content that is not bytes.
+            UnsupportedError: a batch of a model that does not compute items apart from one another.
             PluginError: plugins that clash.
         """
         threads = threads_of(num_threads)
@@ -153,6 +158,9 @@ class Interpreter(BufferMethods, ModelDetails):
             self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
             self._fuse,
         )  # fmt: skip
+        if Count().read("batch", batch) > 1:
+            batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
+            self._opening.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
 

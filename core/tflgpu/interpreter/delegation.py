@@ -17,6 +17,8 @@ from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
+from tflgpu.saved.origin import Origin
+from tflgpu.saved.start import Start
 
 if TYPE_CHECKING:
     from tflgpu.default_delegate import DefaultDelegate
@@ -91,6 +93,19 @@ class Delegation:
         return self._the_default().open_session(
             graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
         )
+
+    def open_origin(self, origin: Origin, cpu: CpuSide) -> tuple[Session, Start] | None:
+        """A session for a model's file, from what is kept of it; None where it takes a graph.
+
+        Raises:
+            UnsupportedError, DeviceError, PluginError, GraphError: as `Engine.open_session`.
+            ModelError: as `Origin.graph`.
+        """
+        if self._why_none:
+            return None
+        if self._given is not None:
+            return self._given.open_origin(origin, cpu=cpu)
+        return self._the_default().open_origin(origin, cpu=cpu)
 
     @property
     def has_device(self) -> bool:

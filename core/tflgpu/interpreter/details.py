@@ -59,7 +59,7 @@ def tensor_details(
         "name": info.name,
         "index": info.index,
         "shape": np.array(shape, np.int32),
-        "shape_signature": np.array(info.shape_signature, np.int32),
+        "shape_signature": np.array(info.signature(tuple(shape)), np.int32),
         "dtype": numpy_type(info),
         "quantization": (float(scales[0]), int(points[0])) if len(scales) == 1 else (0.0, 0),
         "quantization_parameters": {

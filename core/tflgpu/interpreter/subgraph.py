@@ -75,7 +75,7 @@ class Subgraph:
         self._compress = compress
         self._delegation = delegation
         self._resized: dict[int, Shape] = {}
-        self._shapes: dict[int, Shape] = {}
+        self._shapes: Mapping[int, Shape] = {}
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
@@ -195,7 +195,7 @@ class Subgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            session, graph = self._open_session(self._resized, self._warn)
+            session, found = self._open_session(self._resized, self._warn)
             memory = SessionMemory(session)
             self._is_default = self._delegation.is_default
             self._recovery.policy = self._delegation.on_error
@@ -208,7 +208,7 @@ class Subgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{self._resizes()}"
             ) from error
-        self._shapes, self._visible = seen(session, graph, self.info, all_of_it=self._preserve_all)
+        self._shapes, self._visible = seen(session, found, self.info, all_of_it=self._preserve_all)
         return memory
 
     def _warn(self, text: str) -> None:
@@ -255,7 +255,7 @@ class Subgraph:
             InputError: ``size`` is not a list of whole numbers.
             ArgumentError: ``index`` is not a number, or ``size`` is None.
         """
-        index, shape = new_shape(self.info, index, size, strict=strict)
+        index, shape = new_shape(self.info, index, size, self._resized, strict=strict)
         if shape != self.shape(index):
             self.release()
             self._resized[index] = shape

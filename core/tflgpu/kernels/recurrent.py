@@ -17,6 +17,8 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
+from tflgpu.kernels.domain import horizontal
+from tflgpu.kernels.quantize_on_the_fly import RoundingOver
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
@@ -24,6 +26,7 @@ from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import Site
 from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.ops.facets import Rounding
 
 _WORKGROUP = 64
 _VECTOR = 16  # bytes of a slice in shared memory
@@ -178,6 +181,25 @@ def without_padding(k: Builder, value: Expr, slice_: Expr, size: int) -> Expr:
     value = k.let(value, "value")
     kept = k.vec([value.lane(i) if i < valid else k.f32(0.0) for i in range(4)])
     return k.select(slice_.eq(slices_of(size) - 1), kept, value)
+
+
+def seen(
+    k: Builder, room: Shared, slices: int, rounding: Rounding | None
+) -> Callable[[Expr], Expr]:
+    """How weights see a vector in shared memory, by slices: as it is, or rounded to steps over its
+    range, which every invocation finds for itself."""
+    if rounding is None:
+        return lambda q: k.load_shared(room, q)
+    first = k.let(k.load_shared(room, 0), "first")
+    low, high = k.var(first, "low"), k.var(first, "high")
+    with k.loop(1, slices, name="q") as q:
+        value = k.let(k.load_shared(room, q), "value")
+        k.set(low, k.min(low, value))
+        k.set(high, k.max(high, value))
+    # Lanes beyond the vector are 0, which widens no range that matters: all ranges take in 0.
+    ends = [k.let(horizontal(k, end, of), "end") for end, of in ((low, k.min), (high, k.max))]
+    over = RoundingOver(k, rounding, *ends)
+    return lambda q: over.of(k.load_shared(room, q))
 
 
 def sigmoid(k: Builder, x: Expr) -> Expr:

@@ -21,6 +21,7 @@ from tflgpu.kernels.recurrent import (
     not_constant,
     not_shared,
     pack_matrices,
+    seen,
     slices_of,
     without_padding,
 )
@@ -56,9 +57,10 @@ def _run(
     k.barrier()
     with k.loop(0, steps.times, name="time") as time:
         row = steps.row(k, team.sequence, time)
+        load = seen(k, hidden, slices, attributes.rounding if attributes.rounds else None)
         with team.share(slices, "c") as c:
             total = k.var(given.load(row, c), "total")
-            multiply(k, total, lambda q: k.load_shared(hidden, q), slices, weights, c, slices)
+            multiply(k, total, load, slices, weights, c, slices)
             k.store_shared(room, c, total)
         k.barrier()
         with team.share(slices, "c") as c:

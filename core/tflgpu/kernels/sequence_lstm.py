@@ -27,6 +27,7 @@ from tflgpu.kernels.recurrent import (
     not_shared,
     pack_matrices,
     pack_vectors,
+    seen,
     sigmoid,
     slices_of,
     without_padding,
@@ -37,6 +38,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import WriteView
+from tflgpu.ops.facets import Rounding
 from tflgpu.ops.lstm import BasicLstm, SequenceLstm
 from tflgpu.ops.lstm_cell import Cell, Places, operand_names, places_of
 
@@ -175,8 +177,9 @@ class _Loop:
         k.barrier()
         with k.loop(0, self.steps.times, name="time") as time:
             row = self.steps.row(k, team.sequence, time)
+            load = seen(k, self.hidden, slices_of(weights.outputs), self._rounding)
             with team.share(self.columns, "column") as column:
-                self._add_up(row, column)
+                self._add_up(row, column, load)
             k.barrier()
             with team.share(self.cells, "c") as c:
                 self._renew(c)
@@ -194,14 +197,15 @@ class _Loop:
             team.keep(room, low.new_state(k, index), size)
         low.dispatch_groups(k, (self.steps.batch, 1, 1))
 
-    def _add_up(self, row: Expr, column: Expr) -> None:
+    @property
+    def _rounding(self) -> Rounding | None:
+        return self.cell.rounding if self.cell.rounds else None
+
+    def _add_up(self, row: Expr, column: Expr, load: Callable[[Expr], Expr]) -> None:
         """A slice of a gate's sums."""
         k, size = self.k, slices_of(self.weights.outputs)
         total = k.var(self.sums.load(row, column), "total")
-        multiply(
-            k, total, lambda q: k.load_shared(self.hidden, q), size, self.matrices, column,
-            self.columns,
-        )  # fmt: skip
+        multiply(k, total, load, size, self.matrices, column, self.columns)
         for place, gate in enumerate(self.weights.gates):
             if gate in self.peepholes and gate != _OUTPUT:  # which sees the new cells
                 c = k.let(column - place * self.cells, "c")
@@ -244,13 +248,11 @@ class _Loop:
     def _project(self, row: Expr) -> None:
         k, outputs = self.k, slices_of(self.weights.outputs)
         limit = self.cell.projection_clip
+        load = seen(k, self.values, self.cells, self._rounding)
         with self.team.share(outputs, "c") as c:
             bias = k.f32(0.0, 4) if self.last is None else self._vector(self.last, c)
             total = k.var(bias, "total")
-            multiply(
-                k, total, lambda q: k.load_shared(self.values, q), self.cells, self.matrices, c,
-                outputs, self.projection,
-            )  # fmt: skip
+            multiply(k, total, load, self.cells, self.matrices, c, outputs, self.projection)
             value = total if limit <= 0 else k.clamp(total, -limit, limit)
             value = k.let(without_padding(k, value, c, self.weights.outputs), "value")
             k.store_shared(self.hidden, c, value)

@@ -19,9 +19,10 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.both_ways import check_second, join, join_specs, sizes_of, steps_of
-from tflgpu.ops.facets import Work
-from tflgpu.ops.lstm_cell import Cell, CellRunner, Places, check_operands
+from tflgpu.ops.facets import Hybrid, Work
+from tflgpu.ops.lstm_cell import Cell, CellRunner, Places, check_operands, hybrid_cell
 from tflgpu.ops.products import floats, needed
+from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.windows import fused_activation
 
 OP = "BIDIRECTIONAL_SEQUENCE_LSTM"
@@ -54,12 +55,12 @@ class BothLstm:
 
 
 def _parse(fields: Fields) -> BothLstm:
-    clips = []
+    clips: list[float] = []
     for name in ("cell_clip", "proj_clip"):
         clips.append(fields.number(name))
         if not clips[-1] >= 0:
             raise ModelError(f"{OP}: option {name} is {clips[-1]}, must be >= 0")
-    cell = Cell(fused_activation(fields), *clips)
+    cell = Cell(fused_activation(fields), clips[0], clips[1], rounding_of(fields))
     return BothLstm(cell, fields.flag("time_major", True), fields.flag("merge_outputs"))
 
 
@@ -128,6 +129,11 @@ def _reference(attributes: BothLstm, arrays: Sequence[Array | None]) -> list[Arr
     return [*join(outputs, source, attributes.time_major, merged=attributes.merged), *states]
 
 
+def _hybrid(node: Node) -> Hybrid:
+    found: BothLstm = node.attrs
+    return hybrid_cell(node, found.cell, lambda cell: attrs.evolve(found, cell=cell), SECOND)
+
+
 def _work(node: Node) -> Work:
     """Every matrix is used once a batch and time step."""
     weights = sum(v.elements for v in node.inputs[1:] if v is not None and len(v.shape) == 2)
@@ -189,5 +195,6 @@ OPS = (
     OpDef(
         OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=3,
         stateful=True, states=lambda attributes: (35, 36, 37, 38), work=_work,
+        hybrid=_hybrid,
     ),
 )  # fmt: skip

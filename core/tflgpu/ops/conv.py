@@ -13,10 +13,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
-from tflgpu.ops.facets import Filter, Spread
+from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
@@ -169,10 +170,19 @@ def _spread(weights: Array, channels: int) -> Spread | None:
     return spread
 
 
+def _hybrid(node: Node) -> Hybrid:
+    """An image has one range; with a scale a channel of the filter 0 need not be in its middle."""
+    quant = node.input(1).quant
+    per_axis = quant is not None and quant.per_axis
+    rounding = Rounding.ASYMMETRIC if per_axis else Rounding.SYMMETRIC
+    return Hybrid((OnTheFly((1, 2, 3), rounding),))
+
+
 OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
         filter=Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads"),
+        hybrid=_hybrid,
     ),
 )  # fmt: skip

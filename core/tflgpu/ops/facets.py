@@ -6,10 +6,12 @@ plugin's op answers as a shipped one does. An op with nothing to say sets none o
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
@@ -72,6 +74,45 @@ class Filter:
     pads: str = ""
 
 
+class Rounding(enum.Enum):
+    """Where 0 lies among the 8-bit steps to which a row of data is rounded while the model runs:
+    in the middle, or where the row's range wants it (`tflgpu.ops.quantize_on_the_fly`)."""
+
+    SYMMETRIC = "symmetric"
+    ASYMMETRIC = "asymmetric"
+
+
+@attrs.frozen
+class OnTheFly:
+    """An operand that is rounded so before it is multiplied.
+
+    Attributes:
+        axes: Those of ``shape`` that have one range together.
+        rounding: To which steps.
+        shape: What the operand is reshaped to before, where its own shape does not show the rows.
+        operand: Position of the data.
+    """
+
+    axes: tuple[int, ...]
+    rounding: Rounding
+    shape: tuple[int, ...] | None = None
+    operand: int = 0
+
+
+@attrs.frozen
+class Hybrid:
+    """What TFLite's kernel of an op rounds where its data are floats and its weights 8-bit numbers.
+
+    Attributes:
+        data: Operands.
+        attributes: The node's, which say that what it multiplies inside is rounded too; None where
+            there is nothing inside.
+    """
+
+    data: tuple[OnTheFly, ...]
+    attributes: Any = None
+
+
 @attrs.frozen
 class Reordered:
     """What a node has to become to do the same on an operand in another order of dimensions.
@@ -83,6 +124,44 @@ class Reordered:
 
     attributes: Any
     constants: Mapping[int, Array] = attrs.Factory(dict)
+
+
+@attrs.frozen
+class Items:
+    """A batch of which a node is to compute several items, as it computes one.
+
+    A tensor has its items one after another along axis 0: an operand of shape [3, 5] of each of 8
+    items is one of shape [24, 5].
+
+    Attributes:
+        count: How many.
+        operands: Positions of the operands that are of each item. The others are the same for all.
+    """
+
+    count: int
+    operands: frozenset[int]
+
+    def times(self, array: Array) -> Array:
+        """The same contents for each item."""
+        return np.concatenate([array] * self.count, axis=0)
+
+
+@attrs.frozen
+class Batched:
+    """What a node has to become to compute several items, so that its results have them one after
+    another along axis 0.
+
+    Attributes:
+        attributes: Its attributes.
+        constants: New contents of constant operands, by position. The others stay.
+        op: The op that takes its place; "" for its own.
+        operands: Positions of the operands that such an op gets; None for all.
+    """
+
+    attributes: Any
+    constants: Mapping[int, Array] = attrs.Factory(dict)
+    op: str = ""
+    operands: tuple[int, ...] | None = None
 
 
 @attrs.frozen

@@ -14,20 +14,24 @@ import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.facets import Filter, Spread, no_zeros
+from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread, no_zeros
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
+from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.windows import fused_activation
 
 
 @attrs.frozen
 class FullyConnected:
-    """Options of a fully connected layer."""
+    """Options of a fully connected layer; ``rounding`` is that of float rows where the weights
+    are 8-bit numbers."""
 
     activation: Activation = Activation.NONE
     keep_num_dims: bool = False
+    rounding: Rounding = Rounding.SYMMETRIC
 
 
 def _parse(fields: Fields) -> FullyConnected:
@@ -36,7 +40,8 @@ def _parse(fields: Fields) -> FullyConnected:
             "FULLY_CONNECTED: weights in the shuffled 4x16 int8 format are not supported; "
             "convert the model without weight shuffling"
         )
-    return FullyConnected(fused_activation(fields), fields.flag("keep_num_dims"))
+    keeps = fields.flag("keep_num_dims")
+    return FullyConnected(fused_activation(fields), keeps, rounding_of(fields))
 
 
 def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> Shape:
@@ -119,10 +124,19 @@ def _spread(weights: Array, channels: int) -> Spread | None:
     return lambda numbers: np.tile(numbers, weights.shape[1] // channels)
 
 
+def _hybrid(node: Node) -> Hybrid:
+    """A row of ``depth`` has a range of its own."""
+    shape, depth = node.input(0).shape, node.input(1).shape[1]
+    rounding = node.attrs.rounding
+    if shape and shape[-1] == depth:
+        return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
+    return Hybrid((OnTheFly((1,), rounding, (elements(shape) // depth, depth)),))
+
+
 OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=14, activation_field="activation",
-        filter=Filter(out=0, spread=_spread, zeros=no_zeros),
+        accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
+        filter=Filter(out=0, spread=_spread, zeros=no_zeros), hybrid=_hybrid,
     ),
 )  # fmt: skip

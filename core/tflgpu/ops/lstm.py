@@ -20,7 +20,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand
-from tflgpu.ops.facets import Work
+from tflgpu.ops.facets import Hybrid, Work
 from tflgpu.ops.lstm_cell import (
     CELL_STATE,
     OUTPUT_STATE,
@@ -28,10 +28,12 @@ from tflgpu.ops.lstm_cell import (
     CellRunner,
     Sizes,
     check_operands,
+    hybrid_cell,
     sigmoid,
 )
 from tflgpu.ops.lstm_samples import basic_samples, full_samples, sequence_samples
 from tflgpu.ops.products import floats, needed, take
+from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.windows import fused_activation
 
 _BASIC_NAMES = ("input", "previous output", "weights", "biases", "previous cell state")
@@ -55,7 +57,8 @@ def _cell(fields: Fields) -> Cell:
     for name in ("cell_clip", "proj_clip"):
         if not fields.number(name) >= 0:
             raise ModelError(f"{fields.op}: option {name} is {fields.number(name)}, must be >= 0")
-    return Cell(fused_activation(fields), fields.number("cell_clip"), fields.number("proj_clip"))
+    clips = fields.number("cell_clip"), fields.number("proj_clip")
+    return Cell(fused_activation(fields), *clips, rounding_of(fields))
 
 
 def _parse_lstm(fields: Fields) -> BasicLstm | Cell:
@@ -177,6 +180,15 @@ def _reference_basic(arrays: Sequence[Array | None]) -> list[Array]:
     return [a.astype(given.dtype, copy=False) for a in (output, new, joined, gates)]
 
 
+def _hybrid(node: Node) -> Hybrid:
+    found = node.attrs
+    if isinstance(found, BasicLstm):
+        return Hybrid(())  # TFLite's kernel has no hybrid form
+    if isinstance(found, Cell):
+        return hybrid_cell(node, found, lambda cell: cell)
+    return hybrid_cell(node, found.cell, lambda cell: attrs.evolve(found, cell=cell))
+
+
 def _states(attributes: BasicLstm | Cell | SequenceLstm) -> tuple[int, ...]:
     """The basic kernel is handed its state from outside, and hands the new one out."""
     return () if isinstance(attributes, BasicLstm) else (OUTPUT_STATE, CELL_STATE)
@@ -193,11 +205,11 @@ OPS = (
         "LSTM", _parse_lstm, _infer_lstm, _reference_lstm,
         lambda: [*basic_samples(), *full_samples()],
         accuracy=Accuracy.ACCUMULATE, max_version=5, stateful=True,
-        states=_states, work=_work,
+        states=_states, work=_work, hybrid=_hybrid,
     ),
     OpDef(
         "UNIDIRECTIONAL_SEQUENCE_LSTM", _parse_sequence, _infer_sequence, _reference_sequence,
         sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=4, stateful=True,
-        states=_states, work=_work,
+        states=_states, work=_work, hybrid=_hybrid,
     ),
 )  # fmt: skip

@@ -11,17 +11,21 @@ absent. Without input gate weights the gates are coupled: i = 1 - f.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.base import Activation, Operand
 from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding
 from tflgpu.ops.products import PRODUCT_TYPES, floats
+from tflgpu.ops.quantize_on_the_fly import rounded
 
 GATES = ("input", "forget", "cell", "output")
 #: Operand positions: four gates in the order of `GATES`, except where said.
@@ -83,11 +87,29 @@ def places_of(count: int) -> Places:
 
 @attrs.frozen
 class Cell:
-    """Options of a cell; a clip of 0 clips nothing."""
+    """Options of a cell; a clip of 0 clips nothing.
+
+    ``rounding`` is that of floats that meet 8-bit weights; where ``rounds``, the hidden state and
+    what is projected are rounded so before they are multiplied, a row at a time.
+    """
 
     activation: Activation
     cell_clip: float = 0.0
     projection_clip: float = 0.0
+    rounding: Rounding = Rounding.SYMMETRIC
+    rounds: bool = False
+
+    def seen(self, rows: Array) -> Array:
+        """Rows as weights meet them."""
+        return rounded(rows, (1,), self.rounding) if self.rounds else rows
+
+
+def hybrid_cell(node: Node, cell: Cell, make: Callable[[Cell], Any], *more: int) -> Hybrid:
+    """What a node with such a cell rounds: rows of the input and of the operands ``more``, and what
+    the cell multiplies inside; ``make`` makes the node's attributes of the cell's."""
+    axes = (len(node.input(INPUT).shape) - 1,)
+    data = tuple(OnTheFly(axes, cell.rounding, operand=at) for at in (INPUT, *more))
+    return Hybrid(data, make(attrs.evolve(cell, rounds=True)))
 
 
 @attrs.frozen
@@ -237,6 +259,7 @@ class CellRunner:
         """New output state and cell state, [batch, outputs] and [batch, cells], from the input
         [batch, inputs] and the old ones."""
         act, clip = self._cell.activation, self._cell.cell_clip
+        hidden = self._cell.seen(hidden)
         forget = sigmoid(self._gate(1, x, hidden, cells))
         coupled = self._weights[0] is None
         gate = 1 - forget if coupled else sigmoid(self._gate(0, x, hidden, cells))
@@ -246,7 +269,7 @@ class CellRunner:
             new = np.clip(new, -clip, clip)
         output = sigmoid(self._gate(3, x, hidden, new)) * apply_activation(act, new)
         if self._projection is not None:
-            output = output @ self._projection.T
+            output = self._cell.seen(output) @ self._projection.T
             if self._projection_bias is not None:
                 output = output + self._projection_bias
             limit = self._cell.projection_clip

@@ -22,8 +22,9 @@ from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.both_ways import check_second, join, join_specs, sizes_of, steps_of
-from tflgpu.ops.facets import Work
+from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
 from tflgpu.ops.products import floats, needed, take
+from tflgpu.ops.quantize_on_the_fly import rounded, rounding_of
 from tflgpu.ops.windows import fused_activation
 
 _NAMES = ("input", "weights", "recurrent weights", "bias", "hidden state")
@@ -42,10 +43,16 @@ SECOND, SECOND_WEIGHTS = 9, (10, 11)
 
 @attrs.frozen
 class Rnn:
-    """Options; ``time_major`` says that the first dimension of sequences is time, not the batch."""
+    """Options; ``time_major`` says that the first dimension of sequences is time, not the batch.
+
+    ``rounding`` is that of floats that meet 8-bit weights; where ``rounds``, the hidden state is
+    rounded so before it is multiplied, a row at a time.
+    """
 
     activation: Activation
     time_major: bool = False
+    rounding: Rounding = attrs.field(default=Rounding.SYMMETRIC, kw_only=True)
+    rounds: bool = attrs.field(default=False, kw_only=True)
 
 
 @attrs.frozen
@@ -56,12 +63,14 @@ class BothWays(Rnn):
 
 
 def _parse(fields: Fields) -> Rnn:
-    return Rnn(fused_activation(fields), fields.flag("time_major"))
+    time_major = fields.flag("time_major")
+    return Rnn(fused_activation(fields), time_major, rounding=rounding_of(fields))
 
 
 def _parse_both(fields: Fields) -> BothWays:
     merged = fields.flag("merge_outputs")
-    return BothWays(fused_activation(fields), fields.flag("time_major"), merged)
+    time_major = fields.flag("time_major")
+    return BothWays(fused_activation(fields), time_major, merged, rounding=rounding_of(fields))
 
 
 def _units(
@@ -127,29 +136,40 @@ def present_shape(operand: Operand | None) -> tuple[int, ...]:
     return operand.shape
 
 
+def _hybrid(node: Node) -> Hybrid:
+    """Rows of the input, and of the second one, and the hidden state."""
+    attributes: Rnn = node.attrs
+    operands = (0, SECOND) if isinstance(attributes, BothWays) else (0,)
+    axes = (len(node.input(0).shape) - 1,)
+    data = tuple(OnTheFly(axes, attributes.rounding, operand=at) for at in operands)
+    return Hybrid(data, attrs.evolve(attributes, rounds=True))
+
+
 def _run(
-    op: str, activation: Activation, steps: Array, arrays: Sequence[Array | None]
+    op: str, attributes: Rnn, steps: Array, arrays: Sequence[Array | None]
 ) -> tuple[Array, Array]:
     """Outputs [time, batch, units], and the last of them as the new state; ``arrays`` are those of a
     direction."""
     weights, recurrent, bias, hidden = (floats(op, a) for a in arrays)
     outputs = np.empty((*steps.shape[:2], len(weights)), steps.dtype)
     for time, x in enumerate(steps):
-        hidden = apply_activation(activation, x @ weights.T + hidden @ recurrent.T + bias)
+        seen = rounded(hidden, (1,), attributes.rounding) if attributes.rounds else hidden
+        sums = x @ weights.T + seen @ recurrent.T + bias
+        hidden = apply_activation(attributes.activation, sums)
         outputs[time] = hidden
     return outputs, hidden.astype(present(arrays[3]).dtype, copy=False)
 
 
 def _reference_step(attributes: Rnn, arrays: Sequence[Array | None]) -> list[Array]:
     source = floats("RNN", arrays[0])
-    outputs, state = _run("RNN", attributes.activation, source[None], arrays[1:5])
+    outputs, state = _run("RNN", attributes, source[None], arrays[1:5])
     return [outputs[0].astype(present(arrays[0]).dtype, copy=False), state]
 
 
 def _reference_sequence(attributes: Rnn, arrays: Sequence[Array | None]) -> list[Array]:
     op, source = "UNIDIRECTIONAL_SEQUENCE_RNN", present(arrays[0])
     steps = steps_of(floats(op, source), attributes.time_major)
-    outputs, state = _run(op, attributes.activation, steps, arrays[1:5])
+    outputs, state = _run(op, attributes, steps, arrays[1:5])
     return [*join([outputs], source, attributes.time_major), state]
 
 
@@ -166,7 +186,7 @@ def _reference_both(attributes: BothWays, arrays: Sequence[Array | None]) -> lis
             x = np.concatenate([x, floats(op, second)], axis=2)
             own[0] = np.concatenate([floats(op, own[0]), floats(op, extra)], axis=1)
         steps = steps_of(x, attributes.time_major)[:: -1 if way else 1]
-        found, state = _run(op, attributes.activation, steps, own)
+        found, state = _run(op, attributes, steps, own)
         outputs.append(found[:: -1 if way else 1])
         states.append(state)
     joined = join(outputs, source, attributes.time_major, merged=attributes.merged)
@@ -234,16 +254,16 @@ OPS = (
     OpDef(
         "RNN", _parse, _infer_step, _reference_step, _step_samples,
         accuracy=Accuracy.ACCUMULATE, max_version=3, stateful=True,
-        states=lambda attributes: (4,), work=_work,
+        states=lambda attributes: (4,), work=_work, hybrid=_hybrid,
     ),
     OpDef(
         "UNIDIRECTIONAL_SEQUENCE_RNN", _parse, _infer_sequence, _reference_sequence,
         _sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=3, stateful=True,
-        states=lambda attributes: (4,), work=_work,
+        states=lambda attributes: (4,), work=_work, hybrid=_hybrid,
     ),
     OpDef(
         "BIDIRECTIONAL_SEQUENCE_RNN", _parse_both, _infer_both, _reference_both, _both_samples,
         accuracy=Accuracy.ACCUMULATE, max_version=3, stateful=True,
-        states=lambda attributes: (4, 8), work=_work,
+        states=lambda attributes: (4, 8), work=_work, hybrid=_hybrid,
     ),
 )  # fmt: skip

@@ -19,8 +19,9 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.facets import Work
+from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
 from tflgpu.ops.products import check_bias, finish, floats, needed
+from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.windows import fused_activation
 
 OP = "SVDF"
@@ -29,14 +30,15 @@ INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
 
 @attrs.frozen
 class Svdf:
-    """Options."""
+    """Options; ``rounding`` is that of float rows where the weights are 8-bit numbers."""
 
     rank: int
     activation: Activation
+    rounding: Rounding = Rounding.SYMMETRIC
 
 
 def _parse(fields: Fields) -> Svdf:
-    return Svdf(fields.integer("rank", minimum=1), fused_activation(fields))
+    return Svdf(fields.integer("rank", minimum=1), fused_activation(fields), rounding_of(fields))
 
 
 def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -108,5 +110,6 @@ OPS = (
     OpDef(
         OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4,
         stateful=True, states=lambda attributes: (STATE,), activation_field="activation", work=_work,
+        hybrid=lambda node: Hybrid((OnTheFly((1,), node.attrs.rounding),)),
     ),
 )  # fmt: skip

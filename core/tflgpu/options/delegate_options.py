@@ -116,6 +116,13 @@ class DelegateOptions:
         "is true, and of the others why not. None takes INTEGER where memory matters more than "
         "latency, else FLOAT.",
     )  # fmt: skip
+    round_hybrid_inputs: bool = option(
+        Truth(), True,
+        "Whether operators with float inputs and 8-bit weights (models of dynamic range) round "
+        "their inputs to 8 bits while the model runs, as LiteRT's reference kernels do. Without it "
+        "they multiply by the weights as real numbers, as TFLite's GPU delegate does: closer to "
+        "the real result, further from LiteRT's on the CPU, and without the work of rounding.",
+    )  # fmt: skip
 
     accuracy_guard: AccuracyGuard | None = option(
         OrNone(Guard()), None,

@@ -46,6 +46,7 @@ class OptionKeywords(TypedDict, total=False):
     is_precision_loss_allowed: Loss
     quantized_models_allowed: Truth
     quantized_numerics: Numerics | str | None
+    round_hybrid_inputs: Truth
     inference_preference: InferencePreference | int | str
     inference_priority1: Priority
     inference_priority2: Priority

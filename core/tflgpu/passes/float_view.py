@@ -6,6 +6,11 @@ Every tensor that the file stores as scaled 8- or 16-bit numbers gets an f32 twi
 dequantized once, and a simulator behind each op rounds and clamps as storing the result would.
 The graph's inputs and outputs keep their types: conversions stand at the edges.
 
+Of float data and 8-bit weights TFLite's kernels round the data too, in steps that they find while
+the model runs, and so does the view:
+
+    f32 -> FULLY_CONNECTED (i8 weights)     f32 -> QUANTIZE_ON_THE_FLY -> FULLY_CONNECTED
+
 A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
 that is wanted, converted around it like any op that takes no real numbers:
 
@@ -32,9 +37,12 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Activation, OpDef, Operand
 from tflgpu.ops.convert import Dequantize, Quantize, is_divisor
-from tflgpu.ops.facets import Filter
+from tflgpu.ops.facets import Filter, OnTheFly
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
+from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
+from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
@@ -73,6 +81,7 @@ def float_view(
     *,
     keep_stored: bool = False,
     in_integers: InIntegers | None = None,
+    rounds_hybrid: bool = True,
 ) -> FloatView:
     """The float view of a graph, which is not changed; a plain copy where nothing is quantized.
 
@@ -84,11 +93,12 @@ def float_view(
         keep_stored: Make every quantized tensor in its stored form too, under the file's id.
         in_integers: Asked of every operator that does not take stored numbers anyway; None where all
             are wanted in floats.
+        rounds_hybrid: Round the data of operators with 8-bit weights, as TFLite does.
 
     Raises:
         PluginError: a plugin's op broke its contract.
     """
-    view = _Viewing(graph.copy(), ops, in_integers)
+    view = _Viewing(graph.copy(), ops, in_integers, rounds_hybrid=rounds_hybrid)
     view.run(keep_stored=keep_stored)
     return FloatView(view.graph, frozenset(view.origins), frozenset(view.integers), view.in_floats)
 
@@ -97,14 +107,21 @@ class _Viewing:
     """The view so far: nodes are taken over one by one, in order."""
 
     def __init__(
-        self, graph: Graph, ops: Mapping[str, OpDef], in_integers: InIntegers | None
+        self,
+        graph: Graph,
+        ops: Mapping[str, OpDef],
+        in_integers: InIntegers | None,
+        *,
+        rounds_hybrid: bool,
     ) -> None:
+        self._rounds_hybrid = rounds_hybrid
         self.graph = graph
         self.origins: set[int] = set()
         self.integers: set[int] = set()
         self.in_floats: dict[int, str] = {}
         self._in_integers = in_integers
         self._ops = ops
+        self._rounded: dict[tuple[int, OnTheFly], Value] = {}
         self._real: dict[int, Value] = {}  # f32 twins by the quantized value's id
         given = [v for v in graph.values.values() if v.is_const or v.is_variable]
         self._stored = {v.id for v in (*graph.inputs, *given)}
@@ -181,6 +198,7 @@ class _Viewing:
         ]
         if specs != wanted:
             return False
+        self._round_data(op, node, inputs)
         operands = [
             v for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
@@ -254,6 +272,42 @@ class _Viewing:
         if bias.data is None:
             return self._add_dequantize(bias, quant)
         return self.graph.add_const(quant.dequantize(bias.data), name=bias.name)
+
+    # Float data and 8-bit weights
+
+    def _round_data(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
+        """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
+        if not self._rounds_hybrid or op.hybrid is None:
+            return
+        x = node.optional_input(0)
+        if x is None or x.dtype is not DType.F32:
+            return
+        if not any(v is not None and is_quantized(v) for v in node.inputs):
+            return
+        found = op.hybrid(node)
+        if found.attributes is not None:
+            node.attrs = found.attributes
+        for how in found.data:
+            data = node.optional_input(how.operand)
+            if data is not None and data.dtype is DType.F32 and data.elements:
+                inputs[how.operand] = self._round(node, data, how)
+
+    def _round(self, node: Node, x: Value, how: OnTheFly) -> Value:
+        """Rounded data; once for all nodes that read it."""
+        key = (x.id, how)
+        found = self._rounded.get(key)
+        if found is None:
+            given = x
+            if how.shape is not None:
+                given = self.graph.add_value(how.shape, DType.F32, name=x.name)
+                self.graph.add_node(
+                    "RESHAPE", ReshapeAttrs(how.shape), [x], [given], origins=node.origins
+                )
+            found = self.graph.add_value(given.shape, DType.F32, name=x.name)
+            attributes = QuantizeOnTheFly(how.axes, how.rounding)
+            self.graph.add_node(ON_THE_FLY, attributes, [given], [found], origins=node.origins)
+            self._rounded[key] = found
+        return found
 
     # Two forms of a tensor
 

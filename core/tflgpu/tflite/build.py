@@ -24,6 +24,7 @@ from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+from tflgpu.tflite.told import tensor_fields
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -328,17 +329,6 @@ def _placeholder(node: Node) -> Value | None:
     return next((v for v in node.inputs if v is not None and not v.shape_known), None)
 
 
-def tensor_fields(node: Node) -> dict[str, object]:
-    """What an op's conversion is told by its tensors and not by its options (see `ops.convert`)."""
-    source = node.optional_input(0)
-    result = node.outputs[0] if node.outputs else None
-    return {
-        "output_dtype": None if result is None else result.dtype,
-        "input_quantization": None if source is None else source.quant,
-        "output_quantization": None if result is None else result.quant,
-    }
-
-
 def _operands(node: Node) -> str:
     return f" (operands: {few('-' if v is None else v for v in node.inputs)})"
 
@@ -398,8 +388,12 @@ def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
         return False
     operands = _contents(node, definition)
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-    # References see stored numbers without their scales, so quantized tensors are left alone.
-    if operands is None or any(v.quant is not None or not v.shape_known for v in values):
+    # References see stored numbers without their scales, so quantized tensors are left alone where
+    # the contents matter.
+    seen = node.outputs if definition.shape_only else values
+    if operands is None or any(v.quant is not None for v in seen):
+        return False
+    if not all(v.shape_known for v in values):
         return False
     if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
         return False

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
+from tflgpu.tflite.inline import inlined
 from tflgpu.tflite.model_file import ModelFile, OperatorCode, SignatureInfo, SubgraphInfo
 from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
 from tflgpu.tflite.source import Source, name_of, open_source
@@ -19,18 +20,24 @@ from tflgpu.tflite.tensors import read_tensors, with_empty_constants
 _VERSION = 3
 
 
-def read_model(source: Source) -> ModelFile:
+def read_model(source: Source, *, as_written: bool = False) -> ModelFile:
     """Read a model from a path or from bytes.
 
     A file is memory-mapped: constants are views of it, so it must not be changed or truncated while
     the result is in use. The same goes for the memory of a bytearray.
+
+    Args:
+        source: The file.
+        as_written: Whether composites stay; else the operators that they are made of are in their
+            place (`tflgpu.tflite.inline`).
 
     Raises:
         ModelError: there is no such file, it is no TFLite model, or it is malformed. The message
             says what is wrong, where, and what to do.
     """
     try:
-        return _read(FlatFile(open_source(source)))
+        found = _read(FlatFile(open_source(source)))
+        return found if as_written else inlined(found)
     except ModelError as error:
         raise ModelError(f"{name_of(source)}: {error}") from error.__cause__
 
@@ -58,6 +65,7 @@ def _read(file: FlatFile) -> ModelFile:
         subgraphs=subgraphs,
         signatures=_signatures(model, subgraphs),
         metadata=_metadata(model, buffers),
+        content=file.data,
     )
 
 

@@ -1,0 +1,134 @@
+"""QUANTIZE_ON_THE_FLY: what a hybrid operator does to its float input before it multiplies.
+
+No file has this op. Operators with float activations and 8-bit weights (models of "dynamic range")
+are computed by TFLite in whole numbers: it finds the range of the input, of each row or image by
+itself, rounds the input to 8 bits over that range, and multiplies. The float view of such a model
+(`tflgpu.passes.float_view`) puts this op before the operator, which then multiplies real numbers
+that are the rounded ones.
+
+Over axes of a row a range of real numbers becomes steps:
+
+    symmetric    scale = max(|low|, |high|) / 127, and 0 is step 0 of -127 to 127
+    asymmetric   scale = (max(high, 0) - min(low, 0)) / 255, and 0 is the nearest of -128 to 127
+
+A row of zeros stays as it is. One that has NaN or an infinity becomes NaN: no step is as large.
+
+Source: TFLite's `kernels/internal/reference/portable_tensor_utils.cc` (PortableSymmetricQuantizeFloats,
+PortableAsymmetricQuantizeFloats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import Rounding
+
+OP = "QUANTIZE_ON_THE_FLY"
+#: Steps to either side of 0, symmetric.
+SIDE = 127
+#: The lowest and the highest step, asymmetric.
+LOW, HIGH = -128, 127
+_FLOATS = frozenset({DType.F32, DType.F16})
+
+
+@attrs.frozen
+class QuantizeOnTheFly:
+    """``axes``, counted from the front, are those of a row: what has one range."""
+
+    axes: tuple[int, ...]
+    rounding: Rounding
+
+
+def _parse(fields: Fields) -> QuantizeOnTheFly:
+    axes = tuple(int(axis) for axis in fields.get("axes"))
+    try:
+        return QuantizeOnTheFly(axes, Rounding(fields.get("rounding")))
+    except ValueError as error:
+        raise ModelError(f"{OP}: {error}") from error
+
+
+def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    (x,) = take_operands(OP, operands, 1)
+    check_dtype(OP, x.dtype, _FLOATS)
+    if not attributes.axes or not all(0 <= axis < x.rank for axis in attributes.axes):
+        raise ModelError(f"{OP}: axes {list(attributes.axes)} of shape {list(x.shape)}")
+    if 0 in x.shape:
+        raise ModelError(f"{OP}: an operand of shape {list(x.shape)} has no range")
+    return [x.spec]
+
+
+def _reference(attributes: QuantizeOnTheFly, arrays: Sequence[Array | None]) -> list[Array]:
+    return [rounded(present(arrays[0]), attributes.axes, attributes.rounding)]
+
+
+def rounding_of(fields: Fields) -> Rounding:
+    """What the options of a hybrid operator say of its rounding."""
+    asymmetric = fields.flag("asymmetric_quantize_inputs")
+    return Rounding.ASYMMETRIC if asymmetric else Rounding.SYMMETRIC
+
+
+def rounded(given: Array, axes: tuple[int, ...], rounding: Rounding) -> Array:
+    """Floats as they are rounded on the fly, in their own type."""
+    x = given.astype(np.float32)
+    low, high = (of(x, axis=axes, keepdims=True) for of in (np.min, np.max))
+    one = np.float32(1)
+    if rounding is Rounding.SYMMETRIC:
+        reach = np.maximum(np.abs(low), np.abs(high))
+        empty = reach == 0
+        scale = np.where(empty, one, reach / np.float32(SIDE))
+        inverse = np.where(empty, one, np.float32(SIDE) / np.where(empty, one, reach))
+        steps = np.clip(_whole(x * inverse), -SIDE, SIDE)
+        return np.asarray(steps * scale, np.float32).astype(given.dtype)
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    scale = np.where(high == low, one, (high - low) / np.float32(HIGH - LOW))
+    inverse = one / scale
+    zero = _zero(low * inverse, high * inverse)
+    steps = np.clip(_whole(zero + x * inverse), LOW, HIGH)
+    return np.asarray((steps - zero) * scale, np.float32).astype(given.dtype)
+
+
+def _zero(low: Array, high: Array) -> Array:
+    """The step of 0, from the ends of the range in steps: by the one that is nearer to 0, whose
+    rounding errors are smaller."""
+    by_low, by_high = LOW - low, HIGH - high
+    found = np.where(-LOW + np.abs(low) < HIGH + np.abs(high), by_low, by_high)
+    return np.asarray(np.clip(_whole(found), LOW, HIGH))
+
+
+def _whole(x: Array) -> Array:
+    """To whole numbers, halves away from zero; NaN stays."""
+    return np.asarray(np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x))
+
+
+def _samples() -> list[Sample]:
+    def sample(
+        id: str, shape: tuple[int, ...], axes: tuple[int, ...], low: float, high: float,
+        *, symmetric: bool = False,
+    ) -> Sample:  # fmt: skip
+        rounding = Rounding.SYMMETRIC if symmetric else Rounding.ASYMMETRIC
+        fields = {"axes": axes, "rounding": rounding.value}
+        return Sample(id, fields, (Arg(shape, low=low, high=high),))
+
+    return [
+        sample("rows", (5, 13), (1,), -3.0, 5.0),
+        sample("rows_symmetric", (5, 13), (1,), -3.0, 5.0, symmetric=True),
+        sample("positive", (2, 3, 5, 7), (1, 2, 3), 1.0, 4.0),
+        sample("negative_symmetric", (2, 3, 5, 6), (1, 2, 3), -9.0, -1.0, symmetric=True),
+        sample("columns", (2, 11, 7), (1,), -1.0, 1.0),
+        sample("columns_symmetric", (2, 11, 8), (1,), -1.0, 1.0, symmetric=True),
+        # So large that several workgroups look for the range.
+        sample("image", (1, 8209, 3), (1, 2), -7.0, 2.0),
+        Sample("zeros", {"axes": (1,), "rounding": "asymmetric"}, (Arg.of(np.zeros((3, 5))),)),
+    ]
+
+
+OPS = (OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED),)

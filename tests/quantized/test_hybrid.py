@@ -1,0 +1,158 @@
+"""Float activations and 8-bit weights: as far from LiteRT's reference kernels as rounding in f32 is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.float_view import float_view
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
+
+DEVICES = (("cpu_ref", 0), ("cpu_ref", 1), ("opencl", 0), ("vulkan", 0), ("wgpu", 0))
+
+
+@attrs.frozen
+class Hybrid:
+    """An operator; ``axis`` is that of the filter's scales, None for one scale."""
+
+    op: str
+    x: tuple[int, ...]
+    weights: tuple[int, ...]
+    result: tuple[int, ...]
+    axis: int | None = None
+    fields: dict[str, Any] = attrs.field(factory=dict, hash=False)
+    version: int = 4
+
+    @property
+    def bias(self) -> int:
+        """Its elements; 0 where the op takes none."""
+        return 0 if self.op == "BATCH_MATMUL" else self.result[-1]
+
+
+_CONV = {"padding": 0, "stride_h": 1, "stride_w": 1}
+_ASYMMETRIC = {"asymmetric_quantize_inputs": True}
+CASES = (
+    Hybrid("FULLY_CONNECTED", (5, 29), (7, 29), (5, 7)),
+    Hybrid("FULLY_CONNECTED", (5, 29), (7, 29), (5, 7), 0, _ASYMMETRIC, 9),
+    # Rows that the input's shape does not show.
+    Hybrid("FULLY_CONNECTED", (4, 3, 10), (7, 15), (8, 7), None, _ASYMMETRIC, 9),
+    Hybrid("FULLY_CONNECTED", (2, 3, 11), (5, 11), (2, 3, 5), 0, {"keep_num_dims": True}, 9),
+    Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), 0, _CONV, 5),
+    Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), None, _CONV, 5),
+    Hybrid("DEPTHWISE_CONV_2D", (2, 5, 7, 3), (1, 3, 3, 6), (2, 5, 7, 6), 3,
+           {**_CONV, "depth_multiplier": 2}, 6),
+    Hybrid("BATCH_MATMUL", (2, 5, 13), (2, 13, 3), (2, 5, 3)),
+    Hybrid("BATCH_MATMUL", (2, 13, 5), (2, 3, 13), (2, 5, 3), None,
+           {**_ASYMMETRIC, "adj_x": True, "adj_y": True}),
+)  # fmt: skip
+
+
+def make(models: Sequence[Hybrid], rng: np.random.Generator) -> bytes:
+    """All of them beside each other, each with an input of its own."""
+    tensors: list[TensorSpec] = []
+    operators, inputs, outputs = [], [], []
+    for case in models:
+        first = len(tensors)
+        count = 1 if case.axis is None else case.weights[case.axis]
+        scales = tuple(float(np.float32(s)) for s in rng.uniform(0.002, 0.02, count))
+        data = rng.integers(-127, 128, case.weights).astype(np.int8)
+        quant = Quantization(scales, (0,) * count, case.axis or 0)
+        tensors += [
+            TensorSpec("x", case.x), TensorSpec("w", case.weights, DType.I8, data, quant)
+        ]  # fmt: skip
+        if case.bias:
+            bias = rng.normal(size=case.bias).astype(np.float32)
+            tensors.append(TensorSpec("b", bias.shape, DType.F32, bias))
+        operands = list(range(first, len(tensors)))
+        outputs.append(len(tensors))
+        tensors.append(TensorSpec("y", case.result))
+        inputs.append(first)
+        operators.append(
+            OperatorSpec(case.op, case.fields, operands, [outputs[-1]], version=case.version)
+        )
+    return write_model(ModelSpec(tensors, operators, inputs, outputs))
+
+
+def run(interpreter: Any, arrays: Sequence[Array]) -> list[Array]:
+    interpreter.allocate_tensors()
+    for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
+        interpreter.set_tensor(detail["index"], array)
+    interpreter.invoke()
+    return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
+
+
+def reference(content: bytes, arrays: Sequence[Array]) -> list[Array]:
+    kind = litert.OpResolverType.BUILTIN_REF
+    return run(
+        litert.Interpreter(model_content=content, experimental_op_resolver_type=kind), arrays
+    )
+
+
+def draw(rng: np.random.Generator, models: Sequence[Hybrid]) -> list[Array]:
+    """Inputs with ranges of their own, one of them a row of zeros."""
+    found = []
+    for index, case in enumerate(models):
+        x = rng.normal(size=case.x) * 10.0 ** (index % 3 - 1) + index % 2
+        x.reshape(-1, case.x[-1])[0] = 0
+        found.append(x.astype(np.float32))
+    return found
+
+
+@pytest.mark.parametrize(("backend", "index"), DEVICES, ids=[f"{b}{i}" for b, i in DEVICES])
+def test_as_the_reference_kernels(
+    backend: str, index: int, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    rng = np.random.default_rng(3)
+    # Conformance has the kernels on every device; these two take long to compile.
+    cases = CASES[2:3] if backend in {"opencl", "wgpu"} else CASES
+    content, arrays = make(cases, rng), draw(rng, cases)
+    wanted = reference(content, arrays)
+    with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
+        interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        found = run(interpreter, arrays)
+        assert interpreter.delegation_report().fully_delegated
+        interpreter.close()
+    for case, got, want in zip(cases, found, wanted, strict=True):
+        # A step of the data is 1/255 of its range, so that one that is rounded otherwise shows.
+        np.testing.assert_allclose(
+            got, want, rtol=0, atol=2e-6 * np.abs(want).max(), err_msg=case.op
+        )
+
+
+def test_weights_as_real_numbers() -> None:
+    """What the option leaves out is to be seen in every result, and what is left is not far."""
+    rng = np.random.default_rng(3)
+    content, arrays = make(CASES, rng), draw(rng, CASES)
+    wanted = reference(content, arrays)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1, round_hybrid_inputs=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        found = run(ours, arrays)
+    for case, got, want in zip(CASES, found, wanted, strict=True):
+        off = np.abs(got - want).max() / np.abs(want).max()
+        assert 2e-5 < off < 2e-2, f"{case.op}: {off}"
+
+
+def test_data_read_twice_is_rounded_once() -> None:
+    quant = Quantization((0.01,), (0,))
+    weights = np.arange(-32, 32, dtype=np.int8).reshape(4, 16)
+    tensors = [TensorSpec("x", (3, 16)), TensorSpec("w", (4, 16), DType.I8, weights, quant)]
+    tensors += [TensorSpec(n, (3, 4)) for n in ("a", "b")]
+    operators = [OperatorSpec("FULLY_CONNECTED", {}, [0, 1, -1], [i], version=4) for i in (2, 3)]
+    content = write_model(ModelSpec(tensors, operators, [0], [2, 3]))
+    view = float_view(build_graph(read_model(content), 0, builtin_ops()), builtin_ops())
+    assert [n.op for n in view.graph] == ["QUANTIZE_ON_THE_FLY"] + 2 * ["FULLY_CONNECTED"]
