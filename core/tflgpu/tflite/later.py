@@ -64,32 +64,32 @@ class LaterModel(ModelFile):
             return self._whole
 
     @property
-    def version(self) -> int:  # type: ignore[override]
+    def version(self) -> int:
         """As `ModelFile`; and so on."""
         return self.whole.version
 
     @property
-    def description(self) -> str:  # type: ignore[override]
+    def description(self) -> str:
         """As `ModelFile`."""
         return self.whole.description
 
     @property
-    def operator_codes(self) -> tuple[OperatorCode, ...]:  # type: ignore[override]
+    def operator_codes(self) -> tuple[OperatorCode, ...]:
         """As `ModelFile`."""
         return self.whole.operator_codes
 
     @property
-    def metadata(self) -> Mapping[str, memoryview]:  # type: ignore[override]
+    def metadata(self) -> Mapping[str, memoryview]:
         """As `ModelFile`."""
         return self.whole.metadata
 
     @property
-    def subgraphs(self) -> tuple[SubgraphInfo, ...]:  # type: ignore[override]
+    def subgraphs(self) -> tuple[SubgraphInfo, ...]:
         """As `ModelFile`."""
         return self._subgraphs
 
     @property
-    def signatures(self) -> tuple[SignatureInfo, ...]:  # type: ignore[override]
+    def signatures(self) -> tuple[SignatureInfo, ...]:
         """As `ModelFile`."""
         return self._signatures
 
@@ -130,7 +130,7 @@ class LaterSubgraph(SubgraphInfo):
         return self._model.whole.subgraphs[self._number]
 
     @property
-    def operators(self) -> tuple[OperatorInfo, ...]:  # type: ignore[override]
+    def operators(self) -> tuple[OperatorInfo, ...]:
         """As `SubgraphInfo`."""
         return self.whole.operators
 
