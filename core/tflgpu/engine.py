@@ -29,6 +29,7 @@ from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
+from tflgpu.contract.progress import Progress
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
@@ -80,6 +81,7 @@ class Engine(Holder):
         *,
         is_default: bool = False,
         kept: keeping.Keeping = keeping.Keeping(),  # noqa: B008  (frozen)
+        progress: Progress | None = None,
     ) -> None:
         """Open it.
 
@@ -88,7 +90,9 @@ class Engine(Holder):
             is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the
                 environment names, and what fails on it may always run on the CPU.
             kept: Where compiled graphs come from; a folder may also be named by the options.
+            progress: Told how many of a part's kernels are ready, and of how many.
         """
+        self._progress = progress
         self.options = options
         self._is_default = is_default
         self._kept = kept.asked(options)
@@ -331,7 +335,9 @@ class Engine(Holder):
     def _loader(self, cpu: CpuSide, may_fall_back: bool) -> Loader:
         assert self._device is not None
         bands, running = self.options.guard_bands, Running.of(self.options)
-        return Loader(self._device, self._registry, cpu, bands, may_fall_back, running)
+        return Loader(
+            self._device, self._registry, cpu, bands, may_fall_back, running, self._progress
+        )
 
     def _load(
         self,
