@@ -8,7 +8,7 @@ import time
 from itertools import cycle
 from typing import Any
 
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.counted import Counted
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
@@ -27,7 +27,7 @@ _WAITING = "waiting for the device"
 QUEUES = "TFLGPU_VULKAN_QUEUES"
 
 
-class Context(Holder):
+class Context(Counted):
     """A logical device with a queue, or as many as the environment asks for.
 
     A recording keeps to one queue; they take them in turn. What two recordings do has no order but
@@ -43,10 +43,8 @@ class Context(Holder):
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
-        self._lock = threading.Lock()
+        super().__init__()
         self._queue_lock = threading.Lock()
-        self._users = 1
-        self._is_open = True
         self._fences: list[Any] = []  # of waits that were interrupted
         self.handle: Any = None
         self.instance = Instance()
@@ -63,29 +61,6 @@ class Context(Holder):
         self.belongs_to_process()
         # Asking again and again takes the processor from a device that is one.
         self._spin = _SPIN if self.info.is_gpu else 0.0
-
-    def retain(self) -> None:
-        """Something on the device now lives on its own."""
-        with self._lock:
-            self._users += 1
-
-    def release(self) -> None:
-        """It is gone."""
-        with self._lock:
-            self._users -= 1
-            last = self._users == 0
-        if last and not self.inherited:
-            for fence in self._fences:
-                lib.vkDestroyFence(self.handle, fence[0], NULL)
-            lib.vkDestroyDevice(self.handle, NULL)
-            self.instance.close()
-
-    def close(self) -> None:
-        """Let go of the device; twice is harmless."""
-        with self._lock:
-            was_open, self._is_open = self._is_open, False
-        if was_open:
-            self.release()
 
     def next_queue(self) -> Any:
         """The queue of whoever comes next."""
@@ -160,11 +135,6 @@ class Context(Holder):
             self._fences.remove(fence)
             lib.vkDestroyFence(self.handle, fence[0], NULL)
 
-    def after_fork(self) -> None:
-        """A child may not touch it; whatever is released there is not."""
-        super().after_fork()
-        self._lock = threading.Lock()
-
     def memory_type(self, allowed: int, *wishes: int) -> int | None:
         """The first memory type among the ``allowed`` bits that has the flags of the first wish
         that any has."""
@@ -175,6 +145,12 @@ class Context(Holder):
         return None
 
     # Inside
+
+    def _destroy(self) -> None:
+        for fence in self._fences:
+            lib.vkDestroyFence(self.handle, fence[0], NULL)
+        lib.vkDestroyDevice(self.handle, NULL)
+        self.instance.close()
 
     def _queue(self, index: int) -> Any:
         queue = ffi.new("VkQueue*")
