@@ -11,6 +11,11 @@ the model runs, and so does the view:
 
     f32 -> FULLY_CONNECTED (i8 weights)     f32 -> QUANTIZE_ON_THE_FLY -> FULLY_CONNECTED
 
+Functions that TFLite takes from tables of 16-bit numbers, which are not the rounded function, become
+such a table:
+
+    i16 -> EXP -> i16       f32 -> QUANTIZED_TABLE
+
 A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
 that is wanted, converted around it like any op that takes no real numbers:
 
@@ -42,6 +47,8 @@ from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
+from tflgpu.ops.quantized_table import OP as TABLE
+from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
 
@@ -154,7 +161,7 @@ class _Viewing:
             self._keep(node)
         elif node.op == "QUANTIZE" and source is not None:
             self._quantize(node, source)
-        elif not self._compute(node):
+        elif not self._look_up(node) and not self._compute(node):
             self._keep(node)
 
     # Conversions of the file
@@ -217,6 +224,28 @@ class _Viewing:
         self.graph.nodes.append(node)
         for raw, out in rounded:
             self._simulate(raw, out, node.origins)
+        return True
+
+    def _look_up(self, node: Node) -> bool:
+        """Take a node over as the table that TFLite's kernel goes by; False where there is none."""
+        op, x = self._ops.get(node.op), node.optional_input(0)
+        if op is None or op.int16_table is None or x is None or isinstance(node.attrs, UnknownOp):
+            return False
+        (out,) = node.outputs
+        if not all(v.dtype is DType.I16 and is_quantized(v) and _is_simple(v) for v in (x, out)):
+            return False
+        table = op.int16_table(node)
+        if table is None:
+            return False
+        assert out.quant is not None
+        (scale,), (zero_point,) = out.quant.scale, out.quant.zero_point
+        entries = self.graph.add_const(table.astype(np.int32) - zero_point, name=f"{x.name}/table")
+        real = self._make_real(x)
+        self._real[out.id] = self._new(out)
+        self.graph.add_node(
+            TABLE, QuantizedTable(_range(x), scale), [real, entries], [self._real[out.id]],
+            origins=node.origins,
+        )  # fmt: skip
         return True
 
     def _stays_in_integers(self, node: Node) -> bool:
