@@ -83,6 +83,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
         "makes the graphs of these that devices are timed by",
     ),
+    "compiler/narrow.py": (
+        frozenset({"CAST", "NARROW"}), "puts the second before nodes, and the first behind them"),
     "conformance/other_builtins.py": (
         frozenset({
             "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "HASHTABLE", "HASHTABLE_FIND",

@@ -107,7 +107,7 @@ class Loader:
         states = () if part.plan is None else part.states
         return Step(
             recording, part.inputs, part.outputs, part.label, states=states, run=runner,
-            times=self.running.loops, device=device,
+            times=self.running.loops, device=device, submit=self.running.submission(recording),
         )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:
