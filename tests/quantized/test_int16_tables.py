@@ -68,7 +68,7 @@ def test_every_operand(op: str, reach: float, result: float, device: int) -> Non
 )
 def test_no_table_for_powers_of_two(op: str, reach: float, table: object) -> None:
     content = model(op, tensor("x", reach), tensor("y", 1.0))
-    graph = build_graph(read_model(content), builtin_ops())
+    graph = build_graph(read_model(content), 0, builtin_ops())
     (node,) = graph
     assert table(node) is None  # type: ignore[operator]
     view = float_view(graph, builtin_ops()).graph
