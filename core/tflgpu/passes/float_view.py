@@ -51,6 +51,7 @@ from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
+from tflgpu.passes.bias_steps import product_of_scales, same_steps
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
 _F32_MAX = float(np.finfo(np.float32).max)
@@ -305,8 +306,8 @@ class _Viewing:
         self._stored.update(v.id for v in node.outputs)
 
     def _real_bias(self, kind: Filter, node: Node, bias: Value) -> Value | None:
-        quant = _product_of_scales(kind, node, bias)
-        if quant is None or _same_steps(quant, bias.quant):
+        quant = product_of_scales(kind, node, bias)
+        if quant is None or same_steps(quant, bias.quant):
             quant = bias.quant
         if quant is None:
             return None
@@ -437,23 +438,3 @@ def _one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None
     if not all(_is_simple(v) and v.dtype is results[0].dtype for v in involved):
         return None
     return None if all(_range(v) == _range(results[0]) for v in involved) else results[0]
-
-
-def _same_steps(product: Quantization, given: Quantization | None) -> bool:
-    """Whether a file gives a bias the scales that it has by the product, but for rounding. TFLite's
-    kernels look at nothing else of what it gives."""
-    if given is None or len(given.scale) != len(product.scale) or any(given.zero_point):
-        return False
-    return bool(np.allclose(given.scale, product.scale, rtol=1e-5, atol=0))
-
-
-def _product_of_scales(kind: Filter, node: Node, bias: Value) -> Quantization | None:
-    """The quantization of a bias: TFLite's kernels add it to sums of products as it is."""
-    x, weights = node.input(kind.source).quant, node.input(kind.weights).quant
-    if x is None or weights is None or x.per_axis:
-        return None
-    scales = np.float32(x.scale[0]) * np.asarray(weights.scale, np.float32)
-    if len(scales) not in (1, bias.elements):
-        return None
-    axis = max(0, len(bias.shape) - 1)
-    return Quantization(tuple(float(s) for s in scales), (0,) * len(scales), axis)
