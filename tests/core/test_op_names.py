@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}), "gives these names"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
-                   "RESHAPE"}),
+                   "QUANTIZED_TABLE", "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
