@@ -53,13 +53,13 @@ def _lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Ar
     ends = _from(fn, lowest + (at + np.float32(1)) * step) * inverse
     starts = _rounded(starts)
     bias = _rounded((_rounded((ends + starts) / np.float32(2)) - middles) / np.float32(2))
-    last = _rounded(_from(fn, np.float32([highest])) * inverse)
+    last = _rounded(_from(fn, np.array([highest], np.float32)) * inverse)
     points = np.clip(np.concatenate([starts - bias, last]), _LOW, _HIGH).astype(np.int64)
     operand = np.arange(_LOW, _HIGH + 1)
     piece, offset = (operand >> 7) + _PIECES // 2, operand & (_LENGTH - 1)
     base = points[piece]
     found = base + (((points[piece + 1] - base) * offset + _LENGTH // 2) >> 7)
-    return found.astype(np.int16)
+    return np.asarray(found, np.int16)
 
 
 def _from(fn: Callable[[Array], Array], x: Array) -> Array:
@@ -72,7 +72,7 @@ def _rounded(x: Array) -> Array:
 
 def _sigmoid_points() -> Array:
     at = np.arange(256) / _PER_UNIT
-    return np.minimum(np.floor(65536 / (1 + np.exp(-at)) + 0.5), 65535).astype(np.int64)
+    return np.asarray(np.minimum(np.floor(65536 / (1 + np.exp(-at)) + 0.5), 65535), np.int64)
 
 
 def _scaled(node: Node, shifts: tuple[int, ...]) -> Array:
@@ -98,7 +98,7 @@ def _along(x: Array, bits: int) -> Array:
     piece = np.minimum(size >> bits, 254)
     points = _sigmoid_points()
     base, part = points[piece], size & ((1 << bits) - 1)
-    return (base << bits) + part * (points[piece + 1] - base)
+    return np.asarray((base << bits) + part * (points[piece + 1] - base))
 
 
 def logistic(node: Node) -> Array:
