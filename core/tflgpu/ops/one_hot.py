@@ -123,7 +123,7 @@ def _batch_one_hot(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot,
+        accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot, indices=(0,),
     ),
     OpDef(
         "TOPK_V2", no_attrs, _infer_topk, _reference_topk, _topk_samples,
