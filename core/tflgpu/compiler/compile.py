@@ -21,7 +21,6 @@ from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import KernelRule, Unsupported
 from tflgpu.passes.base import run_passes
-from tflgpu.passes.context import PassContext
 from tflgpu.passes.float_view import FloatView, float_view
 
 #: A plugin's rules by (owner, op, name), and what was wrong with each.
@@ -90,7 +89,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
     """
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
-    run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
+    run_passes(view.graph, target.passes, target.pass_context)
     narrow_indices(view.graph, target)
     kept_off = target.choice.refusals(graph)
     # Where everything stays on the CPU, the model runs as the file has it.
@@ -127,7 +126,7 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
         PluginError, GraphError: as `compile`.
     """
     view = float_view(graph, target.ops, rounds_hybrid=target.rounds_hybrid)
-    run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
+    run_passes(view.graph, target.passes, target.pass_context)
     kept_off = target.choice.refusals(graph)
     whole = alone(graph, target.ops, target.times)
     return _divided(view, target.without_limits(), {}, kept_off, whole).refusals

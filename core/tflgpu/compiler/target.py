@@ -20,6 +20,7 @@ from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupp
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
 
 #: None where there is no objection to running a node, else the reason.
 Objection = Callable[[Node], Unsupported | None]
@@ -100,6 +101,11 @@ class Target:
     def kernels(self) -> KernelRegistry:
         """The rules, ready for selection."""
         return KernelRegistry(self.rules or ())
+
+    @property
+    def pass_context(self) -> PassContext:
+        """What graph passes may know of it."""
+        return PassContext(self.ops, self.site, self.rules is not None)
 
     def without_limits(self) -> Target:
         """The same for as many parts of any size as there are."""

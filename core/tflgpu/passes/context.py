@@ -24,10 +24,12 @@ class PassContext:
         ops: Op definitions by name, those of plugins among them.
         site: The device's capabilities and the precision; None where the graph is prepared for no
             device in particular.
+        kernels: Whether the device runs kernels, and not operators as they are.
     """
 
     ops: Mapping[str, OpDef]
     site: Site | None = None
+    kernels: bool = False
 
     def op(self, node: Node) -> OpDef | None:
         """The definition of a node's op; None where there is none."""

@@ -1,0 +1,116 @@
+"""Spectra of which only parts are read, as matrix products on devices with kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import pytest
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.rule import Site
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes import spectrum
+from tflgpu.passes.base import run_passes
+from tflgpu.passes.context import PassContext
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+from tests.passes.harness import Maker, draw, evaluate, inferred, names
+
+DEVICE = PassContext(builtin_ops(), Site(DeviceCaps(), Precision.F32), kernels=True)
+
+
+def _run(graph: Graph, context: PassContext = DEVICE) -> Graph:
+    after = graph.copy()
+    run_passes(after, [spectrum.PASS], context)
+    inferred(after)
+    inputs = draw(graph)
+    for mine, theirs in zip(evaluate(after, inputs), evaluate(graph, inputs), strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
+    return after
+
+
+def _graph(end: Callable[[Maker, Value], tuple[Value, ...]], *shape: int, width: int = 16) -> Graph:
+    g = Maker()
+    x = g.input(*shape)
+    return g.done(*end(g, g.op("RFFT2D", x, g.ints(1, width))))
+
+
+def _size(g: Maker, spectrum: Value) -> tuple[Value, ...]:
+    return (g.op("COMPLEX_ABS", g.op("RESHAPE", spectrum, g.ints(1, 7, -1))),)
+
+
+@pytest.mark.parametrize("taken", [16, 13])  # a shorter frame is filled with zeros
+def test_the_size_of_a_spectrum(taken: int) -> None:
+    after = _run(_graph(_size, 1, 7, 1, taken))
+    assert "RFFT2D" not in names(after)
+    assert names(after).count("FULLY_CONNECTED") == 2
+    assert names(after)[-2:] == ["SQRT", "RESHAPE"]
+
+
+def test_its_parts_and_its_size() -> None:
+    def ends(g: Maker, spectrum: Value) -> tuple[Value, ...]:
+        return tuple(g.op(op, spectrum) for op in ("REAL", "IMAG", "COMPLEX_ABS"))
+
+    assert "RFFT2D" not in names(_run(_graph(ends, 3, 1, 16)))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _graph(lambda g, s: (s,), 3, 1, 16),  # all of it is wanted
+        _graph(lambda g, s: (*_size(g, s), s), 1, 7, 1, 16),
+        _graph(_size, 1, 7, 1, 17),  # a number is cut off
+        _graph(_size, 1, 7, 2, 16),  # and a row
+        _graph(_size, 1, 7, 1, 16, width=2048),  # long
+    ],
+    ids=["output", "output too", "cut", "rows", "long"],
+)
+def test_others_stay(graph: Graph) -> None:
+    assert "RFFT2D" in names(_run(graph))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        attrs.evolve(DEVICE, kernels=False),
+        attrs.evolve(DEVICE, site=Site(DeviceCaps(), Precision.F16)),
+        PassContext(builtin_ops()),
+    ],
+    ids=["no kernels", "f16", "no device"],
+)
+def test_only_for_kernels_in_f32(context: PassContext) -> None:
+    assert "RFFT2D" in names(_run(_graph(_size, 1, 7, 1, 16), context))
+
+
+def test_sound_stays_on_a_device_and_is_as_litert_hears_it() -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    from tflgpu.ir.dtypes import DType
+
+    spec = ModelSpec(
+        [
+            TensorSpec("x", (5, 1, 30)), TensorSpec("n", (2,), DType.I32, [1, 32]),
+            TensorSpec("c", (5, 1, 17), DType.C64), TensorSpec("y", (5, 1, 17)),
+        ],
+        [OperatorSpec("RFFT2D", {}, [0, 1], [2]), OperatorSpec("COMPLEX_ABS", {}, [2], [3])],
+        [0], [3],
+    )  # fmt: skip
+    content = write_model(spec)
+    x = np.random.default_rng(0).normal(size=(5, 1, 30)).astype(np.float32)
+    found = []
+    with (
+        GpuDelegate(backend="cpu_ref", device=1) as delegate,
+        Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        for each in (ours, litert.Interpreter(model_content=content)):
+            each.allocate_tensors()
+            each.set_tensor(0, x)
+            each.invoke()
+            found.append(each.get_tensor(3))
+        assert ours.delegation_report().fully_delegated
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=2e-6 * found[1].max())
