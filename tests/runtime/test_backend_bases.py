@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.conformance.plans import affine
@@ -16,6 +17,8 @@ from tflgpu.contract.driver_cache import DriverCache
 from tflgpu.contract.hazards import access_of
 from tflgpu.contract.kept_kernels import KeptKernels
 from tflgpu.contract.listing import Listing, vendor_named
+from tflgpu.contract.memory_use import Use
+from tflgpu.contract.pools import BasePool
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
 
@@ -249,3 +252,32 @@ class TestDriverCache:
     def test_what_it_cannot_read_again_is_not_kept(self, tmp_path: Path) -> None:
         self.made(tmp_path, "?")
         assert not list(tmp_path.glob("*.bin"))
+
+
+def test_pools_lay_regions_out_before_there_is_memory() -> None:
+    class Memory:
+        def __init__(self, nbytes: int) -> None:
+            self.bytes = np.zeros(nbytes, np.uint8)
+            self.is_free = False
+
+        def release(self) -> None:
+            self.is_free = True
+
+    class Blocks(BasePool[Memory]):
+        def _block(self, nbytes: int) -> Memory:
+            return Memory(nbytes)
+
+    pool = Blocks(64, 256, "memory", Use.ARENA)
+    first, second, third = (pool.region(f"r{i}", 70, band=16) for i in range(3))
+    assert (first.bound, second.bound) == ((0, 104), (128, 104))
+    assert (second.offset, third.offset) == (144, 16)  # a block has at most 256 bytes
+    assert pool.nbytes == 384
+    with pytest.raises(DeviceError, match="large takes 300 bytes"):
+        pool.region("large", 300)
+    pool.allocate()
+    second.bytes[:] = 1
+    assert second.block is first.block is not third.block
+    assert first.block.bytes.sum() == 70
+    blocks = {id(r.block): r.block for r in (first, third)}
+    pool.release()
+    assert all(block.is_free for block in blocks.values())

@@ -5,19 +5,15 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-import attrs
 import numpy as np
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.memory_use import Ledger, Use
-from tflgpu.contract.plan_memory import too_large
+from tflgpu.contract.memory_use import Use
+from tflgpu.contract.pools import LEAST, BasePool, PooledRegion
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.features import CACHED, SHARED, VISIBLE, WRITABLE
-
-#: Vulkan has no empty buffers, and kernels load whole vectors.
-LEAST = 16
 
 #: The device's own memory; the host's; the device's own that the host can write to.
 DEVICE, HOST, REACHED = "device", "host", "host-writable device"
@@ -116,98 +112,19 @@ def _free(context: Context, buffer: Any, memory: Any) -> None:
     context.release()
 
 
-@attrs.define(eq=False)
-class Region:
-    """Some bytes of a block, named for messages.
-
-    Attributes:
-        name: What it is.
-        nbytes: How many bytes are its own.
-        band: Bytes before and after them that nothing may write.
-        offset: Where its own bytes begin, in the block.
-        parent: The region that it is a part of, None where it has room of its own.
-    """
-
-    name: str
-    nbytes: int
-    band: int
-    offset: int = 0
-    parent: Region | None = attrs.field(default=None, repr=False)
-    placed: Block | None = attrs.field(default=None, repr=False)
-
-    @property
-    def block(self) -> Block:
-        """The block, once there is one."""
-        if self.parent is not None:
-            return self.parent.block
-        assert self.placed is not None, f"{self.name} has no memory yet"
-        return self.placed
-
-    @property
-    def bound(self) -> tuple[int, int]:
-        """Offset and size of what kernels see of it: its bytes and its bands."""
-        size = -(-max(self.nbytes, LEAST) // 4) * 4
-        return self.offset - self.band, size + 2 * self.band
-
-    @property
-    def bytes(self) -> Bytes:
-        """Its bytes, as the host sees them."""
-        return self.block.bytes[self.offset : self.offset + self.nbytes]
+Region = PooledRegion[Block]
 
 
-class Pool:
-    """Lays regions out one after another, then allocates their blocks."""
+class Pool(BasePool[Block]):
+    """Regions in blocks of one kind of memory."""
 
     def __init__(self, context: Context, kind: str, alignment: int, use: Use = Use.STAGING) -> None:
+        super().__init__(alignment, context.details.max_allocation, f"{kind} memory", use)
         self._context = context
         self._kind = kind
-        self._use = use
-        self._alignment = alignment
-        self._limit = context.details.max_allocation
-        self._sizes: list[int] = []
-        self._regions: list[tuple[Region, int]] = []
-        self._blocks: list[Block] = []
 
-    def region(self, name: str, nbytes: int, band: int = 0) -> Region:
-        """A region; it has memory after `allocate`.
+    def _block(self, nbytes: int) -> Block:
+        return Block(self._context, nbytes, self._kind)
 
-        Raises:
-            DeviceError: it is larger than any memory that the device gives.
-        """
-        size = max(nbytes, LEAST) + 2 * band
-        size = -(-size // self._alignment) * self._alignment
-        if size > self._limit:
-            raise too_large(name, nbytes, self._limit)
-        if not self._sizes or self._sizes[-1] + size > self._limit:
-            self._sizes.append(0)
-        region = Region(name, nbytes, band, self._sizes[-1] + band)
-        self._sizes[-1] += size
-        self._regions.append((region, len(self._sizes) - 1))
-        return region
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what was laid out."""
-        return sum(self._sizes)
-
-    def allocate(self, ledger: Ledger | None = None) -> None:
-        """Give every region its memory, counted in ``ledger``; without one it is not, as what is
-        there for the time of a copy is not.
-
-        Raises:
-            DeviceError: memory ran out.
-        """
-        for nbytes in self._sizes:
-            if ledger is not None:
-                ledger.take(self._use, nbytes, f"{self._kind} memory")
-            self._blocks.append(Block(self._context, nbytes, self._kind))
-        for region, index in self._regions:
-            region.placed = self._blocks[index]
-
-    def release(self) -> None:
-        """Free everything; the device must be done with it."""
-        for region, _ in self._regions:
-            region.placed = None
-        self._regions.clear()
-        while self._blocks:
-            self._blocks.pop().release()
+__all__ = ["DEVICE", "HOST", "LEAST", "REACHED", "Block", "Pool", "Region", "usage"]
