@@ -21,15 +21,20 @@ from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import Declined, PartitionBy
+from tflgpu.compiler.partition import Declined, PartitionBy, all_declined
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import NodeDevice
+from tflgpu.contract.progress import Progress
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.targets import node_choice, target_on
-from tflgpu.errors import SavedModelError, UnsupportedError
+from tflgpu.errors import (
+    MemoryLimitError,
+    SavedModelError,
+    UnsupportedError,
+)
 from tflgpu.guard.guard import guard_session
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
@@ -61,9 +66,12 @@ class Engine(OpenedDevice):
         *,
         is_default: bool = False,
         kept: keeping.Keeping = keeping.Keeping(),  # noqa: B008  (frozen)
+        progress: Progress | None = None,
     ) -> None:
-        """As `OpenedDevice`; ``kept`` is where compiled graphs come from. A folder may also be named
-        by the options."""
+        """As `OpenedDevice`; ``kept`` is where compiled graphs come from, and a folder may also be
+        named by the options. ``progress`` is told how many of a part's kernels are ready, and of how
+        many."""
+        self._progress = progress
         self._kept = kept.asked(options)
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._accuracy: deque[AccuracyCheck] = deque(maxlen=_MOST_CHECKS)
@@ -171,10 +179,7 @@ class Engine(OpenedDevice):
         """
         self._check_open()
         if self._device is None:
-            why = "; ".join(self.choice.reasons)
-            return tuple(
-                Declined(n.label, n.op, tuple(n.origins), why, ReasonCode.NO_DEVICE) for n in graph
-            )
+            return all_declined(graph, "; ".join(self.choice.reasons), ReasonCode.NO_DEVICE)
         self._warn_of_names(graph)
         return declined(graph, self._target())
 
@@ -191,10 +196,13 @@ class Engine(OpenedDevice):
         compiled = self._kept_or_compiled(graph, target)
         if compiled.refusals:
             return compiled.refusals
-        loader = self._loader(self._cpu, may_fall_back=False)
-        session = self._load(
-            graph, compiled, target, loader, lambda whole: self.signed(report_of(graph, whole))
-        )
+        loader = attrs.evolve(self._loader(self._cpu, may_fall_back=False), whole=True)
+        try:
+            session = self._load(
+                graph, compiled, target, loader, lambda whole: self.signed(report_of(graph, whole))
+            )
+        except MemoryLimitError as error:
+            return all_declined(graph, str(error), ReasonCode.DEVICE_LIMIT)
         gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
         return Opened(session, gain, seconds, sum(plan.device_bytes for plan in compiled.plans))
 
@@ -211,7 +219,15 @@ class Engine(OpenedDevice):
     def _loader(self, cpu: CpuSide, may_fall_back: bool) -> Loader:
         assert self._device is not None
         bands, running = self.options.guard_bands, Running.of(self.options)
-        return Loader(self._device, self._registry, cpu, bands, may_fall_back, running)
+        return Loader(
+            self._device,
+            self._registry,
+            cpu,
+            bands,
+            may_fall_back,
+            running,
+            progress=self._progress,
+        )
 
     def _load(
         self,
@@ -249,7 +265,7 @@ class Engine(OpenedDevice):
             return noted(session, "inference_preference: a saved model is used as it is")
         try:
             other = self._compile(graph, target.joining())
-            load = partial(loader.open, report=report)
+            load = partial(attrs.evolve(loader, whole=True).open, report=report)
             return faster(session, compiled, other, load, self.options.memory_limit)
         except BaseException:
             session.close()
@@ -286,10 +302,10 @@ class Engine(OpenedDevice):
         return self.options.quantized_numerics or Numerics.FLOAT
 
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
-        ops = self._registry.ops()
         session = open_cpu_session(
-            graph, ops, preserve_all=preserve_all, side=cpu, numerics=self._cpu_numerics,
-            reason="; ".join(self.choice.reasons), code=ReasonCode.NO_DEVICE,
+            graph, self._registry.ops(), preserve_all=preserve_all, side=cpu,
+            numerics=self._cpu_numerics, reason="; ".join(self.choice.reasons),
+            code=ReasonCode.NO_DEVICE,
         )  # fmt: skip
         session.report = attrs.evolve(session.report, choice=self.choice.reasons)
         return session

@@ -11,6 +11,7 @@ from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.base_device import BaseDevice
 from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
+from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
@@ -28,7 +29,7 @@ from tflgpu_opencl.devices import (
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
-from tflgpu_opencl.memory import Memory
+from tflgpu_opencl.memory import Memory, footprint
 from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, Dialect, Entry
 from tflgpu_opencl.recording import OpenCLRecording
@@ -133,7 +134,7 @@ class OpenCLDevice(BaseDevice):
         # pyopencl releases what is dropped, so that nothing is left where this ends early.
         memory = Memory(
             self._context, queue, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
-            guarded=guard_bands,
+            guarded=guard_bands, ledger=self._account.ledger(), shared=self._weights,
         )  # fmt: skip
         inputs = self._stage(queue, memory, plan.inputs, is_input=True)
         outputs = self._stage(queue, memory, plan.outputs, is_input=False)
@@ -144,6 +145,9 @@ class OpenCLDevice(BaseDevice):
         )
         finish(queue, "uploading")
         return recording
+
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        return footprint(plan, self.caps.max_buffer_bytes, in_place=self.in_place)
 
     def _buffer_queue(self) -> Any:
         """For copies to and from buffers; made when there is the first."""

@@ -15,9 +15,11 @@ from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun
 from tflgpu.contract.given_up import close_what_ended
+from tflgpu.contract.progress import Progress, telling
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, MemoryLimitError
 from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
@@ -48,6 +50,8 @@ class Loader:
         guard_bands: As `Device.load`.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
         running: How the device's recordings are run.
+        whole: Whether even a part for which memory_limit leaves no room is to be an error.
+        progress: Told how many of a part's kernels are ready, and of how many.
     """
 
     device: Device | NodeDevice
@@ -56,14 +60,16 @@ class Loader:
     guard_bands: bool
     may_fall_back: bool
     running: Running = Running()  # noqa: RUF009  (frozen)
+    whole: bool = False
+    progress: Progress | None = None
 
     def open(self, compiled: Compiled, report: Callable[[Compiled], DelegationReport]) -> Session:
         """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
-            DeviceError: the device could not load a part, and it may not fall back; or the CPU
-                side that was asked for cannot run here.
+            DeviceError: the device could not load a part, and it may not fall back (what memory_limit
+                has no room for may); or the CPU side that was asked for cannot run here.
             Whatever ``report`` raises; what was loaded is closed then.
         """
         close_what_ended()
@@ -76,6 +82,10 @@ class Loader:
                     try:
                         steps.append(self._on_device(part, variables))
                         continue
+                    except MemoryLimitError as error:
+                        if self.whole:
+                            raise
+                        compiled = compiled.on_cpu(index, str(error), ReasonCode.DEVICE_LIMIT)
                     except DeviceError as error:
                         if not self.may_fall_back:
                             raise
@@ -94,7 +104,8 @@ class Loader:
         else:
             assert part.plan is not None
             self.known.plan_ready(self.device.info.backend, part.plan)
-            recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+            with telling(self.progress):
+                recording = self.device.load(part.plan, guard_bands=self.guard_bands)
         runner = self.running.of_recording(recording)
         if self.running.warm_up:
             try:
