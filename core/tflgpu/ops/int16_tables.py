@@ -1,7 +1,7 @@
 """Functions of 16-bit quantized numbers, as TFLite's kernels take them from tables.
 
-Of 16 bits TFLite computes EXP, LOG, GELU, LOGISTIC and TANH from tables of a few hundred numbers, with
-straight lines between them. What comes is many steps off from the rounded function where that bends, so
+Of 16 bits TFLite computes EXP, LOG, RSQRT, GELU, LOGISTIC and TANH from tables of a few hundred numbers,
+with straight lines between them. What comes is many steps off from the rounded function where that bends, so
 a function that is computed and rounded is not the same. Here each becomes one number for each of the
 65536 operands: `table[q + 32768]` is the result that is stored for the stored operand q.
 
@@ -24,7 +24,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.ir.quant import Quantization
 
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
-#: Of the table of EXP, LOG and GELU: straight pieces, each of 128 operands.
+#: Of the table of EXP, LOG, RSQRT and GELU: straight pieces, each of 128 operands.
 _PIECES, _LENGTH = 512, 128
 #: Of the table that LOGISTIC and TANH share: entries in each unit of x.
 _PER_UNIT = 24

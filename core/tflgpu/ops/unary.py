@@ -60,6 +60,14 @@ def _tabulated_log(node: Node, x: Array) -> Array:
     return np.where(x > 0, np.log(np.where(x > 0, x, 1)), lowest)
 
 
+def _tabulated_rsqrt(node: Node, x: Array) -> Array:
+    quant = node.outputs[0].quant
+    assert quant is not None
+    # Of 0 the highest number; what is negative LiteRT refuses to run.
+    highest = np.float32(quant.scale[0]) * np.float32((1 << 15) - 1 - quant.zero_point[0])
+    return np.where(x > 0, 1 / np.sqrt(np.where(x > 0, x, 1)), highest)
+
+
 def _tabulated_gelu(node: Node, x: Array) -> Array:
     return _gelu(node.attrs, x)
 
@@ -149,7 +157,8 @@ OPS = (
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),
-    _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3),
+    _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3,
+        int16_table=int16_tables.interpolated(_tabulated_rsqrt)),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,
         int16_table=int16_tables.interpolated(_tabulated_exp)),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2,
