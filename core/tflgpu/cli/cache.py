@@ -87,9 +87,10 @@ def shrink(
 ) -> None:
     """Remove what was not used for longest, until the others are within a limit."""
     most, place, others = _bytes(limit), folder or default_folder(), _others(folder)
-    total = sum(each.nbytes for each in (*entries(place), *others))
-    gone = []
-    for each in sorted((*entries(place), *others), key=lambda each: -each.age):
+    found: list[Entry | Stored] = [*entries(place), *others]
+    total = sum(each.nbytes for each in found)
+    gone: list[Entry | Stored] = []
+    for each in sorted(found, key=lambda each: -each.age):
         if total > most and drop(each.path):
             total -= each.nbytes
             gone.append(each)
@@ -100,7 +101,7 @@ def shrink(
 @cache.command()
 def clear(folder: Folder = None) -> None:
     """Remove all of it."""
-    found = (*entries(folder or default_folder()), *_others(folder))
+    found: list[Entry | Stored] = [*entries(folder or default_folder()), *_others(folder)]
     _removed([each for each in found if drop(each.path)])
 
 
