@@ -9,7 +9,8 @@ total   from the file to ready
 python  processor time of the threads in which Python works: what reads, compiles and prints. Threads
         that a backend starts to compile in are the driver's, so the time they take is not in it
 
-With --saved the model is compiled into a file first, off the clock, and every round reads that.
+With --saved the model is compiled into a file first, off the clock, and every round reads that. With
+--kept every round starts from what the first one kept of the model in a folder.
 
 To compare two versions, run this file with one and then the other on PYTHONPATH.
 """
@@ -100,17 +101,22 @@ def main() -> None:
     parser.add_argument("--precision", default="f32", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--saved", action="store_true", help="read a saved model")
+    parser.add_argument("--kept", action="store_true", help="start from what a folder keeps")
     given = parser.parse_args()
     print(f"{'model':36} {'backend':8} {'total ms':>9} {'python ms':>10}")
     for name in given.models:
         model = find_model(name)
         for backend in given.backends:
-            options = {"backend": backend, "precision": given.precision}
+            options: dict[str, Any] = {"backend": backend, "precision": given.precision}
             with tempfile.TemporaryDirectory() as folder:
                 saved = Path(folder) / "saved.tflgpu" if given.saved else None
                 if saved is not None:
                     with GpuDelegate(**options) as delegate:
                         delegate.save(str(model), saved)
+                options["enable_serialization"] = False
+                if given.kept:
+                    place = {"serialization_dir": folder, "model_token": "kept"}
+                    options = {**options, **place, "enable_serialization": True}
                 rounds = [start(str(model), options, saved) for _ in range(given.rounds + _WARM_UP)]
             kept = rounds[_WARM_UP:]
             total = statistics.median(r.total for r in kept) * 1e3

@@ -85,7 +85,7 @@ class Registry(Holder):
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
         own = {op.name: checked_op(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
-        self._all_ops: Mapping[str, OpDef] = LaterOps(own)
+        self._merged: Mapping[str, OpDef] = LaterOps(own)
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
         self._generators = {item.name: (plugin, item) for plugin, item in host.usable(generators)}
@@ -132,7 +132,7 @@ class Registry(Holder):
 
     def ops(self) -> Mapping[str, OpDef]:
         """All ops, shipped ones and plugins', by name."""
-        return self._all_ops
+        return self._merged
 
     @property
     def own_ops(self) -> Mapping[str, OpDef]:

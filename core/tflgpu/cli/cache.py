@@ -89,7 +89,7 @@ def shrink(
     most, place = _bytes(limit), folder or default_folder()
     found: list[Entry | Stored] = [*entries(place), *_others(folder)]
     total = sum(each.nbytes for each in found)
-    gone = []
+    gone: list[Entry | Stored] = []
     for each in sorted(found, key=lambda each: -each.age):
         if total > most and drop(each.path):
             total -= each.nbytes

@@ -78,7 +78,7 @@ def check_serialization(folder: str | None, token: str | None, enabled: bool | N
     if enabled and lacking:
         raise OptionError(
             f"enable_serialization (the flag ENABLE_SERIALIZATION) needs {' and '.join(lacking)}; "
-            "without it, what is compiled is kept in the user's cache folder anyway"
+            "without it, models are kept in the user's cache folder anyway"
         )
     if len(lacking) == 1:
         (there,) = set(given) - set(lacking)

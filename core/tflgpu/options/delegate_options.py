@@ -202,7 +202,7 @@ class DelegateOptions:
     serialization_dir: str | None = option(
         OrNone(Folder()), None,
         "Where compiled models are kept, in a folder of the name of `model_token`, and what drivers "
-        "compile, which is in the user's cache folder otherwise.",
+        "compile; otherwise both are in the user's cache folder.",
         origin="V2",
     )  # fmt: skip
     model_token: str | None = option(
@@ -210,7 +210,8 @@ class DelegateOptions:
     )
     enable_serialization: bool | None = option(
         OrNone(Truth()), None,
-        "Whether `serialization_dir` and `model_token` are used; none: where they are given.",
+        "Whether compiled models are kept; true asks for `serialization_dir` and `model_token`, none "
+        "uses the user's cache folder without them, false keeps none.",
         origin="V2, flag ENABLE_SERIALIZATION",
     )  # fmt: skip
 
