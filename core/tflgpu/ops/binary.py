@@ -241,11 +241,12 @@ def _op(
     parse: Callable[[Fields], Any] = no_attrs,
     keeps_values: bool = False,
     generate: Callable[[Draw], Sample] | None = None,
+    checked: tuple[int, ...] = (),
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
-        generate=generate,
+        generate=generate, checked=checked,
     )  # fmt: skip
 
 
@@ -257,12 +258,17 @@ def _fused_op(
     arithmetic: Arithmetic,
     copies: Callable[[Node], int | None],
     generate: Callable[[Draw], Sample] = _PAIRS,
+    checked: tuple[int, ...] = (),
 ) -> OpDef:
     op = _op(
         name, _with_activation(fn), samples, version=version, parse=_parse_fused, generate=generate
     )
     return attrs.evolve(
-        op, activation_field="activation", affine=affine_with(arithmetic), copies=copies
+        op,
+        activation_field="activation",
+        affine=affine_with(arithmetic),
+        copies=copies,
+        checked=checked,
     )
 
 
@@ -291,7 +297,7 @@ OPS = (
     _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1)),
     _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1)),
     _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
-              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4)),
+              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4), checked=(1,)),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
         accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS),
@@ -304,9 +310,9 @@ OPS = (
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
-        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3),
+        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, checked=(1,)),
     _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
-        _WHOLE_QUOTIENT), version=2),
+        _WHOLE_QUOTIENT), version=2, checked=(1,)),
     OpDef("ATAN2", no_attrs, _infer_atan2,
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),
