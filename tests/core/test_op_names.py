@@ -50,7 +50,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
-        frozenset({"BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
+        frozenset({"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL",
+                   "GREATER", "GREATER_EQUAL", "CONV_2D", "FULLY_CONNECTED",
+                   "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
                    "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "SPARSE_TO_DENSE",
                    "STABLEHLO_GATHER", "STABLEHLO_SCATTER"}), "is about what LiteRT gets wrong of them"),
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (

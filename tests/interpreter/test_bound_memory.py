@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tflgpu
+from tflgpu.contract import dlpack
+from tflgpu.contract.dlpack import Seen
 from tflgpu.errors import (
     ArgumentError,
     DeviceError,
@@ -53,23 +55,30 @@ def test_numpy_arrays(delegate: Any, opened: Open) -> None:
         one.set_tensor(0, X)
 
 
-def test_host_memory_in_place(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("opencl")
-    with tflgpu.GpuDelegate(backend="opencl") as delegate:
-        shares = delegate.device.in_place  # type: ignore[union-attr]
-        if not shares:
-            pytest.skip("this OpenCL device has memory of its own")
-        one = opened(delegate)
-        x = paged((192, 3))
-        one.resize_tensor_input(0, x.shape)
-        one.allocate_tensors()
-        one.bind_input(0, x)
-        bound = one._main.bindings.get(0)
-        assert bound is not None
-        assert bound.buffer is not None
-        x[...] = 1
+def test_host_memory_in_place(delegate: Any, opened: Open) -> None:
+    """Where host and device share memory; whatever the size of an array of `allocate_array`."""
+    device: Any = delegate.device
+    shares = getattr(device, "in_place", device.info.backend == "cpu_ref")
+    one = opened(delegate)
+    x, y = one.allocate_array(0), one.allocate_array("scores")
+    assert (x.shape, x.dtype, x.any()) == (SHAPE, np.float32, False)
+    one.bind_input(0, x)
+    one.bind_output(3, y)
+    places = [one._main.bindings.get(index) for index in (0, 3)]
+    assert [place is not None and place.buffer is not None for place in places] == [shares, shares]
+    for scale in (1, 2):
+        x[...] = X * scale
         one.invoke()
-        np.testing.assert_array_equal(one.get_tensor(3), (x + models.C) * models.C)
+        np.testing.assert_array_equal(y, (X * scale + models.C) * models.C)
+        np.testing.assert_array_equal(one.get_tensor(3), y)
+    if shares:
+        assert copies(one) == (0, 0)
+        with pytest.raises(DeviceError, match="the same memory"):
+            one.bind_output(3, x)
+    # A part of one begins elsewhere, and is as any other array.
+    one.bind_input(0, np.zeros((2, *SHAPE), np.float32)[1])
+    one.invoke()
+    np.testing.assert_array_equal(y, np.full(SHAPE, models.C * models.C, np.float32))
 
 
 def test_dlpack_and_the_buffer_protocol(reference: Any, opened: Open) -> None:
@@ -203,7 +212,15 @@ def test_vulkan_handles(require_backend: Callable[[str], Any], opened: Open) -> 
 
 def test_a_cuda_tensor_is_refused_with_the_reason(reference: Any, opened: Open) -> None:
     one = opened(reference)
-    with pytest.raises(UnsupportedError, match=r"memory of CUDA.*allocate_buffer"):
+
+    class OfCuda(Packed):
+        def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+            assert stream == -1
+            return dlpack.capsule(Seen((2, 0), 4096, SHAPE, np.dtype(np.float32)), self)
+
+    with pytest.raises(UnsupportedError, match=r"memory of CUDA.*allocate_cuda.*allocate_buffer"):
+        one.bind_input(0, OfCuda(X, (2, 0)))
+    with pytest.raises(UnsupportedError, match=r"cannot be read by DLPack: .*stream"):
         one.bind_input(0, Packed(X, (2, 0)))
     with pytest.raises(UnsupportedError, match="DLPack device type 99"):
         one.bind_input(0, Packed(X, (99, 0)))

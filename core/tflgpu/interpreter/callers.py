@@ -60,7 +60,7 @@ class Pool(Holder):
 
         Args:
             model: Path of a `.tflite` file, or what is in it.
-            size: Copies on each device; each takes the model's memory there once more.
+            size: Copies on each device; they share its weights, and each has tensors of its own.
             devices: As the option ``device``: one delegate for each, of the pool's own.
             delegates: Or delegates of the caller's, who closes them after the pool.
             batch: Most items of requests that are run together; 1 gathers none.

@@ -284,6 +284,9 @@ class OpDef:
             type, so an op that may also add or repeat elements need not look.
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
+        one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
+            on the result's scale, whatever scales the file gives them: most that only move elements
+            do, and the file format asks for equal scales there.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
@@ -338,6 +341,7 @@ class OpDef:
     )
     copies: Callable[[Node], int | None] | None = None
     keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
+    one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
     integers: Integers | None = None

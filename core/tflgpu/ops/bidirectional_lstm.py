@@ -60,7 +60,7 @@ def _parse(fields: Fields) -> BothLstm:
         clips.append(fields.number(name))
         if not clips[-1] >= 0:
             raise ModelError(f"{OP}: option {name} is {clips[-1]}, must be >= 0")
-    cell = Cell(fused_activation(fields), *clips, rounding_of(fields))
+    cell = Cell(fused_activation(fields), clips[0], clips[1], rounding_of(fields))
     return BothLstm(cell, fields.flag("time_major", True), fields.flag("merge_outputs"))
 
 

@@ -97,10 +97,10 @@ def _set_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "MATRIX_DIAG", no_attrs, _infer_diag, _reference_diag, _diag_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True,
+        accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True,
     ),
     OpDef(
         "MATRIX_SET_DIAG", no_attrs, _infer_set, _reference_set, _set_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True,
+        accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True,
     ),
 )  # fmt: skip

@@ -204,8 +204,8 @@ def _copies(node: Node) -> int | None:
 OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
-        generate=draws.resize,        accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        batch=each_row(0),
+        generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
+        one_scale=True, batch=each_row(0),
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,

@@ -203,13 +203,20 @@ class _Viewing:
             v for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
         ]  # fmt: skip
-        results, rounded = [], []
+        as_one = _one_scale(op, node, operands)
+        if as_one is not None:
+            for i, v in enumerate(node.inputs):
+                if v is not None and is_quantized(v) and i not in op.counts:
+                    inputs[i] = self._read_as(v, as_one)
+        results, rounded, moved = [], [], []
         for out in node.outputs:
             if not is_quantized(out):
                 results.append(out)
                 continue
             results.append(self._new(out))
-            if _only_moves(op, node, operands, out):
+            if as_one is not None and _range(out) != _range(as_one):
+                moved.append((results[-1], out))
+            elif _only_moves(op, node, operands if as_one is None else [out], out):
                 self._real[out.id] = results[-1]
             else:
                 rounded.append((results[-1], out))
@@ -217,6 +224,11 @@ class _Viewing:
         self.graph.nodes.append(node)
         for raw, out in rounded:
             self._simulate(raw, out, node.origins)
+        for raw, out in moved:
+            assert as_one is not None
+            assert as_one.quant is not None
+            self.graph.add_node("QUANTIZE", Quantize(out.dtype, as_one.quant), [raw], [out])
+            self._stored.add(out.id)
         return True
 
     def _stays_in_integers(self, node: Node) -> bool:
@@ -323,6 +335,16 @@ class _Viewing:
             self._real[value.id] = found
         return found
 
+    def _read_as(self, value: Value, other: Value) -> Value:
+        """The real numbers that a tensor's stored ones would be on the scale of another."""
+        if _range(value) == _range(other):
+            return self._make_real(value)
+        assert other.quant is not None
+        if value.data is not None:
+            return self.graph.add_const(other.quant.dequantize(value.data), name=value.name)
+        self._make_stored(value)
+        return self._add_dequantize(value, other.quant)
+
     def _make_stored(self, value: Value) -> None:
         if value.id not in self._stored:
             assert value.quant is not None
@@ -374,6 +396,18 @@ def _only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) ->
     if not op.keeps_values or not operands or op.activation_of(node) is not Activation.NONE:
         return False
     return all(_is_simple(v) and _range(v) == _range(out) for v in operands)
+
+
+def _one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
+    """The result on whose scale TFLite's kernel takes all stored numbers to be, where the file says
+    otherwise of one of them; None where it does not, or the kernel rescales."""
+    results = [v for v in node.outputs if is_quantized(v)]
+    if not op.one_scale or not operands or not results:
+        return None
+    involved = [*operands, *results]
+    if not all(_is_simple(v) and v.dtype is results[0].dtype for v in involved):
+        return None
+    return None if all(_range(v) == _range(results[0]) for v in involved) else results[0]
 
 
 def _same_steps(product: Quantization, given: Quantization | None) -> bool:

@@ -53,7 +53,7 @@ class Keeping:
 
     def knows(self, origin: Origin) -> bool:
         """Whether there is something of a model's file, so that it was read before."""
-        return self.folder is not None and knows(self.folder, origin.digest)
+        return self.folder is not None and knows(self.folder, lambda: origin.digest)
 
     def start(
         self, origin: Origin, facts: Facts, device: Device, make: Callable[[], Start]

@@ -127,14 +127,14 @@ def open_or_make(
     return made
 
 
-def knows(folder: Path, digest: str) -> bool:
+def knows(folder: Path, digest: Callable[[], str]) -> bool:
     """Whether a folder has something of the model's file with this digest."""
-    start = name_start(digest)
     try:
         with os.scandir(folder) as inside:
-            return any(e.name.startswith(start) and e.name.endswith(SUFFIX) for e in inside)
+            names = [each.name for each in inside if each.name.endswith(SUFFIX)]
     except OSError:
         return False
+    return bool(names) and any(name.startswith(name_start(digest())) for name in names)
 
 
 @attrs.frozen

@@ -34,12 +34,17 @@ def read_tensors(
     """
     count = subgraph.count("tensors")
     tables = subgraph.children("tensors", "Tensor", f"{subgraph.where}, tensor")
-    return [_tensor(file, table, i, count, buffers) for i, table in enumerate(tables)]
+    return [read_tensor(file, table, i, count, buffers) for i, table in enumerate(tables)]
 
 
-def _tensor(
+def read_tensor(
     file: FlatFile, table: Table, index: int, count: int, buffers: Sequence[memoryview]
 ) -> TensorInfo:
+    """The tensor of a table, which is one of ``count``.
+
+    Raises:
+        ModelError: it is malformed.
+    """
     name = table.text("name")
     where = table.where = f"{table.where} ({quoted(name)})" if name else table.where
     dtype = _dtype(table)
