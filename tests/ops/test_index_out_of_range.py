@@ -54,6 +54,47 @@ def _run(interpreter: Any, data: Any, indices: Any) -> Any:
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
 
+def _divided(op: str) -> bytes:
+    tensors = [TensorSpec(n, (4,), DType.I32) for n in "aby"]
+    tensors[0:2] = [TensorSpec("data", (4,), DType.I32), TensorSpec("indices", (4,), DType.I32)]
+    return write_model(ModelSpec(tensors, [OperatorSpec(op, {}, [0, 1], [2])], [0, 1], [2]))
+
+
+@pytest.mark.parametrize("side", ["litert", "cpu_ref"])
+@pytest.mark.parametrize("case", [*CASES, "DIV", "FLOOR_DIV", "FLOOR_MOD"])
+def test_strict_makes_it_an_error(case: str, side: str) -> None:
+    """By the CPU, which the operator is left to; what is right still runs."""
+    if case in CASES:
+        content = _model(case, DType.F32)
+        data, indices = _operands(case, DType.F32, 5)
+        right = _operands(case, DType.F32, 2)[1]
+    else:
+        content, data = _divided(case), np.array([7, -7, 8, 1], np.int32)
+        indices, right = (np.array([2, 3, n, 1], np.int32) for n in (0, -3))
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1, strict=True, cpu_backend=side) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
+    ):
+        plain = Interpreter(model_content=content)
+        np.testing.assert_array_equal(_run(interpreter, data, right), _run(plain, data, right))
+        (refusal,) = interpreter.delegation_report().refusals
+        assert "strict=True makes an error" in refusal.reason
+        with pytest.raises(tflgpu.TflgpuError, match=r"(?i)outside|out of bounds|zero|by 0"):
+            _run(interpreter, data, indices)
+
+
+def test_strict_leaves_constants_alone() -> None:
+    content = _model("rows", DType.F32, [0, 2, 4])
+    with (
+        tflgpu.GpuDelegate(
+            backend="cpu_ref", device=1, strict=True, allow_fallback=False
+        ) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        assert not interpreter.delegation_report().refusals
+
+
 def _operands(case: str, dtype: DType, bad: int) -> tuple[Any, Any]:
     shape = (7, 5) if case == "columns" else (5, 7)
     data = np.arange(1, 36).reshape(shape).astype(dtype.numpy)

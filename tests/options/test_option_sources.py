@@ -25,7 +25,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {  # by option: text, and what it means
     "cpu_backend": ("cpu_ref", "cpu_ref"), "num_threads": ("2", 2), "op_resolver": ("2", None),
     "precision": ("f16", Precision.F16), "is_precision_loss_allowed": ("1", True),
     "quantized_models_allowed": ("off", False), "quantized_numerics": ("integer", None),
-    "round_hybrid_inputs": ("off", False),
+    "round_hybrid_inputs": ("off", False), "strict": ("on", True),
     "inference_preference": ("balanced", tflgpu.InferencePreference.BALANCED),
     "inference_priority1": ("2", tflgpu.InferencePriority.MIN_LATENCY),
     "inference_priority2": ("min_memory_usage", None),

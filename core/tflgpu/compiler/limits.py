@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.sizes import MAX_BYTES
@@ -35,5 +37,22 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
                 f"tensor {value.name} takes {padded} bytes on the device; the largest buffer "
                 f"has {min(site.caps.max_buffer_bytes, MAX_BYTES)}",
                 ReasonCode.DEVICE_LIMIT,
+            )
+    return None
+
+
+def unchecked(node: Node, ops: Mapping[str, OpDef]) -> str | None:
+    """Which operand of a node may have a number that the op refuses while the model runs, and a kernel
+    does not; None where none has."""
+    op = ops[node.op]
+    for i in op.checked:
+        value = node.optional_input(i)
+        if value is None or not value.dtype.is_int:
+            continue
+        # Constant indices were checked when the model was opened; what is elementwise has divisors.
+        if value.data is None or (op.elementwise and not value.data.all()):
+            return (
+                f"operand {value.name} may hold an index that is outside, or a divisor of 0, which "
+                "strict=True makes an error, and no kernel can raise one"
             )
     return None

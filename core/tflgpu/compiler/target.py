@@ -7,7 +7,7 @@ from functools import cached_property
 
 import attrs
 
-from tflgpu.compiler.limits import tensor_limits
+from tflgpu.compiler.limits import tensor_limits, unchecked
 from tflgpu.compiler.node_choice import NodeChoice
 from tflgpu.compiler.numerics import Numerics, integer_node
 from tflgpu.compiler.references import reference_support
@@ -52,6 +52,7 @@ class Target:
         in_f32: The file's operators, by index, that are computed in f32 whatever the precision of
             ``site``; what they make lies as f32 between two kernels.
         choice: Which operators may go to the device at all.
+        strict: Whether nodes stay on the CPU that may have to refuse a number while the model runs.
         memory_limit: Most bytes of all parts' buffers; None = any number.
         saves_memory: Whether the arena is searched longer for a smaller one.
         fuse: Whether several nodes may share a kernel: elementwise ones in the store of the kernel
@@ -75,6 +76,7 @@ class Target:
     times: TimeModel = ROUND_FIGURES
     in_f32: frozenset[int] = frozenset()
     choice: NodeChoice = attrs.Factory(NodeChoice)
+    strict: bool = False
     memory_limit: int | None = None
     saves_memory: bool = False
     fuse: bool = True
@@ -156,7 +158,9 @@ class Target:
         )
         if refused is not None:
             return refused
-        reason = self.ops[node.op].limits(node)
+        reason = self.ops[node.op].limits(node) or (
+            unchecked(node, self.ops) if self.strict else None
+        )
         if reason is not None:
             return Unsupported(reason)  # of an op that the device has, in this form
         found = self.kernels.select(node, site)

@@ -115,5 +115,6 @@ def target_of(
         max_partitions=options.max_delegated_partitions,
         min_nodes=options.min_nodes_per_partition,
         choice=node_choice(options),
+        strict=options.strict,
         memory_limit=options.memory_limit,
     )

@@ -306,6 +306,8 @@ class OpDef:
             do not hold does what any other one outside does.
         positions: The attribute that holds the type of all results, which are positions in an operand:
             i64 or i32. "" = there is none.
+        checked: Positions of operands of whole numbers, some of which the reference refuses while the
+            model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
@@ -352,6 +354,7 @@ class OpDef:
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     positions: str = ""
+    checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(

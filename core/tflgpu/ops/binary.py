@@ -243,12 +243,13 @@ def _op(
     parse: Callable[[Fields], Any] = no_attrs,
     keeps_values: bool = False,
     generate: Callable[[Draw], Sample] | None = None,
+    checked: tuple[int, ...] = (),
     plain: frozenset[DType] = frozenset(),
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
-        generate=generate,
+        generate=generate, checked=checked,
     )  # fmt: skip
 
 
@@ -263,13 +264,18 @@ def _fused_op(
     *,
     allowed: frozenset[DType] = _ALL,
     plain: frozenset[DType] = frozenset(),
+    checked: tuple[int, ...] = (),
 ) -> OpDef:
     op = _op(
         name, _with_activation(fn), samples, version=version, parse=_parse_fused,
         generate=generate, allowed=allowed, plain=plain,
     )  # fmt: skip
     return attrs.evolve(
-        op, activation_field="activation", affine=affine_with(arithmetic), copies=copies
+        op,
+        activation_field="activation",
+        affine=affine_with(arithmetic),
+        copies=copies,
+        checked=checked,
     )
 
 
@@ -300,7 +306,7 @@ OPS = (
     _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
               allowed=_ALL | {DType.C64}, plain=_SHORT),
     _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
-              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4)),
+              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4), checked=(1,)),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
         accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),
@@ -312,9 +318,9 @@ OPS = (
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
-        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, plain=_SIGNED),
+        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, plain=_SIGNED, checked=(1,)),
     _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
-        _WHOLE_QUOTIENT), version=2, plain=_SIGNED),
+        _WHOLE_QUOTIENT), version=2, plain=_SIGNED, checked=(1,)),
     OpDef("ATAN2", no_attrs, _infer_atan2,
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),

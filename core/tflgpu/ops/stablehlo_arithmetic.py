@@ -120,11 +120,12 @@ def _op(
     samples: Callable[[], Sequence[Sample]],
     accuracy: Accuracy = Accuracy.EXACT,
     keeps_values: bool = False,
+    checked: tuple[int, ...] = (),
 ) -> OpDef:
     return OpDef(
         name, no_attrs, _infer_same(name, allowed), _reference(fn), samples,
         accuracy=accuracy, elementwise=True, keeps_values=keeps_values, takes_stored=True,
-        batch=None,  # a constant operand may not be broadcast
+        checked=checked, batch=None,  # a constant operand may not be broadcast
     )  # fmt: skip
 
 
@@ -139,7 +140,8 @@ OPS = (
         keeps_values=True),
     _op("STABLEHLO_AND", np.bitwise_and, _WHOLE | _BOOL, lambda: _pairs((DType.I32, DType.BOOL))),
     _op("STABLEHLO_SHIFT_LEFT", _shift, _SHIFTED, lambda: _pairs((DType.I32, DType.I8), 0, 8)),
-    _op("STABLEHLO_REMAINDER", _remainder, FLOATS | _WHOLE, lambda: _pairs(_NUMBERS, 1, 6)),
+    _op("STABLEHLO_REMAINDER", _remainder, FLOATS | _WHOLE, lambda: _pairs(_NUMBERS, 1, 6),
+        checked=(1,)),
     OpDef(
         "STABLEHLO_CLAMP", no_attrs, _infer_clamp, _reference(_clamp), _clamp_samples,
         accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, takes_stored=True, batch=None,

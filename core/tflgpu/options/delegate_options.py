@@ -123,6 +123,14 @@ class DelegateOptions:
         "they multiply by the weights as real numbers, as TFLite's GPU delegate does: closer to "
         "the real result, further from LiteRT's on the CPU, and without the work of rounding.",
     )  # fmt: skip
+    strict: bool = option(
+        Truth(), False,
+        "Whether an index outside a tensor (GATHER, GATHER_ND, EMBEDDING_LOOKUP, SCATTER_ND, "
+        "SPARSE_TO_DENSE, REVERSE_SEQUENCE) and a whole number divided by zero (DIV, FLOOR_DIV, "
+        "FLOOR_MOD) are errors, as on the CPU. No kernel can raise one, so operators that may meet "
+        "these, whose indices or divisors are no constants, run on the CPU. Without it what comes "
+        "of such an index is NaN, the smallest i32 or false, and of such a quotient anything.",
+    )  # fmt: skip
 
     accuracy_guard: AccuracyGuard | None = option(
         OrNone(Guard()), None,

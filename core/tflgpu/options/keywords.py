@@ -47,6 +47,7 @@ class OptionKeywords(TypedDict, total=False):
     quantized_models_allowed: Truth
     quantized_numerics: Numerics | str | None
     round_hybrid_inputs: Truth
+    strict: Truth
     inference_preference: InferencePreference | int | str
     inference_priority1: Priority
     inference_priority2: Priority
