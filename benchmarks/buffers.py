@@ -8,6 +8,7 @@ bytes that a run copies between host and device. What comes out is compared amon
     set, invoke, get   set_tensor, invoke and get_tensor, as scripts for TensorFlow Lite do
     invoke             the same without setting and getting: what a run itself copies
     numpy              invoke, with input and output bound to NumPy arrays
+    numpy, in pages    the same with arrays of allocate_array
     buffers            invoke, with both bound to buffers of the device
     torch, cpu         invoke, with both bound to PyTorch's tensors in host memory, by DLPack
     torch, cuda        the same with tensors of CUDA
@@ -60,6 +61,14 @@ def _numpy(one: tflgpu.Interpreter, x: Any, at: int, out: int) -> _Ready:
     return _Ready(one.invoke, lambda: y)
 
 
+def _pages(one: tflgpu.Interpreter, x: Any, at: int, out: int) -> _Ready:
+    given, found = one.allocate_array(at), one.allocate_array(out)
+    given[...] = x
+    one.bind_input(at, given)
+    one.bind_output(out, found)
+    return _Ready(one.invoke, lambda: found)
+
+
 def _buffers(one: tflgpu.Interpreter, x: Any, at: int, out: int) -> _Ready:
     given, found = one.allocate_buffer(at), one.allocate_buffer(out)
     given.write(x)
@@ -86,6 +95,7 @@ _WAYS: dict[str, _Way] = {
     "set, invoke, get": _set_and_get,
     "invoke": _invoke,
     "numpy": _numpy,
+    "numpy, in pages": _pages,
     "buffers": _buffers,
     "torch, cpu": _torch("cpu"),
     "torch, cuda": _torch("cuda"),

@@ -1,6 +1,6 @@
 """A model behind HTTP, for many clients at once; Python's own server, a thread for each request.
 
-    python examples/server.py model.tflite --port 8000 --size 3
+    python examples/server.py model.tflite --port 8000 --size 3 --batch 8
     curl --data-binary @image.npy http://127.0.0.1:8000/predict
 
 The body of a request is an array as `numpy.save` writes it, for a model of one input; the answer is
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """``/``: what runs where."""
         reports = [report.summary for report in self.pool.reports]
-        self._answer(200, {"copies that are free": reports})
+        self._answer(200, {"copies that are free": reports, "runs by items": self.pool.runs})
 
     def log_message(self, *_: Any) -> None:
         """Nothing: a line for each request would be most of the work."""
@@ -94,10 +94,15 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--size", type=int, default=2, help="copies of the model on the device")
+    parser.add_argument(
+        "--batch", type=int, default=1, help="requests that are run together, at most"
+    )
+    parser.add_argument("--deadline", type=float, default=2.0, help="milliseconds to wait for them")
     given = parser.parse_args()
     options: dict[str, Any] = {"on_error": "retry", "run_timeout": 30}
+    options |= {"size": given.size, "batch": given.batch, "deadline": given.deadline / 1e3}
     with (
-        tflgpu.Pool(given.model, size=given.size, **options) as pool,
+        tflgpu.Pool(given.model, **options) as pool,
         serve(pool, given.host, given.port) as server,
     ):
         print(f"http://{given.host}:{server.server_address[1]}/predict", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Before NumPy is imported, also by the workers and children of this process: NumPy's BLAS would start
@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tflgpu.contract.device import Probe
 from tflgpu.plugins import registry
+from tflgpu.saved import keeping
 
 # How long Hypothesis takes for an example says how busy this machine is, not what is right.
 settings.register_profile(
@@ -45,6 +46,15 @@ def pytest_collection_finish() -> None:
     which tests ask for many, has to look at them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_is_kept_for_the_next() -> Iterator[None]:
+    """Compiled models are kept in the user's folder unless somebody says otherwise; what a test sees
+    must not hang on what another has left there. Tests of it name a folder, or bring this back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping, "default_folder", lambda: None)
+        yield
 
 
 def _require_backend(name: str) -> Probe:

@@ -27,6 +27,7 @@ from tflgpu.errors import (
     GraphError,
     InputError,
     KernelError,
+    MemoryLimitError,
     ModelError,
     NotAllocatedError,
     OptionError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.callers import Pool
     from tflgpu.interpreter.device_buffer import DeviceBuffer
+    from tflgpu.interpreter.estimate import estimate
     from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
     from tflgpu.lowering.lowering import Precision
@@ -87,6 +89,7 @@ __all__ = [
     "Interpreter",
     "Invocation",
     "KernelError",
+    "MemoryLimitError",
     "Model",
     "ModelError",
     "NotAllocatedError",
@@ -110,6 +113,7 @@ __all__ = [
     "converters",
     "delegate_library",
     "errors",
+    "estimate",
     "load_delegate",
     "profiles",
 ]
@@ -135,6 +139,7 @@ _HOMES = {
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",
+    "estimate": "tflgpu.interpreter.estimate",
     "load_delegate": "tflgpu.delegate_loading",
 }
 

@@ -22,7 +22,6 @@ from tflgpu.blame import of_signal
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.forks import call_in_child, free_in_child
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.engine import Engine
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
@@ -30,6 +29,9 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
+from tflgpu.saved.origin import Origin
+from tflgpu.saved.start import Start
+from tflgpu.starts import StartingEngine
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -38,11 +40,11 @@ class _Shared:
     """An opened device with its users: whoever refers to this. Closed with the last of them."""
 
     def __init__(self, options: DelegateOptions) -> None:
-        self.engine = Engine(options, is_default=True)
+        self.engine = StartingEngine(options, is_default=True)
         weakref.finalize(self, _close, self.engine)
 
 
-def _close(engine: Engine) -> None:
+def _close(engine: StartingEngine) -> None:
     try:
         engine.close()
     except TflgpuError as error:  # nobody asked for it, and nobody can do anything
@@ -82,6 +84,22 @@ class DefaultDelegate:
             return self._open_spared(graph, cpu, preserve_all=preserve_all, fuse=fuse)
         engine = self._borrow().engine
         return engine.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
+
+    def open_origin(self, origin: Origin, *, cpu: CpuSide) -> tuple[Session, Start] | None:
+        """As `StartingEngine.open_origin`. What fails there may fail again with a graph, and then the CPU
+        takes over.
+
+        Raises:
+            As `open_session`.
+        """
+        if self._reason:
+            return None
+        try:
+            return self._borrow().engine.open_origin(origin, cpu=cpu)
+        except Exception as error:
+            if of_signal(error) or not self.options.allow_fallback:
+                raise
+            return None
 
     @property
     def gives_way(self) -> bool:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.engine import Engine
+from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
 from tflgpu.saved.keeping import Keeping
+from tflgpu.starts import StartingEngine
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tflgpu.options.keywords import OptionKeywords
 
 
-class GpuDelegate(Engine):
+class GpuDelegate(StartingEngine):
     """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
 
         interpreter = tflgpu.Interpreter("model.tflite",
@@ -63,6 +64,12 @@ class GpuDelegate(Engine):
         has a graph for each of its subgraphs. (tflgpu's own interpreter has ``delegation_report``.)
         """
         return () if self._host is None else tuple(self._host.reports)
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What everything on this delegate takes of its device at the moment, as the option
+        ``memory_limit`` counts it; nothing where there is no device, or one that does not count."""
+        return self.device.memory if isinstance(self.device, CountsMemory) else MemoryUse()
 
     def _get_native_delegate_pointer(self) -> int:
         """What TensorFlow Lite's interpreter asks a delegate for: a `TfLiteDelegate*`.

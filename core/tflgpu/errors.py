@@ -45,6 +45,10 @@ class DeviceLostError(DeviceError):
     opening it anew helps."""
 
 
+class MemoryLimitError(DeviceError):
+    """Something would take more of a device's memory than the option ``memory_limit`` allows."""
+
+
 class RunTimeoutError(DeviceError):
     """A run took longer on the device than the option ``run_timeout`` allows."""
 

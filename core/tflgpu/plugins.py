@@ -1,7 +1,7 @@
 """Plugins: found, loaded one by one, and asked. A broken one is reported; the host goes on.
 
-The plugin manager is private. Everybody else sees a `Registry`: what the plugins registered, as
-values, and the few hooks that are called later. Plugins are taken in the order of distribution
+The plugin manager is private (`tflgpu.plugin_host`). Everybody else sees a `Registry`: what the
+plugins registered, as values, and the few hooks that are called later. Plugins are taken in the order of distribution
 and name, and whatever they register is ordered by explicit rank, so that nothing depends on the
 order in which packages happen to be found.
 """
@@ -11,14 +11,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
-import pluggy
 
-from tflgpu import hookspecs
-from tflgpu.blame import Failed, Refused, attempt, shown
+from tflgpu.blame import Failed, attempt, shown
 from tflgpu.compat.entry import CompatEntry
 from tflgpu.compat.table import SHIPPED
 from tflgpu.compiler.plan import Plan
@@ -36,12 +34,13 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import checked_op
-from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.registry import LaterOps, builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
+from tflgpu.plugin_host import PluginHost
 from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, installed_plugins
-from tflgpu.plugin_values import ask, wrong_allowances, wrong_probe
+from tflgpu.plugin_values import wrong_allowances, wrong_probe
 
 _RULES = (KernelRule, ElementwiseRule, GroupRule)
 _log = logging.getLogger(__name__)
@@ -59,47 +58,43 @@ class Registry(Holder):
     def __init__(self, plugins: Iterable[Plugin], failures: Iterable[PluginFailure] = ()) -> None:
         """Register plugins and collect all that they register. A plugin of which anything is
         wrong is left out as a whole, and listed in `failures`."""
-        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
-        self._manager.add_hookspecs(hookspecs)
-        self._failures = list(failures)
-        self._plugins: list[Plugin] = []
+        host = PluginHost(plugins, failures)
+        self._host = host
         self._lock = threading.Lock()
         self._probes: dict[str, Probe] = {}
         self.belongs_to_process()
 
-        for plugin in sorted(plugins, key=lambda p: (str(p.distribution), str(p.name))):
-            self._guarded(plugin, self._register, plugin)
-        backends = self._collect("tflgpu_register_backends", (BackendInfo,))
-        ops = self._collect("tflgpu_register_ops", (OpDef,))
-        passes = self._collect("tflgpu_register_passes", (Pass,))
-        generators = self._collect("tflgpu_register_generators", (ShaderGenerator,))
-        self._refuse_clashes("backend", backends)
-        self._refuse_clashes("op", ops, builtin_ops)
-        self._refuse_clashes("pass", passes, lambda: [p.name for p in builtin_passes()])
-        self._refuse_clashes("shader generator", generators)
-        names = [info.name for _, info in self._usable(backends)]
-        rules = {n: self._collect("tflgpu_register_kernels", _RULES, backend=n) for n in names}
+        backends = host.collect("tflgpu_register_backends", (BackendInfo,))
+        ops = host.collect("tflgpu_register_ops", (OpDef,))
+        passes = host.collect("tflgpu_register_passes", (Pass,))
+        generators = host.collect("tflgpu_register_generators", (ShaderGenerator,))
+        host.refuse_clashes("backend", backends)
+        host.refuse_clashes("op", ops, builtin_ops)
+        host.refuse_clashes("pass", passes, lambda: [p.name for p in builtin_passes()])
+        host.refuse_clashes("shader generator", generators)
+        names = [info.name for _, info in host.usable(backends)]
+        rules = {n: host.collect("tflgpu_register_kernels", _RULES, backend=n) for n in names}
         entries = {
-            n: self._collect("tflgpu_compat_entries", (CompatEntry,), backend=n) for n in names
+            n: host.collect("tflgpu_compat_entries", (CompatEntry,), backend=n) for n in names
         }
 
         # Only now is it known which plugins are in use.
-        found = {info.name: (plugin, info) for plugin, info in self._usable(backends)}
+        found = {info.name: (plugin, info) for plugin, info in host.usable(backends)}
         order = sorted(found, key=lambda n: (-found[n][1].rank, n))
         self._owners = {name: found[name][0] for name in order}
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
-        own = {op.name: checked_op(op, str(p)) for p, op in self._usable(ops)}
+        own = {op.name: checked_op(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
-        self._merged: Mapping[str, OpDef] | None = None
-        marked = [attrs.evolve(item, owner=str(p)) for p, item in self._usable(passes)]
+        self._all_ops: Mapping[str, OpDef] = LaterOps(own)
+        marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
-        self._generators = {item.name: (plugin, item) for plugin, item in self._usable(generators)}
+        self._generators = {item.name: (plugin, item) for plugin, item in host.usable(generators)}
         self._rules: dict[str, tuple[Rule, ...]] = {
-            n: tuple(attrs.evolve(rule, owner=str(p)) for p, rule in self._usable(rules[n]))
+            n: tuple(attrs.evolve(rule, owner=str(p)) for p, rule in host.usable(rules[n]))
             for n in order
         }
         self._compat: dict[str, tuple[CompatEntry, ...]] = {
-            n: SHIPPED + tuple(entry for _, entry in self._usable(entries[n])) for n in order
+            n: SHIPPED + tuple(entry for _, entry in host.usable(entries[n])) for n in order
         }
 
     def after_fork(self) -> None:
@@ -119,12 +114,12 @@ class Registry(Holder):
     @property
     def failures(self) -> tuple[PluginFailure, ...]:
         """Plugins that could not be used, in the order in which they failed."""
-        return tuple(self._failures)
+        return tuple(self._host.failures)
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
         """Plugins in use."""
-        return tuple(self._plugins)
+        return tuple(self._host.plugins)
 
     def distribution(self, backend: str) -> str:
         """The package that brought a backend.
@@ -137,10 +132,12 @@ class Registry(Holder):
 
     def ops(self) -> Mapping[str, OpDef]:
         """All ops, shipped ones and plugins', by name."""
-        with self._lock:
-            if self._merged is None:
-                self._merged = {**builtin_ops(), **self._own_ops}
-            return self._merged
+        return self._all_ops
+
+    @property
+    def own_ops(self) -> Mapping[str, OpDef]:
+        """Plugins' ops, by name."""
+        return self._own_ops
 
     def rules(self, backend: str) -> tuple[Rule, ...]:
         """Kernel rules that plugins add for a backend (the shipped ones are not among them).
@@ -225,7 +222,7 @@ class Registry(Holder):
         who = "" if shipped else f" (plugin {owner.name} from {owner.distribution})"
         label = f"backend {backend}{who}"
         party = Party(label, shipped)
-        hook = self._hook(owner, "tflgpu_open_device")
+        hook = self._host.hook(owner, "tflgpu_open_device")
         device = attempt(hook, backend=backend, index=index, options=options)
         if isinstance(device, Failed):
             if isinstance(device.error, DeviceError):
@@ -241,7 +238,7 @@ class Registry(Holder):
 
         A plugin that fails on the question counts as an objection that names it.
         """
-        for plugin, hook in self._implementers("tflgpu_node_support"):
+        for plugin, hook in self._host.implementers("tflgpu_node_support"):
             answer = attempt(hook, backend=backend, node=node, site=site)
             if isinstance(answer, Failed):
                 return Unsupported(
@@ -266,7 +263,7 @@ class Registry(Holder):
         """
         self._known(backend)
         owner = self._owners[backend]
-        answer = attempt(self._hook(owner, "tflgpu_conformance_allowances"), backend=backend)
+        answer = attempt(self._host.hook(owner, "tflgpu_conformance_allowances"), backend=backend)
         if isinstance(answer, Failed):
             raise PluginError(
                 f"plugin {owner} failed in tflgpu_conformance_allowances: {answer}"
@@ -279,7 +276,7 @@ class Registry(Holder):
 
     def plan_ready(self, backend: str, plan: Plan) -> None:
         """Show a plan to the plugins that watch; one that fails is logged."""
-        for plugin, hook in self._implementers("tflgpu_plan_ready"):
+        for plugin, hook in self._host.implementers("tflgpu_plan_ready"):
             answer = attempt(hook, backend=backend, plan=plan)
             if isinstance(answer, Failed):
                 _log.warning("plugin %s: tflgpu_plan_ready failed: %s", plugin, answer)
@@ -287,7 +284,7 @@ class Registry(Holder):
     def register_commands(self, app: Any) -> tuple[PluginFailure, ...]:
         """Let plugins add to the command line; gives those that failed."""
         failed = []
-        for plugin, hook in self._implementers("tflgpu_register_commands"):
+        for plugin, hook in self._host.implementers("tflgpu_register_commands"):
             answer = attempt(hook, app=app)
             if isinstance(answer, Failed):
                 failed.append(PluginFailure(plugin.name, plugin.distribution, str(answer)))
@@ -300,8 +297,8 @@ class Registry(Holder):
         if info is not None:
             return info
         text = f"there is no backend {shown(backend)}; known: {', '.join(self.backends) or 'none'}"
-        if self._failures:
-            text += "; not usable: " + "; ".join(str(f) for f in self._failures)
+        if self._host.failures:
+            text += "; not usable: " + "; ".join(str(f) for f in self._host.failures)
         raise DeviceError(text)
 
     def _probe(self, info: BackendInfo) -> Probe:
@@ -309,7 +306,7 @@ class Registry(Holder):
         if missing:
             return Probe(False, missing)
         owner = self._owners[info.name]
-        hook = self._hook(owner, "tflgpu_probe")
+        hook = self._host.hook(owner, "tflgpu_probe")
         answer = attempt(hook, backend=info.name)
         if isinstance(answer, Failed):
             return Probe(False, f"its probe failed (plugin {owner}): {answer}")
@@ -318,97 +315,6 @@ class Registry(Holder):
             return Probe(False, f"plugin {owner} {problem}")
         probe: Probe = answer
         return probe
-
-    def _refuse_clashes(
-        self,
-        what: str,
-        found: Iterable[tuple[Plugin, Any]],
-        shipped: Callable[[], Iterable[str]] = tuple,
-    ) -> None:
-        """Leave out the plugins that bring what another one, or tflgpu, brings under that name.
-
-        None of them is preferred, so that nobody gets the other one's without noticing. Only what
-        comes with tflgpu stays: nobody takes its place by a name.
-        """
-        owners: dict[str, list[Plugin]] = {}
-        for plugin, item in self._usable(found):
-            owners.setdefault(item.name, []).append(plugin)
-        taken = set(shipped()) if owners else set()
-        for name, plugins in owners.items():
-            others = [str(p) for p in plugins] + (["tflgpu"] if name in taken else [])
-            if len(others) == 1:
-                continue
-            for plugin in dict.fromkeys(plugins):
-                if plugin.distribution != GROUP or plugins.count(plugin) > 1:
-                    text = f"{what} {name} is registered by plugin {' and by '.join(others)}"
-                    self._leave_out(plugin, f"{text}; a name can be taken once")
-
-    def _usable(self, found: Iterable[tuple[Plugin, Any]]) -> list[tuple[Plugin, Any]]:
-        """What of a collection comes from plugins that are still in use."""
-        return [(plugin, item) for plugin, item in found if plugin in self._plugins]
-
-    def _register(self, plugin: Plugin) -> None:
-        if not isinstance(plugin.name, str) or not plugin.name:
-            raise Refused(f"its name is {shown(plugin.name)}, which is no name")
-        if any(p.name == plugin.name for p in self._plugins):
-            raise Refused(f"the name {plugin.name} is taken by another plugin")
-        if plugin.target is None:  # which pluggy takes, and some versions then cannot let go
-            raise Refused("it is None: it has no hooks")
-        if self._manager.is_registered(plugin.target):
-            raise Refused("it is registered under another name already")
-        hash(plugin.target)  # pluggy keeps sets of plugins, but would only notice later
-        # Only those that it has: some versions of pluggy raise for a name that is not there.
-        known = [
-            n for n in vars(hookspecs) if n.startswith("tflgpu_") and hasattr(plugin.target, n)
-        ]
-        hooks = [n for n in known if self._manager.parse_hookimpl_opts(plugin.target, n)]
-        unmarked = [n for n in known if n not in hooks]
-        if unmarked:
-            raise Refused(f"{', '.join(unmarked)} lacks @hookimpl (tflgpu.hookspecs.hookimpl)")
-        self._plugins.append(plugin)
-        self._manager.register(plugin.target, plugin.name)
-        # Right after each plugin, so that a misspelt hook is blamed on the one that has it.
-        self._manager.check_pending()
-        if not hooks:
-            raise Refused(
-                "it has no hooks; tflgpu.hookspecs lists those that there are, and each is marked "
-                "with @hookimpl"
-            )
-
-    def _guarded(self, plugin: Plugin, action: Callable[..., object], *args: object) -> bool:
-        """Do something with a plugin; whatever it throws makes it a failed one."""
-        answer = attempt(action, *args)
-        if not isinstance(answer, Failed):
-            return True
-        self._leave_out(plugin, str(answer))
-        return False
-
-    def _leave_out(self, plugin: Plugin, why: str) -> None:
-        self._failures.append(PluginFailure(str(plugin.name), plugin.distribution, why))
-        if plugin in self._plugins:
-            self._plugins.remove(plugin)
-            if self._manager.is_registered(plugin.target):
-                self._manager.unregister(plugin.target)
-
-    def _hook(self, plugin: Plugin, name: str) -> pluggy.HookCaller:
-        """A hook that reaches one plugin only."""
-        others = [p.target for p in self._plugins if p.target is not plugin.target]
-        return self._manager.subset_hook_caller(name, others)
-
-    def _implementers(self, name: str) -> list[tuple[Plugin, pluggy.HookCaller]]:
-        names = {i.plugin_name for i in getattr(self._manager.hook, name).get_hookimpls()}
-        return [(p, self._hook(p, name)) for p in self._plugins if p.name in names]
-
-    def _collect(
-        self, name: str, kinds: tuple[type, ...], **arguments: object
-    ) -> list[tuple[Plugin, Any]]:
-        """What each plugin's registration hook gives; one that fails is left out."""
-        found: list[tuple[Plugin, Any]] = []
-        for plugin, hook in self._implementers(name):
-            items: list[Any] = []
-            if self._guarded(plugin, ask, hook, kinds, arguments, items):
-                found += [(plugin, item) for item in items]
-        return found
 
 
 def missing_driver(info: BackendInfo) -> str | None:

@@ -140,3 +140,18 @@ def test_a_file_that_is_not_there(tflgpu: Tflgpu, tmp_path: Path) -> None:
     result = tflgpu("inspect", tmp_path / "absent.tflite")
     assert result.exit_code == 2
     assert "no such file" in result.stderr
+
+
+def test_memory(tflgpu: Tflgpu, scale: Path) -> None:
+    found = json.loads(tflgpu("inspect", scale, *INTERPRETER, "--memory", "--json").stdout)
+    (line,) = found["devices"]
+    assert line["total"] == {
+        "arena": 0, "weights": 16, "staging": 24, "buffers": 0, "total": 40,
+    }  # fmt: skip
+    assert line["dispatches"] == 1
+    table = tflgpu("inspect", scale, *INTERPRETER, "--memory").stdout
+    (row,) = [line.split() for line in table.splitlines() if line.startswith("cpu_ref")]
+    assert row[-7:] == ["1", "1", "0", "0", "16", "24", "40"]
+    every = tflgpu("inspect", scale, "--memory").stdout
+    assert "runs operators itself" in every
+    assert tflgpu("inspect", scale, "--memory", "--as", "adreno-740").exit_code != 0

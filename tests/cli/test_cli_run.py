@@ -46,6 +46,22 @@ class TestRunning:
         assert (tmp_path / "out" / "0_y_out.npy").is_file()
         np.testing.assert_array_equal(saved(tmp_path / "out"), [[1, -4, 9]])
 
+    def test_several_items(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        one = save(tmp_path / "one.npy", np.array([[1, 2, 3]], np.float32))
+        more = save(tmp_path / "two.npy", np.array([[1, 2, 3], [4, 5, 6]], np.float32))
+        for path, rows in ((one, [[1, -4, 9]] * 2), (more, [[1, -4, 9], [4, -10, 18]])):
+            folder = tmp_path / path.stem
+            result = tflgpu(
+                "run", scale, *CPU, "--batch", 2, "-i", path, "--output", folder, "--compare"
+            )
+            assert result.exit_code == 0
+            assert "ms an item" in result.stdout
+            np.testing.assert_array_equal(saved(folder), rows)
+            row = next(r for r in result.stdout.splitlines() if r.startswith("LiteRT CPU")).split()
+            assert row[-2:] == ["0", "0"]
+        result = tflgpu("run", scale, *CPU, "--batch", 3, "-i", more)
+        assert "has 2 items; with --batch 3 it is 1 or 3" in result.stderr
+
     def test_a_free_size_follows_the_file(
         self, tflgpu: Tflgpu, scale: Path, tmp_path: Path
     ) -> None:
@@ -160,7 +176,8 @@ class TestCompare:
         self, tflgpu: Tflgpu, scale: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
-            "tflgpu.cli.run._litert", lambda model, arrays: [np.full((1, 3), 100, np.float32)]
+            "tflgpu.cli.run._litert",
+            lambda model, arrays, batch: [np.full((1, 3), 100, np.float32)],
         )
         output = tflgpu("run", scale, *CPU, "--compare").stdout
         row = next(r for r in output.splitlines() if r.startswith("LiteRT CPU")).split()

@@ -22,12 +22,13 @@ MODEL = ROOT / "core/tflgpu/demo/digits.tflite"
 CLIENTS = 24
 
 
-@pytest.fixture
-def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=[1, 8], ids=["one", "batches"])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.syspath_prepend(ROOT / "examples")
     import server
 
-    with tflgpu.Pool(MODEL, size=2) as pool, server.serve(pool, "127.0.0.1", 0) as made:
+    several = {"batch": request.param, "sizes": [request.param]}
+    with tflgpu.Pool(MODEL, size=2, **several) as pool, server.serve(pool, "127.0.0.1", 0) as made:
         thread = threading.Thread(target=made.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{made.server_address[1]}"
@@ -81,4 +82,6 @@ def test_what_is_refused(url: str) -> None:
     status, said = post(f"{url}/predict", pickled.getvalue())
     assert status == 400
     with urllib.request.urlopen(url, timeout=60) as answer:
-        assert len(json.load(answer)["copies that are free"]) == 2
+        told = json.load(answer)
+    assert len(told["copies that are free"]) == 2
+    assert isinstance(told["runs by items"], dict)

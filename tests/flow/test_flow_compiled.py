@@ -10,15 +10,18 @@ import pytest
 from flow_models import (
     BOOL,
     I32,
+    RESOURCE,
     STATE,
     const,
     counting,
+    initializer,
     loop,
     model,
     number,
     subgraph,
     tensor,
     up_to,
+    variable,
 )
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.contract.node_recording import BaseNodeRecording
@@ -110,6 +113,35 @@ def test_a_state_is_one_run(by_numpy: list[GpuDelegate], runs: Counter[str]) -> 
         before = runs["run"]
         interpreter.invoke()
         assert runs["run"] - before == 1
+
+
+def test_reading_what_was_assigned_does_not_cut_a_graph(
+    by_numpy: list[GpuDelegate], runs: Counter[str]
+) -> None:
+    """``v += sum(x)``, then ``v * x``, as `assign_add` is converted; and what needs no variable is in the
+    same graph."""
+    main = subgraph(
+        [
+            tensor("x"), tensor("h", (), RESOURCE), number("axis", 0), tensor("s", ()),
+            tensor("old", ()), tensor("new", ()), tensor("read", ()), tensor("y"), tensor("again", ()),
+        ],
+        [
+            ("CALL_ONCE", "", "", {"init_subgraph_index": 1}),
+            ("VAR_HANDLE", "", "h", variable()), ("SUM", "x axis", "s"),
+            ("READ_VARIABLE", "h", "old"), ("ADD", "old s", "new"), ("ASSIGN_VARIABLE", "h new", ""),
+            ("READ_VARIABLE", "h", "read"), ("MUL", "read x", "y"), ("READ_VARIABLE", "h", "again"),
+        ],
+        "x", "y again",
+    )  # fmt: skip
+    with ready(model(main, initializer(10.0)), by_numpy) as interpreter:
+        assert interpreter.delegation_report().partitions == 1
+        for total in (18.0, 26.0):
+            before = runs["run"]
+            interpreter.set_tensor(0, X)
+            interpreter.invoke()
+            assert runs["run"] - before == 1
+            np.testing.assert_array_equal(interpreter.get_tensor(7), total * X)
+            assert interpreter.get_tensor(8) == total
 
 
 def test_a_state_is_compiled_before_the_first_run(

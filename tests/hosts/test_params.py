@@ -116,7 +116,19 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {k: np.float32(v) if isinstance(v, float) else v for k, v in fields.items()}
 
 
-OPS = [op for op in builtin_ops().values() if op.is_custom or op.name in BUILTIN_CODES]
+#: Options that are in no struct listed, since LiteRT's says less than the schema (how many numbers of a
+#: padding count) or more (the subgraph that merges elements): these operators stay with LiteRT there.
+NOT_READ = frozenset({
+    "REDUCE_WINDOW", "STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_GATHER", "STABLEHLO_PAD",
+    "STABLEHLO_REDUCE_WINDOW", "STABLEHLO_RNG_BIT_GENERATOR", "STABLEHLO_SCATTER",
+})  # fmt: skip
+#: Operators of which LiteRT's interpreter has no kernel.
+NOT_IN_LITERT = frozenset({"STABLEHLO_CBRT", "STABLEHLO_CLAMP", "STABLEHLO_REMAINDER"})
+OPS = [
+    op
+    for op in builtin_ops().values()
+    if op.is_custom or op.name in BUILTIN_CODES.keys() - NOT_READ - NOT_IN_LITERT
+]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -170,7 +182,7 @@ def test_each_field_is_where_it_should_be(op: str, turn: int) -> None:
 def test_every_op_is_read_or_said_not_to_be() -> None:
     """An op with options that are in no struct would stay with LiteRT."""
     named = {n for n, op in builtin_ops().items() if n in BUILTIN_CODES and not op.is_custom}
-    assert {n for n in named if struct_of(n) is None and not has_no_options(n)} == set()
+    assert {n for n in named if struct_of(n) is None and not has_no_options(n)} == NOT_READ
     assert {options_of(n).table for n in READ} == set(STRUCTS)  # type: ignore[union-attr]
     for table, struct in STRUCTS.items():
         left_out = set(default_fields(table)) - set(struct.fields)

@@ -1,10 +1,10 @@
-"""Inputs and outputs in buffers of a device and in arrays of the caller's: what comes out, what is
-copied on the way, and what is refused."""
+"""What runs do with inputs and outputs that are bound: what comes out, what is copied on the way,
+and which tensors cannot be."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import (
-    ArgumentError,
     DeviceError,
     InputError,
-    NotAllocatedError,
     StateError,
     UnsupportedError,
 )
@@ -27,59 +25,7 @@ from tflgpu.tflite.write import write_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interpreter_models as models
-
-DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
-SHAPE = (171, 3)
-X = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-Y = (X + models.C) * models.C
-Open = Callable[..., tflgpu.Interpreter]
-
-
-@pytest.fixture(scope="module", params=DEVICES)
-def delegate(
-    request: pytest.FixtureRequest, require_backend: Callable[[str], Any]
-) -> Iterator[tflgpu.GpuDelegate]:
-    require_backend(request.param)
-    with tflgpu.GpuDelegate(backend=request.param, device=DEVICES[request.param]) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[tflgpu.GpuDelegate]:
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as made:
-        yield made
-
-
-@pytest.fixture
-def opened() -> Iterator[Open]:
-    """``opened(delegate, model)``: allocated, `chain` at `SHAPE` without a model."""
-    made: list[tflgpu.Interpreter] = []
-
-    def make(delegate: Any, model: bytes | None = None) -> tflgpu.Interpreter:
-        delegates = [] if delegate is None else [delegate]
-        content = model or models.chain()
-        found = tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
-        made.append(found)
-        if model is None:
-            found.resize_tensor_input(0, SHAPE)
-        found.allocate_tensors()
-        return found
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def paged(shape: tuple[int, ...]) -> Any:
-    """An array that begins where drivers want it, of whole pages."""
-    nbytes = 4 * int(np.prod(shape))
-    block = np.zeros(nbytes + 8192, np.uint8)
-    start = -block.ctypes.data % 4096
-    return block[start : start + nbytes].view(np.float32).reshape(shape)
-
-
-def copies(interpreter: tflgpu.Interpreter) -> tuple[int, int]:
-    return interpreter.copied.to_device, interpreter.copied.to_host
+from buffer_helpers import SHAPE, Open, Packed, X, Y, copies
 
 
 def test_bound_in_and_out_nothing_is_copied(delegate: Any, opened: Open) -> None:
@@ -152,255 +98,6 @@ def test_two_models_in_a_row(delegate: Any, opened: Open) -> None:
         assert copies(second) == (0, 0)
 
 
-def test_numpy_arrays(delegate: Any, opened: Open) -> None:
-    """Read and written at each run, in place or by a copy."""
-    one = opened(delegate)
-    for x, y in (
-        (X.copy(), np.zeros(SHAPE, np.float32)),
-        (np.asfortranarray(X), np.zeros((*SHAPE, 2), np.float32)[..., 0]),
-        (paged(SHAPE), paged(SHAPE)),
-    ):
-        one.bind_input(0, x)
-        one.bind_output(3, y)
-        for scale in (1, 3):
-            x[...] = X * scale
-            one.invoke()
-            want = (X * scale + models.C) * models.C
-            np.testing.assert_array_equal(y, want)
-            np.testing.assert_array_equal(one.get_tensor(3), want)
-            np.testing.assert_array_equal(one.tensor(3)(), want)
-        one.set_tensor(0, X)
-        np.testing.assert_array_equal(x, X)
-    read_only = X.copy()
-    read_only.setflags(write=False)
-    one.bind_input(0, read_only)
-    one.invoke()
-    np.testing.assert_array_equal(y, Y)
-    with pytest.raises(InputError, match="read-only"):
-        one.set_tensor(0, X)
-
-
-def test_host_memory_in_place(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("opencl")
-    with tflgpu.GpuDelegate(backend="opencl") as delegate:
-        shares = delegate.device.in_place  # type: ignore[union-attr]
-        if not shares:
-            pytest.skip("this OpenCL device has memory of its own")
-        one = opened(delegate)
-        x = paged((192, 3))
-        one.resize_tensor_input(0, x.shape)
-        one.allocate_tensors()
-        one.bind_input(0, x)
-        bound = one._main.bindings.get(0)
-        assert bound is not None
-        assert bound.buffer is not None
-        x[...] = 1
-        one.invoke()
-        np.testing.assert_array_equal(one.get_tensor(3), (x + models.C) * models.C)
-
-
-class Packed:
-    """Memory that is known by DLPack alone."""
-
-    def __init__(self, array: Any, device: tuple[int, int] = (1, 0)) -> None:
-        self._array, self._device = array, device
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
-
-
-def test_dlpack_and_the_buffer_protocol(reference: Any, opened: Open) -> None:
-    one = opened(reference)
-    y = np.zeros(SHAPE, np.float32)
-    one.bind_output(3, Packed(y))
-    for source in (Packed(X.copy()), bytearray(X.tobytes()), memoryview(X.copy()), X.tobytes()):
-        one.bind_input(0, source)
-        y[...] = 0
-        one.invoke()
-        np.testing.assert_array_equal(y, Y)
-    written = bytearray(Y.nbytes)
-    one.bind_output(3, written)
-    one.invoke()
-    np.testing.assert_array_equal(np.frombuffer(written, np.float32).reshape(SHAPE), Y)
-
-
-class Older(Packed):
-    """By DLPack before its version 1, which does not know of read-only memory."""
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__()
-
-
-class Tensor(Older):
-    """Like PyTorch's: an array of the same memory, or not."""
-
-    other: Any = None
-
-    def numpy(self) -> Any:
-        return self._array if self.other is None else self.other
-
-
-def test_dlpack_that_does_not_say_whether_it_may_be_written(reference: Any, opened: Open) -> None:
-    one = opened(reference)
-    y = np.zeros(SHAPE, np.float32)
-    one.bind_input(0, Older(X))
-    copied = Tensor(y)
-    copied.other = y.copy()
-    for source in (Older(y), copied):
-        with pytest.raises(InputError, match="which is read-only"):
-            one.bind_output(3, source)
-    one.bind_output(3, Tensor(y))
-    one.invoke()
-    np.testing.assert_array_equal(y, Y)
-
-
-def test_pyopencl(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("opencl")
-    cl = pytest.importorskip("pyopencl")
-    cl_array = pytest.importorskip("pyopencl.array")
-    with tflgpu.GpuDelegate(backend="opencl") as delegate:
-        one = opened(delegate)
-        context = one.allocate_buffer(0).export().context
-        queue = cl.CommandQueue(context)
-        flags = cl.mem_flags
-        x = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=X)
-        y = cl.Buffer(context, flags.WRITE_ONLY, X.nbytes)
-        one.bind_input(0, x)
-        one.bind_output(3, y)
-        one.invoke()
-        found = np.zeros_like(Y)
-        cl.enqueue_copy(queue, found, y)
-        np.testing.assert_array_equal(found, Y)
-        assert copies(one) == (0, 0)
-        with pytest.raises(DeviceError, match=r"output 0 .* without leave.* it writes it"):
-            one.bind_output(3, cl.Buffer(context, flags.READ_ONLY, X.nbytes))
-        with pytest.raises(DeviceError, match=r"input 0 .* without leave.* it reads it"):
-            one.bind_input(0, cl.Buffer(context, flags.WRITE_ONLY, X.nbytes))
-
-        both = cl_array.to_device(queue, np.stack([X, X * 2]))
-        result = cl_array.zeros(queue, SHAPE, np.float32)
-        one.bind_output(3, result)
-        for part, scale in ((both[0], 1), (cl_array.to_device(queue, X * 2), 2)):
-            one.bind_input(0, part)
-            queue.finish()
-            one.invoke()
-            np.testing.assert_array_equal(result.get(), (X * scale + models.C) * models.C)
-        with pytest.raises(InputError, match=r"float32\[171, 3\], and a pyopencl Array of float64"):
-            one.bind_input(0, cl_array.zeros(queue, SHAPE, np.float64))
-        with pytest.raises(InputError, match="row-major"):
-            one.bind_input(0, cl_array.zeros(queue, (3, 171), np.float32).T)
-        with pytest.raises(DeviceError, match=r"one buffer|the same memory"):
-            one.bind_input(0, result)
-        elsewhere = cl.Buffer(cl.Context([context.devices[0]]), flags.READ_WRITE, X.nbytes)
-        with pytest.raises(UnsupportedError, match="another OpenCL context"):
-            one.bind_input(0, elsewhere)
-        with pytest.raises(InputError, match=r"takes 2052 bytes, and a pyopencl Buffer has 2048"):
-            one.bind_input(0, cl.Buffer(context, flags.READ_WRITE, 2048))
-        # What was refused changed nothing.
-        one.invoke()
-        np.testing.assert_array_equal(result.get(), (X * 2 + models.C) * models.C)
-
-
-def test_wgpu(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("wgpu")
-    wgpu = pytest.importorskip("wgpu")
-    with tflgpu.GpuDelegate(backend="wgpu") as delegate:
-        one = opened(delegate)
-        device = one.allocate_buffer(0).export()._device
-        usage = wgpu.BufferUsage
-        every = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
-        x = device.create_buffer(size=2064, usage=every)  # a multiple of 16 from 2052 on
-        y = device.create_buffer(size=2064, usage=every)
-        device.queue.write_buffer(x, 0, X)
-        one.bind_input("image", x)
-        one.bind_output("scores", y)
-        one.invoke()
-        found = np.frombuffer(device.queue.read_buffer(y, 0, 2052), np.float32)
-        np.testing.assert_array_equal(found.reshape(SHAPE), Y)
-        assert copies(one) == (0, 0)
-        with pytest.raises(UnsupportedError, match="lacks a usage"):
-            one.bind_input(0, device.create_buffer(size=2064, usage=usage.STORAGE))
-        with pytest.raises(DeviceError, match=r"one buffer|the same memory"):
-            one.bind_input(0, y)
-
-
-def test_vulkan_handles(require_backend: Callable[[str], Any], opened: Open) -> None:
-    require_backend("vulkan")
-    with tflgpu.GpuDelegate(backend="vulkan") as delegate:
-        one = opened(delegate)
-        with one.allocate_buffer(0) as x, one.allocate_buffer(3) as y:
-            one.bind_input(0, x.export())
-            one.bind_output(3, y.export())
-            x.write(X)
-            one.invoke()
-            np.testing.assert_array_equal(y.read(), Y)
-            with pytest.raises(DeviceError, match=r"one buffer|the same memory"):
-                one.bind_input(0, y.export())
-
-
-def test_a_cuda_tensor_is_refused_with_the_reason(reference: Any, opened: Open) -> None:
-    one = opened(reference)
-    with pytest.raises(UnsupportedError, match=r"memory of CUDA.*allocate_buffer"):
-        one.bind_input(0, Packed(X, (2, 0)))
-    with pytest.raises(UnsupportedError, match="DLPack device type 99"):
-        one.bind_input(0, Packed(X, (99, 0)))
-
-
-WRONG: dict[str, tuple[Callable[[tflgpu.Interpreter], object], type[Exception], str]] = {
-    "no such input": (lambda i: i.bind_input(7, X), InputError, r"no input 7; there are input 0"),
-    "an output as an input": (lambda i: i.bind_input(3, X), InputError, "no input 3"),
-    "no such name": (lambda i: i.bind_output("x", X), InputError, r"no output 'x'; .* 3 \('y'\)"),
-    "no index": (lambda i: i.bind_input(0.5, X), ArgumentError, "whole number"),  # type: ignore[arg-type]
-    "another shape": (
-        lambda i: i.bind_input(0, X[:5]), InputError, r"float32\[171, 3\].*float32\[5, 3\]",
-    ),
-    "another type": (
-        lambda i: i.bind_input(0, X.astype(np.float16)), InputError, "nothing is converted",
-    ),
-    "too few bytes": (lambda i: i.bind_input(0, bytearray(7)), InputError, "has 7 bytes"),
-    "nothing at all": (lambda i: i.bind_input(0, None), ArgumentError, "give a tflgpu.DeviceBuffer"),
-    "a text": (lambda i: i.bind_input(0, "x"), ArgumentError, "'x' cannot be bound"),
-    "a list": (lambda i: i.bind_input(0, [1.0]), ArgumentError, "cannot be bound"),
-    "read-only for an output": (lambda i: i.bind_output(3, X.tobytes()), InputError, "read-only"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_what_does_not_fit(reference: Any, opened: Open, what: str) -> None:
-    action, error, message = WRONG[what]
-    one = opened(reference)
-    with pytest.raises(error, match=message):
-        action(one)
-    one.set_tensor(0, X)
-    one.invoke()
-    np.testing.assert_array_equal(one.get_tensor(3), Y)
-
-
-def test_when_it_cannot_be(reference: Any, opened: Open) -> None:
-    fresh = tflgpu.Interpreter(model_content=models.chain(), experimental_delegates=[reference])
-    with pytest.raises(NotAllocatedError):
-        fresh.bind_input(0, X)
-    with pytest.raises(NotAllocatedError):
-        fresh.allocate_buffer(0)
-    fresh.close()
-    with pytest.raises(StateError, match="closed"):
-        fresh.bind_input(0, X)
-    one = opened(reference)
-    view = one.tensor(0)()
-    with pytest.raises(StateError, match="a NumPy view of a tensor is still held"):
-        one.bind_input(0, X)
-    del view
-    x = one.allocate_buffer(0)
-    x.close()
-    with pytest.raises(StateError, match="this buffer is closed"):
-        one.bind_input(0, x)
-    with pytest.raises(StateError, match="this buffer is closed"):
-        x.write(X)
-
-
 def test_closed_while_bound(reference: Any, opened: Open) -> None:
     one = opened(reference)
     x = one.allocate_buffer(0)
@@ -414,43 +111,6 @@ def test_closed_while_bound(reference: Any, opened: Open) -> None:
     one.bind_input(0, X * 2)
     one.invoke()
     np.testing.assert_array_equal(one.get_tensor(3), (X * 2 + models.C) * models.C)
-
-
-def test_a_buffer_of_another_device(delegate: Any, opened: Open) -> None:
-    info = delegate.device.info
-    with tflgpu.GpuDelegate(backend=info.backend, device=info.index) as other:
-        foreign = opened(other).allocate_buffer(0)
-        with pytest.raises(DeviceError, match="not of this device"):
-            opened(delegate).bind_input(0, foreign)
-        foreign.close()
-
-
-def test_one_buffer_for_an_input_and_an_output(delegate: Any, opened: Open) -> None:
-    one = opened(delegate)
-    with one.allocate_buffer(0) as x:
-        one.bind_input(0, x)
-        with pytest.raises(DeviceError, match="the same memory"):
-            one.bind_output(3, x)
-        with pytest.raises(DeviceError, match="the same memory"):
-            one.bind_output(3, x.reshaped(SHAPE))
-        other = one.allocate_buffer(3)
-        one.bind_output(3, other)
-        x.write(X)
-        one.invoke()
-        np.testing.assert_array_equal(other.read(), Y)
-
-
-def test_shapes_are_compared(reference: Any, opened: Open) -> None:
-    one = opened(reference)
-    with one.allocate_buffer(0) as x:
-        turned = x.reshaped((3, 171))
-        with pytest.raises(InputError, match=r"float32\[171, 3\].*float32\[3, 171\]"):
-            one.bind_input(0, turned)
-        with pytest.raises(InputError, match="another number of elements"):
-            x.reshaped((5, 5))
-        with pytest.raises(InputError, match="for a buffer of"):
-            x.write(X[:5])
-        one.bind_input(0, turned.reshaped(SHAPE))
 
 
 def test_after_a_resize_what_was_bound_must_fit(reference: Any, opened: Open) -> None:
@@ -770,24 +430,6 @@ def test_runs_in_flight_read_what_is_bound_and_write_nothing(reference: Any, ope
             one.invoke_async()
         one.invoke()
         np.testing.assert_array_equal(y.read(), (X * 2 + models.C) * models.C)
-
-
-def test_names_in_files_and_signatures(reference: Any, opened: Open) -> None:
-    one = opened(reference, models.two_subgraphs())
-    a, b = np.full((2, 2), 5, np.float32), np.full((2, 2), 3, np.float32)
-    one.bind_input("u", a)  # the signature's name of tensor 0, called "a"
-    one.bind_input("b", b)
-    one.invoke()
-    np.testing.assert_array_equal(one.get_tensor(3), a - b)
-
-
-def test_what_has_no_device_type(reference: Any, opened: Open) -> None:
-    class Mute:
-        def __dlpack__(self, **options: Any) -> Any:
-            raise AssertionError
-
-    with pytest.raises(UnsupportedError, match="does not say on which device"):
-        opened(reference).bind_input(0, Mute())
 
 
 def test_a_device_without_buffers(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,20 @@ def test_constants_read_as_in_litert_before_allocation(name: str) -> None:
     assert_same(ours.get_tensor(index), theirs.get_tensor(index))
 
 
+def test_a_signature_that_the_file_lacks_follows_a_resize_as_in_litert() -> None:
+    content = interpreter_models.static()
+    ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)
+    for interpreter in (ours, theirs):
+        size = [7, *interpreter.get_input_details()[0]["shape"][1:]]
+        interpreter.resize_tensor_input(0, size)
+        interpreter.allocate_tensors()
+        assert list(interpreter.get_input_details()[0]["shape_signature"]) == size
+        interpreter.resize_tensor_input(0, size, strict=True)  # as it is
+        with pytest.raises(RuntimeError):
+            interpreter.resize_tensor_input(0, [1, *size[1:]], strict=True)
+    assert_same_interface(ours, theirs)
+
+
 def test_details_follow_a_resize_as_in_litert() -> None:
     content = interpreter_models.chain()
     ours, theirs = Interpreter(model_content=content), litert.Interpreter(model_content=content)

@@ -50,7 +50,7 @@ def test_gpus_come_first_and_own_memory_before_shared(monkeypatch: pytest.Monkey
     )
     for order in ((cpu, intel, nvidia), (nvidia, cpu, intel)):
         show(monkeypatch, *order)
-        probe = devices.probe()
+        probe = devices.find_devices().probe()
         assert probe.available
         assert [(d.index, d.name, d.vendor, d.is_gpu) for d in probe.devices] == [
             (0, "h1", "nvidia", True),
@@ -82,15 +82,15 @@ def test_vendors(
     monkeypatch: pytest.MonkeyPatch, platform: str, vendor: str, expected: str
 ) -> None:
     show(monkeypatch, Platform(platform, a_device("d", GPU, vendor)))
-    assert devices.probe().devices[0].vendor == expected
+    assert devices.find_devices().probe().devices[0].vendor == expected
 
 
 def test_a_broken_platform_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Platform("Broken", fails=True)
     show(monkeypatch, broken, Platform("Good", a_device("d", GPU)))
-    assert [d.name for d in devices.probe().devices] == ["d"]
+    assert [d.name for d in devices.find_devices().probe().devices] == ["d"]
     show(monkeypatch, broken, Platform("Empty"))
-    probe = devices.probe()
+    probe = devices.find_devices().probe()
     assert not probe.available
     assert "Broken: clGetDeviceIDs failed" in probe.reason
     assert "Empty: it has no devices" in probe.reason
@@ -101,7 +101,7 @@ def test_no_platform_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         raise cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
 
     monkeypatch.setattr(cl, "get_platforms", fail)
-    probe = devices.probe()
+    probe = devices.find_devices().probe()
     assert not probe.available
     assert "PLATFORM_NOT_FOUND_KHR" in probe.reason
 

@@ -10,7 +10,7 @@ from tflgpu.ir.graph import Value
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.schema import BUILTIN_CODES
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -26,11 +26,25 @@ NOT_IN_LITERT = {
         ("DENSIFY", id): "LiteRT's kernel wants a sparse constant; see test_densify"
         for id in ("matrix", "filter", "i8")
     },
+    ("STABLEHLO_GATHER", "each_its_row"): "LiteRT's kernel crashes where each index is a row",
     ("CONCATENATION", "relu"): "LiteRT's kernel refuses a fused activation",
     ("CONCATENATION", "relu6_rows"): "LiteRT's kernel refuses a fused activation",
 }
+#: Operators of LiteRT's GPU accelerator, of which its interpreter has no kernel.
+GPU_ONLY = frozenset({
+    "STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_CBRT", "STABLEHLO_CLAMP", "STABLEHLO_REMAINDER",
+})  # fmt: skip
 #: Fields that stand for what a file says of an operator's tensors.
-TENSOR_FIELDS = frozenset({"input_quantization", "output_quantization", "output_dtype"})
+TENSOR_FIELDS = frozenset(
+    {
+        "input_quantization",
+        "output_quantization",
+        "output_dtype",
+        "output_dtypes",
+        "output_shapes",
+        "computation",
+    }
+)
 
 CASES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.id}")
@@ -38,6 +52,11 @@ CASES = [
     for sample in op.samples()
 ]
 
+#: The option that is the number of the subgraph that merges elements.
+BODIES = {
+    "STABLEHLO_REDUCE_WINDOW": "body_subgraph_index",
+    "STABLEHLO_SCATTER": "update_computation_subgraph_index",
+}
 #: The operand or output (op, "in" or "out", index) that is a place in a window. XNNPACK numbers
 #: places column by column, as u32; MediaPipe's own kernels, followed here, row by row, as f32
 #: plus 0.1.
@@ -69,9 +88,13 @@ def single_op_model(case: Case) -> bytes:
 
     node, graph = case.node, case.graph
     values = [graph.values[i] for i in range(len(graph.values))]
+    fields = {k: v for k, v in case.sample.fields.items() if k not in TENSOR_FIELDS}
+    body = computation(case)
+    if body is not None:
+        fields[BODIES[case.op.name]] = 1
     operator = OperatorSpec(
         case.op.name,
-        {k: v for k, v in case.sample.fields.items() if k not in TENSOR_FIELDS},
+        fields,
         [-1 if v is None else v.id for v in node.inputs],
         [v.id for v in node.outputs],
         version=case.sample.version,
@@ -83,8 +106,23 @@ def single_op_model(case: Case) -> bytes:
             [operator],
             [v.id for v in graph.inputs],
             [v.id for v in graph.outputs],
+            subgraphs=() if body is None else (body,),
         )
     )
+
+
+def computation(case: Case) -> SubgraphSpec | None:
+    """The subgraph by which a sample merges elements, None where it has none."""
+    name = case.sample.fields.get("computation")
+    if name is None:
+        return None
+    two = [
+        TensorSpec("a", (), case.graph.outputs[0].dtype),
+        TensorSpec("b", (), case.graph.outputs[0].dtype),
+    ]
+    if not name:
+        return SubgraphSpec(two, [], [0, 1], [1])
+    return SubgraphSpec([*two, two[0]], [OperatorSpec(name, {}, [0, 1], [2])], [0, 1], [2])
 
 
 def run_litert(case: Case) -> tuple[list[Array], list[Array]]:
@@ -121,6 +159,8 @@ def test_reference_is_what_litert_computes(op: OpDef, sample: Sample) -> None:
         pytest.skip("made by a pass; no file has it")
     if (op.name, sample.id) in NOT_IN_LITERT:
         pytest.skip(NOT_IN_LITERT[op.name, sample.id])
+    if op.name in GPU_ONLY:
+        pytest.skip("LiteRT's interpreter has no kernel; see test_stablehlo")
     case = materialize(op, sample)
     outputs, states = run_litert(case)
     tolerance = case.tolerance()

@@ -177,6 +177,17 @@ def test_look_alikes_stay(make: Callable[[Maker, Value], Value]) -> None:
     assert NAME not in names(fused(graph))
 
 
+def test_a_reshape_that_gives_the_rank_stays() -> None:
+    """FULLY_CONNECTED in Keras: rows, reshaped to batch and time, and then a bias of one dimension."""
+    g = Maker()
+    x = g.input(5, 4)
+    rows = g.op("RESHAPE", x, g.ints(1, 5, 4))
+    y = g.op("ADD", rows, g.const([1, 2, 3, 4]))
+    both = g.op("ADD", g.op("RESHAPE", x, g.ints(1, 5, 4)), y)  # y has the rank
+    graph = check(g.done(both), [keep_dims.PASS], RTOL)
+    assert names(graph).count("RESHAPE") == 1
+
+
 def test_means_elsewhere_do_not_change() -> None:
     g = Maker()
     graph = g.done(g.op("RSQRT", g.op("MEAN", g.op("ABS", g.input(2, 5, 7)), g.ints(2))))

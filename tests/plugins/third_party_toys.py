@@ -218,3 +218,23 @@ def raising_hook(error: BaseException) -> Callable[[str], Any]:
         raise error
 
     return fail
+
+
+KINDS = {"nodes": NodeToy, "plans": PlanToy}
+
+
+def device(kind: str, **changes: Any) -> Callable[[], Any]:
+    """What makes a device with a fault."""
+    return with_methods(KINDS[kind], **changes)
+
+
+def with_recording(kind: str, **changes: Any) -> Callable[[], Any]:
+    """What makes a device whose recordings have a fault."""
+    return device(kind, recording=with_methods(KINDS[kind].recording, **changes))
+
+
+def read_only(arrays: Any) -> Any:
+    """The arrays, which cannot be written any more."""
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays

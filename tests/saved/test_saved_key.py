@@ -28,10 +28,10 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass
 from tflgpu.plugin_sources import Plugin
-from tflgpu.saved import facts
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import compiled_in
+from tflgpu.saved.stamps import stamp
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -162,7 +162,7 @@ def test_a_plugin_counts_with_every_line_of_its_code(
     plugin = Plugin("outside", "a-distribution", module)
 
     def said() -> str:
-        facts._stamp.cache_clear()
+        stamp.cache_clear()
         return dict(facts_of(INFO, DeviceCaps(), [plugin]))[f"plugin {plugin}"]
 
     before = said()

@@ -26,5 +26,5 @@ def test_the_header_is_what_the_schema_says() -> None:
     assert f'file_identifier "{IDENTIFIER.decode()}";' in SCHEMA
     assert f"{HEADER}             the index" in SCHEMA
     assert f"at a multiple of {ALIGNMENT} bytes" in SCHEMA
-    assert MAGIC == b"tflgpu saved 1\n\0"
-    assert r'"tflgpu saved 1\n", 0' in SCHEMA
+    assert MAGIC == b"tflgpu saved 2\n\0"
+    assert r'"tflgpu saved 2\n", 0' in SCHEMA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import stat
@@ -91,7 +92,7 @@ def test_a_bad_file_is_dropped_and_made_anew(
     else:
         bad = {
             "flipped": good[:-1] + bytes([good[-1] ^ 1]), "cut": good[:1000], "empty": b"",
-            "foreign": b"TFL3" * 100, "older": good.replace(b"saved 1", b"saved 0", 1),
+            "foreign": b"TFL3" * 100, "older": good.replace(b"saved 2", b"saved 1", 1),
         }  # fmt: skip
         path.write_bytes(bad[damage])
         assert fault(path)
@@ -155,7 +156,7 @@ def test_where_nothing_can_be_written_it_is_compiled(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise SavedModelError("no space left on device")
 
     monkeypatch.setattr(store, "write_saved", full)
@@ -168,10 +169,13 @@ def test_where_nothing_can_be_written_it_is_compiled(
 def test_a_disk_that_fills_leaves_nothing_behind(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+    class Full(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if self.tell() > 1000:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fdopen", lambda handle, _: os.close(handle) or Full())
     assert isinstance(opened(folder), Compiled)
     assert [path for path in folder.iterdir() if path.is_file()] == []
 

@@ -153,6 +153,22 @@ def test_shape_arithmetic_folds() -> None:
     assert graph.nodes[0].const(1).tolist() == [1, 3]
 
 
+def test_the_shape_of_a_quantized_tensor_folds() -> None:
+    """Its scale does not matter; that of what is computed from contents does."""
+    from tflgpu.ir.quant import Quantization
+
+    spec = resizable()
+    tensors = list(spec.tensors)
+    for i in (0, 4):
+        tensors[i] = Tensor(
+            tensors[i].name, (1, 3), DType.I8, quantization=Quantization((0.5,), (3,)),
+            shape_signature=(-1, 3),
+        )  # fmt: skip
+    graph = build(ModelSpec(tensors, spec.operators, spec.inputs, spec.outputs), {0: (5, 3)})
+    assert [n.op for n in graph.nodes] == ["RESHAPE"]
+    assert graph.nodes[0].const(1).tolist() == [5, 3]
+
+
 def test_resize_reaches_what_depends_on_it() -> None:
     graph = build(resizable(), {0: (5, 3)})
     assert graph.inputs[0].shape == (5, 3)

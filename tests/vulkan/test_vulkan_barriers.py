@@ -11,10 +11,14 @@ def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: An
     from tflgpu_vulkan import record
 
     counted: list[Any] = []
-    original = record.dispatch_barrier
-    monkeypatch.setattr(
-        record, "dispatch_barrier", lambda buffer: (counted.append(buffer), original(buffer))
-    )
+    original = record.barrier
+
+    def barrier(buffer: Any, between: Any) -> None:
+        if between is record.Between.DISPATCHES:
+            counted.append(buffer)
+        original(buffer, between)
+
+    monkeypatch.setattr(record, "barrier", barrier)
     device = open_device()
     device.load(chain(64, device.alignment, steps=5))
     assert len(counted) == 4

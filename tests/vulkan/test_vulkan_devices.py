@@ -63,8 +63,7 @@ def test_gpus_come_first_and_unusable_devices_have_a_reason(
     from tflgpu_vulkan import devices
 
     instance = devices.Instance()
-    (first, *_), _ = devices.find_devices(instance)
-    base = first.details
+    base = devices.find_devices(instance).at(0).handle
     kinds = {"cpu": 3, "other": 4, "discrete": 0, "virtual": 2, "integrated": 1, "second": 0}
     found: dict[str, Any] = {
         name: attrs.evolve(base, name=name, rank=rank) for name, rank in kinds.items()
@@ -72,11 +71,11 @@ def test_gpus_come_first_and_unusable_devices_have_a_reason(
     found["old"] = "old: its driver has Vulkan 1.0; 1.1 is needed"
     monkeypatch.setattr(devices, "listed", lambda *args, **kw: list(found))
     monkeypatch.setattr(devices, "details_of", lambda instance, handle: found[handle])
-    listed, problems = devices.find_devices(instance)
-    assert [(f.info.index, f.info.name) for f in listed] == list(
+    listed = devices.find_devices(instance)
+    assert [(f.info.index, f.info.name) for f in listed.found] == list(
         enumerate(["discrete", "second", "integrated", "virtual", "cpu", "other"])
     )
-    assert problems == (found["old"],)
+    assert listed.reason == found["old"]
     monkeypatch.undo()
     instance.close()
     instance.close()
@@ -94,12 +93,13 @@ guarded = device.load(biased(9), guard_bands=True)
 guarded.run(); guarded.close()
 print("clean")
 from tflgpu_vulkan import record
-kept, record.dispatch_barrier = record.dispatch_barrier, lambda buffer: None
+kept = record.barrier
+record.barrier = lambda buffer, between: between is record.Between.DISPATCHES or kept(buffer, between)
 try:
     device.load(chain(99, device.alignment))
 except DeviceError as error:
     print(str(error).replace("\\n", " "))
-record.dispatch_barrier = kept
+record.barrier = kept
 from tflgpu_vulkan.blocks import Region
 Region.bound = property(lambda self: (1, 1))
 try:

@@ -70,7 +70,7 @@ def test_the_probe_agrees_with_drivers_that_are_known(runner: Any) -> None:
     context = runner.device._context
     if context.info.vendor not in ("mesa", "nvidia"):
         pytest.skip(f"{runner.name}: it is not known in which order it fills subgroups")
-    details = details_of(context.instance, context.physical)
+    details = details_of(context.instance, context.details.physical)
     assert not isinstance(details, str)
     assert runner.device.caps.subgroup_shuffle == details.target.subgroup_shuffle >= 4
 

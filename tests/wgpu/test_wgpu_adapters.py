@@ -40,7 +40,7 @@ def test_gpus_come_first_and_opengl_not_at_all(monkeypatch: pytest.MonkeyPatch) 
         an_adapter("small", "IntegratedGPU", "Vulkan", AMD),
         an_adapter("big", "DiscreteGPU", "Vulkan"),
     )
-    probe = adapters.probe()
+    probe = adapters.find_adapters().probe()
     assert probe.available
     assert [(d.index, d.name, d.vendor, d.is_gpu) for d in probe.devices] == [
         (0, "big", "nvidia", True),
@@ -50,6 +50,15 @@ def test_gpus_come_first_and_opengl_not_at_all(monkeypatch: pytest.MonkeyPatch) 
     assert probe.devices[0].driver == "Vulkan 1.2"
 
 
+def test_a_vendor_without_a_number_is_known_by_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    show(
+        monkeypatch,
+        an_adapter("Apple M2", "IntegratedGPU", "Metal", vendor=0),
+        an_adapter("Some GPU", "IntegratedGPU", "Metal", vendor=0, device=2),
+    )
+    assert [d.vendor for d in adapters.find_adapters().probe().devices] == ["apple", ""]
+
+
 def test_a_gpu_of_two_apis_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     show(
         monkeypatch,
@@ -57,17 +66,20 @@ def test_a_gpu_of_two_apis_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> No
         an_adapter("card", "DiscreteGPU", "Vulkan"),
         an_adapter("other", "DiscreteGPU", "D3D12", AMD),
     )
-    assert [d.driver for d in adapters.probe().devices] == ["Vulkan 1.2", "D3D12 1.2"]
+    assert [d.driver for d in adapters.find_adapters().probe().devices] == [
+        "Vulkan 1.2",
+        "D3D12 1.2",
+    ]
 
 
 def test_two_gpus_of_a_kind_are_listed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     show(monkeypatch, *(an_adapter("card", "DiscreteGPU", "Vulkan") for _ in range(2)))
-    assert [d.index for d in adapters.probe().devices] == [0, 1]
+    assert [d.index for d in adapters.find_adapters().probe().devices] == [0, 1]
 
 
 def test_no_adapter_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     show(monkeypatch, an_adapter("soft", "CPU", "OpenGL", MESA))
-    probe = adapters.probe()
+    probe = adapters.find_adapters().probe()
     assert not probe.available
     assert probe.reason == "no Vulkan, Metal or Direct3D 12 driver was found"
 
@@ -77,7 +89,7 @@ def test_a_library_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("the instance is broken")
 
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", fail)
-    probe = adapters.probe()
+    probe = adapters.find_adapters().probe()
     assert not probe.available
     assert "the instance is broken" in probe.reason
 

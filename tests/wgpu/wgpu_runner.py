@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tflgpu.language import Kernel
-from tflgpu_wgpu.adapters import adapter_at, open_adapter
+from tflgpu_wgpu.adapters import find_adapters, open_adapter
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.pipelines import Compiler, Way
 
@@ -21,7 +21,7 @@ class WgpuRunner:
     """The first WebGPU device."""
 
     def __init__(self) -> None:
-        found = adapter_at(0)
+        found = find_adapters().at(0)
         self.name = found.info.name
         self.device: Any = open_adapter(found.handle)
         self.f16 = "shader-f16" in self.device.features

@@ -10,6 +10,7 @@ import numpy as np
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.base_device import BaseDevice
 from tflgpu.contract.buffers import host_bytes
+from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.errors import CompileError, DeviceError, KernelError
 from tflgpu.language.check import check
 from tflgpu.language.subgroup import LARGEST
@@ -18,7 +19,7 @@ from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_cpu_ref.dump import dump
-from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory
+from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory, footprint
 from tflgpu_cpu_ref.plugin import INTERPRETER as INFO
 from tflgpu_cpu_ref.plugin import REFERENCES
 from tflgpu_cpu_ref.recording import CpuRefRecording
@@ -81,4 +82,11 @@ class CpuRefDevice(BaseDevice):
                 source = self.source(dispatch.kernel)
                 raise CompileError(f"{dispatch.label}: {error}\n{source}") from error
         limit = self.caps.max_buffer_bytes
-        return CpuRefRecording(plan, Memory(plan, limit=limit, guarded=guard_bands))
+        memory = Memory(
+            plan, limit=limit, guarded=guard_bands, ledger=self._account.ledger(),
+            shared=self._weights,
+        )  # fmt: skip
+        return CpuRefRecording(plan, memory)
+
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        return footprint(plan)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tflgpu.compiler.plan import ArenaRef, OutputRef, Plan
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_span
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, flat_bytes, host_span
+from tflgpu.contract.memory_use import Ledger, MemoryUse, Use
 from tflgpu.contract.plan_memory import POISON, BasePlanMemory, named_arenas
+from tflgpu.contract.shared_weights import Made, SharedWeights
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 
@@ -31,21 +34,22 @@ class Memory(BasePlanMemory[Block]):
     """The blocks of a plan. An arena is one, so that dispatches may be asked whether their
     bindings overlap."""
 
-    def __init__(self, plan: Plan, *, limit: int, guarded: bool) -> None:
-        """Allocate.
+    def __init__(
+        self, plan: Plan, *, limit: int, guarded: bool, ledger: Ledger | None = None,
+        shared: SharedWeights[Block] | None = None,
+    ) -> None:  # fmt: skip
+        """Allocate; constants are used where they lie, those of others among the ``shared``.
 
         Raises:
             DeviceError: memory ran out.
         """
-        super().__init__(limit=limit, guarded=guarded)
+        super().__init__(limit=limit, guarded=guarded, ledger=ledger)
+        self._plan = plan
         arenas = named_arenas(plan.arenas or (0,))
-        self._arenas = [self._block(name, nbytes) for name, nbytes in arenas]
+        self._arenas = [self._block(name, nbytes, Use.ARENA) for name, nbytes in arenas]
         self.inputs = [self._block(f"input {io.name}", io.nbytes) for io in plan.inputs]
         self.outputs = [self._block(f"output {io.name}", io.nbytes) for io in plan.outputs]
-        for i, array in enumerate(plan.constants):
-            data = array.reshape(-1).view(np.uint8)
-            data.setflags(write=False)
-            self.constants.append(Block(f"constant {i}", data))
+        self.hold(shared, plan.constants, self._new_constants, lambda block: block.bytes)
 
     @property
     def regions(self) -> list[Block]:
@@ -73,8 +77,19 @@ class Memory(BasePlanMemory[Block]):
     def _overwrite(self, region: Block, value: int) -> None:
         region.bytes[...] = value
 
-    def _block(self, name: str, nbytes: int) -> Block:
+    def _new_constants(self, indices: Sequence[int]) -> list[Made[Block]]:
+        made: list[Made[Block]] = []
+        for i in indices:
+            data = flat_bytes(self._plan.constants[i]).view()
+            data.setflags(write=False)
+            ledger = self.ledger.account.ledger()
+            ledger.take(Use.WEIGHTS, data.nbytes, f"constant {i}")
+            made.append((Block(f"constant {i}", data), ledger.close))
+        return made
+
+    def _block(self, name: str, nbytes: int, use: Use = Use.STAGING) -> Block:
         self.check_size(name, nbytes)
+        self.ledger.take(use, nbytes + 2 * self.band, name)
         try:
             whole = self.fenced(nbytes)
         except (MemoryError, ValueError) as error:
@@ -82,6 +97,11 @@ class Memory(BasePlanMemory[Block]):
         block = Block(name, whole, self.band)
         block.bytes[...] = 0
         return block
+
+
+def footprint(plan: Plan) -> MemoryUse:
+    """What a plan takes without guard bands."""
+    return MemoryUse(plan.arena_bytes, plan.constant_bytes, plan.edge_bytes)
 
 
 class HostBuffer(BaseBuffer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tflgpu.ir.dtypes import DType
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation, OpDef
 
@@ -81,11 +81,20 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return "LiteRT ends the process where the shapes of BROADCAST_ARGS do not broadcast"
     if node.op == "SPARSE_TO_DENSE" and not node.input(0).is_const:
         return "LiteRT writes anywhere in memory where an index of SPARSE_TO_DENSE is outside"
+    if node.op == "STABLEHLO_GATHER" and node.attrs.vector == len(node.input(1).shape):
+        return "LiteRT crashes where each index of STABLEHLO_GATHER is a row of its own"
+    if node.op == "STABLEHLO_SCATTER" and not _from_zero(node.input(1).data):
+        return "LiteRT writes anywhere in memory where an index of STABLEHLO_SCATTER is negative"
     if node.op in _POSITIONS:
         positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
         if edge is None or any(value.id in edge for value in positions):
             return f"LiteRT's positions of maxima are others, which {node.op} would show"
     return None
+
+
+def _from_zero(indices: Array | None) -> bool:
+    """Whether it is known of indices that none is negative."""
+    return indices is not None and not (indices < 0).any()
 
 
 def _is_hybrid(node: Node) -> bool:

@@ -10,12 +10,12 @@ from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_bytes, host_sp
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.memory import LEAST, Region
+from tflgpu_opencl.memory import LEAST, LINE, Region
 from tflgpu_opencl.native import Native
 
 _FLAGS = cl.mem_flags.READ_WRITE
-#: What drivers want of host memory to use it in place: a page, and whole cache lines.
-PAGE, LINE = 4096, 64
+#: What drivers want of host memory to use it in place: that it begins at a page.
+PAGE = 4096
 
 
 class OpenCLBuffer(BaseBuffer):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pyopencl as cl
-from tflgpu.contract.device import DeviceInfo, Probe
+from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.forks import REMEDY, Holder
-from tflgpu.contract.listing import device_of, probe_of
+from tflgpu.contract.listing import Found, Listing, vendor_named
 from tflgpu.errors import DeviceError
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.lowering.caps import DeviceCaps
@@ -17,20 +16,6 @@ NAME = "opencl"
 _MAX_BINDINGS = 64
 _POINTER_BYTES = 8
 _LEAST_SUBGROUP = 8
-#: Part of a vendor's name or of a platform's, in the order in which they are looked for: a
-#: software platform reports the vendor of the machine's CPU.
-_PLATFORMS = (("portable computing language", "pocl"),)
-_VENDORS = (
-    ("nvidia", "nvidia"),
-    ("advanced micro devices", "amd"),
-    ("amd", "amd"),
-    ("intel", "intel"),
-    ("arm", "arm"),
-    ("qualcomm", "qualcomm"),
-    ("apple", "apple"),
-    ("mesa", "mesa"),
-)
-
 
 #: Vendors whose devices compute in threads that were started when the devices were first listed.
 #: A child has none of them, and there is no way to have them started again.
@@ -57,27 +42,19 @@ class _Library(Holder):
 _library = _Library()
 
 
-@attrs.frozen
-class Found:
-    """A device and pyopencl's handle of it."""
-
-    info: DeviceInfo
-    handle: Any = attrs.field(eq=False, repr=False)
-
-
-def find_devices() -> tuple[tuple[Found, ...], tuple[str, ...]]:
-    """All devices of all platforms, and why some platforms gave none.
+def find_devices() -> Listing[Any]:
+    """All devices of all platforms, by pyopencl's handles.
 
     GPUs come first, of those the ones with memory of their own; within a group devices are
     ordered by platform and name, so that an index means the same device in every process.
     """
-    handles: list[Any] = []
+    ranked: list[tuple[Any, DeviceInfo, Any]] = []
     problems: list[str] = []
     _library.listed = True
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        return (), (f"no OpenCL platform is installed ({error})",)
+        return Listing("OpenCL", (), f"no OpenCL platform is installed ({error})")
     for platform in platforms:
         name = "an OpenCL platform"
         try:
@@ -88,31 +65,23 @@ def find_devices() -> tuple[tuple[Found, ...], tuple[str, ...]]:
             continue
         for handle in listed:
             try:
-                handles.append((_order(handle), handle))
+                ranked.append((_order(handle), _info(handle), handle))
             except cl.Error as error:
                 problems.append(f"a device of {name}: {error}")
         if not listed:
             problems.append(f"{name}: it has no devices")
-    handles.sort(key=lambda pair: pair[0])
-    found = tuple(Found(_info(i, handle), handle) for i, (_, handle) in enumerate(handles))
-    return found, tuple(problems)
+    reason = "; ".join(problems) or "no OpenCL platform has a device"
+    return Listing.of("OpenCL", ranked, reason)
 
 
-def probe() -> Probe:
-    """What `tflgpu_probe` answers; creates no context."""
-    found, problems = find_devices()
-    return probe_of(found, "; ".join(problems) or "no OpenCL platform has a device")
-
-
-def device_at(index: int) -> Found:
+def device_at(index: int) -> Found[Any]:
     """A device by its index.
 
     Raises:
         DeviceError: there is none of that index; lists those there are. Or the process was
             forked, and the driver is one that does not survive that.
     """
-    found, problems = find_devices()
-    device = device_of(found, index, "OpenCL", "; ".join(problems))
+    device = find_devices().at(index)
     info = device.info
     if _library.inherited and info.vendor in _NO_CHILDREN:
         raise DeviceError(
@@ -170,16 +139,10 @@ def fingerprint(handle: Any) -> str:
     return "\n".join(str(p) for p in parts)
 
 
-def _info(index: int, handle: Any) -> DeviceInfo:
+def _info(handle: Any) -> DeviceInfo:
     platform = handle.platform.name.strip("\0 ")
-    return DeviceInfo(
-        NAME,
-        index,
-        handle.name.strip("\0 "),
-        vendor_of(handle),
-        _is_gpu(handle),
-        f"{platform} {handle.driver_version.strip()}",
-    )
+    driver = f"{platform} {handle.driver_version.strip()}"
+    return DeviceInfo(NAME, 0, handle.name.strip("\0 "), vendor_of(handle), _is_gpu(handle), driver)
 
 
 def _order(handle: Any) -> tuple[bool, bool, str, str]:
@@ -192,17 +155,12 @@ def _is_gpu(handle: Any) -> bool:
 
 def vendor_of(handle: Any) -> str:
     """Who made the driver, as in `DeviceCaps.vendor`; "" if unknown."""
-    platform = f"{handle.platform.name} {handle.platform.vendor}".lower()
-    for part, vendor in _PLATFORMS:
-        if part in platform:
-            return vendor
+    platform = f"{handle.platform.name} {handle.platform.vendor}"
+    # A software platform reports the vendor of the machine's CPU.
+    if "portable computing language" in platform.lower():
+        return "pocl"
     # A driver names the hardware's vendor first of all; a platform may serve several.
-    for text in (str(handle.vendor).lower(), platform):
-        words = set(text.replace("(r)", " ").replace(",", " ").split())
-        for part, vendor in _VENDORS:
-            if part in words or (" " in part and part in text):
-                return vendor
-    return ""
+    return vendor_named(str(handle.vendor), platform)
 
 
 def _subgroup(handle: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 from tflgpu.compiler.plan import PlannedIO
 from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.memory_use import Ledger
 from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.commands import Commands
@@ -83,7 +84,7 @@ class Outline:
 
 
 def output_sets(
-    context: Any, ios: Sequence[PlannedIO], outline: Outline, *, lends: bool
+    context: Any, ios: Sequence[PlannedIO], outline: Outline, ledger: Ledger, *, lends: bool
 ) -> OutputSets[Outputs]:
     """The sets of a recording, of which the first is that of the outline's own arrays.
 
@@ -91,6 +92,7 @@ def output_sets(
         context: The device's.
         ios: The outputs of the plan.
         outline: Makes their commands.
+        ledger: Counts the memory of others.
         lends: Whether there may be other sets: not between guard bands.
     """
 
@@ -101,6 +103,6 @@ def output_sets(
     return OutputSets(
         outline.make([s.array for s in outline.outputs]),
         outline.lendable if lends else (),
-        lambda: outline.make([pinned_array(context, outline.queue, io) for io in ios]),
+        lambda: outline.make([pinned_array(context, outline.queue, io, ledger) for io in ios]),
         fill,
     )

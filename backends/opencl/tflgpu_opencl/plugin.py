@@ -38,11 +38,11 @@ def tflgpu_probe(backend: str) -> Probe | None:
     if backend != NAME:
         return None
     try:
-        from tflgpu_opencl.devices import probe
+        from tflgpu_opencl.devices import find_devices
     except ImportError as error:
         # It is installed (the registry looked), but what it is linked to may not be.
         return Probe(False, f"pyopencl cannot be imported: {error}")
-    return probe()
+    return find_devices().probe()
 
 
 @hookimpl
@@ -62,6 +62,6 @@ def tflgpu_register_generators() -> list[ShaderGenerator]:
 
 
 def _source(kernel: Kernel, caps: DeviceCaps) -> str:
-    from tflgpu_opencl.generator import dialect_of
+    from tflgpu_opencl.dialect import OpenCLDialect
 
-    return dialect_of(caps).source(kernel)
+    return OpenCLDialect.of(caps).source(kernel)

@@ -81,7 +81,9 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
             queue, native, list(inputs), list(outputs), partial(_add, self._launches)
         )
         self._before = self._outline.before()
-        self._sets = output_sets(context, plan.outputs, self._outline, lends=not memory.guarded)
+        self._sets = output_sets(
+            context, plan.outputs, self._outline, memory.ledger, lends=not memory.guarded
+        )
 
     # Inside
 

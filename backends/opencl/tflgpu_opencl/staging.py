@@ -13,16 +13,16 @@ import numpy as np
 import pyopencl as cl
 from tflgpu.compiler.plan import PlannedIO
 from tflgpu.contract.forks import keep_in_child
+from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.memory import Memory, Region
+from tflgpu_opencl.memory import Memory, Region, in_lines
 from tflgpu_opencl.native import Native
 
-#: What drivers want of host memory to use it in place: a page, and whole cache lines.
+#: Where host memory begins that drivers use in place.
 _PAGE = 4096
-_LINE = 64
 
 
 class Staging(Protocol):
@@ -52,7 +52,7 @@ class Copied:
     ) -> None:
         self._is_input = is_input
         self.region = memory.new(_name(io, is_input), io.nbytes)
-        self.array: Array = pinned_array(context, queue, io)
+        self.array: Array = pinned_array(context, queue, io, memory.ledger)
 
     def before(self, commands: Commands) -> None:
         """Upload an input."""
@@ -132,12 +132,13 @@ class Elsewhere:
         """The buffer is not the recording's."""
 
 
-def pinned_array(context: Any, queue: Any, io: PlannedIO) -> Array:
-    """A host array that drivers copy to and from at full speed, all zeros.
+def pinned_array(context: Any, queue: Any, io: PlannedIO, ledger: Ledger) -> Array:
+    """A host array that drivers copy to and from at full speed, all zeros; counted in ``ledger``.
 
     Raises:
         DeviceError: memory ran out.
     """
+    ledger.take(Use.STAGING, io.nbytes, f"host memory for {io.name}")
     if not io.nbytes:
         return np.zeros(io.shape, io.dtype.numpy)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
@@ -157,7 +158,7 @@ def _name(io: PlannedIO, is_input: bool) -> str:
 
 
 def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    size = max(_LINE, -(-nbytes // _LINE) * _LINE)
+    size = in_lines(nbytes)
     memory = np.zeros(size + _PAGE, np.uint8)
     start = -memory.ctypes.data % _PAGE
     return memory[start : start + size]

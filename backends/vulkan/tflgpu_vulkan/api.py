@@ -23,6 +23,12 @@ _RESULTS = {
     for name in dir(vk)
     if name.startswith("VK_ERROR_") and isinstance(getattr(vk, name), int)
 }
+#: ``sType`` by a struct's name: VkFooBar2KHR's is called VK_STRUCTURE_TYPE_FOO_BAR_2_KHR.
+_STRUCTURE_TYPES = {
+    name.removeprefix("VK_STRUCTURE_TYPE_").replace("_", "").lower(): getattr(vk, name)
+    for name in dir(vk)
+    if name.startswith("VK_STRUCTURE_TYPE_")
+}
 _HINTS = {
     vk.VK_ERROR_OUT_OF_DEVICE_MEMORY: "free some, or use a smaller model or precision F16",
     vk.VK_ERROR_OUT_OF_HOST_MEMORY: "free some, or use a smaller model",
@@ -33,7 +39,7 @@ _HINTS = {
 
 def make(kind: str, **fields: Any) -> Any:
     """A pointer to a struct; ``sType`` is set from ``kind`` where it is one that has it."""
-    struct_type = getattr(vk, _structure_type(kind), None)
+    struct_type = _STRUCTURE_TYPES.get(kind[2:].lower())
     if struct_type is not None:
         fields["sType"] = struct_type
     made = ffi.new(f"{kind}*", fields)
@@ -110,39 +116,6 @@ def _is_struct_pointer(item: Any) -> bool:
         kind.item.cname.endswith("_T")
     )
 
-
-def _structure_type(kind: str) -> str:
-    """``VkFooBarInfo`` -> ``VK_STRUCTURE_TYPE_FOO_BAR_INFO``."""
-    found = _NAMES.get(kind)
-    if found is None:
-        words = ""
-        for at, letter in enumerate(kind[2:]):
-            if at and letter.isupper() and not kind[2 + at - 1].isupper():
-                words += "_"
-            words += letter.upper()
-        found = _NAMES[kind] = "VK_STRUCTURE_TYPE_" + words
-    return found
-
-
-# Those whose digits or initials do not follow the rule.
-_NAMES = {
-    "VkPhysicalDevice16BitStorageFeatures":
-        "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES",
-    "VkPhysicalDevice8BitStorageFeatures":
-        "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES",
-    "VkPhysicalDeviceShaderFloat16Int8Features":
-        "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES",
-    "VkPhysicalDeviceMaintenance3Properties":
-        "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES",
-    "VkPhysicalDeviceProperties2": "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2",
-    "VkPhysicalDeviceFeatures2": "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2",
-    "VkPhysicalDeviceShaderSMBuiltinsPropertiesNV":
-        "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV",
-    "VkPhysicalDeviceShaderCorePropertiesAMD":
-        "VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD",
-    "VkDebugUtilsMessengerCreateInfoEXT":
-        "VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT",
-}  # fmt: skip
 
 __all__ = [
     "NULL", "array", "check", "create", "ffi", "lib", "listed", "make", "result_name", "strings",

@@ -8,18 +8,28 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.contract.plan_memory import too_large
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.features import cached_flags, shared_flags, writable_flags
+from tflgpu_vulkan.features import CACHED, SHARED, VISIBLE, WRITABLE
 
 #: Vulkan has no empty buffers, and kernels load whole vectors.
 LEAST = 16
 
 #: The device's own memory; the host's; the device's own that the host can write to.
-DEVICE, HOST, WRITABLE = "device", "host", "host-writable device"
+DEVICE, HOST, REACHED = "device", "host", "host-writable device"
+
+
+def usage() -> int:
+    """What buffers are for."""
+    return int(
+        vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+        | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+        | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+    )
 
 
 class Block:
@@ -31,12 +41,7 @@ class Block:
     def __init__(self, context: Context, nbytes: int, kind: str) -> None:
         self._context = context
         self.nbytes = nbytes
-        usage = (
-            vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
-            | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
-            | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
-        )
-        info = make("VkBufferCreateInfo", size=nbytes, usage=usage)
+        info = make("VkBufferCreateInfo", size=nbytes, usage=usage())
         what = f"allocating {nbytes} bytes of {kind} memory"
         self.buffer = create(lib.vkCreateBuffer, "VkBuffer", context.handle, info, what)
         self._memory: Any = NULL
@@ -76,16 +81,11 @@ class Block:
         context = self._context
         needs = ffi.new("VkMemoryRequirements*")
         lib.vkGetBufferMemoryRequirements(context.handle, self.buffer, needs)
-        visible = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        wishes: tuple[int, ...]
-        if kind == DEVICE:
-            wishes = (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0)
-        elif kind == WRITABLE:
-            wishes = (writable_flags(),)
-        elif context.details.shares_memory:
-            wishes = (shared_flags(), visible)
-        else:
-            wishes = (cached_flags(), visible)
+        wishes = {
+            DEVICE: (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0),
+            HOST: (SHARED if context.details.shares_memory else CACHED, VISIBLE),
+            REACHED: (WRITABLE,),
+        }[kind]
         index = context.memory_type(needs.memoryTypeBits, *wishes)
         if index is None:
             raise DeviceError(f"{what}: the device has no such memory")
@@ -158,9 +158,10 @@ class Region:
 class Pool:
     """Lays regions out one after another, then allocates their blocks."""
 
-    def __init__(self, context: Context, kind: str, alignment: int) -> None:
+    def __init__(self, context: Context, kind: str, alignment: int, use: Use = Use.STAGING) -> None:
         self._context = context
         self._kind = kind
+        self._use = use
         self._alignment = alignment
         self._limit = context.details.max_allocation
         self._sizes: list[int] = []
@@ -184,13 +185,21 @@ class Pool:
         self._regions.append((region, len(self._sizes) - 1))
         return region
 
-    def allocate(self) -> None:
-        """Give every region its memory.
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was laid out."""
+        return sum(self._sizes)
+
+    def allocate(self, ledger: Ledger | None = None) -> None:
+        """Give every region its memory, counted in ``ledger``; without one it is not, as what is
+        there for the time of a copy is not.
 
         Raises:
             DeviceError: memory ran out.
         """
         for nbytes in self._sizes:
+            if ledger is not None:
+                ledger.take(self._use, nbytes, f"{self._kind} memory")
             self._blocks.append(Block(self._context, nbytes, self._kind))
         for region, index in self._regions:
             region.placed = self._blocks[index]

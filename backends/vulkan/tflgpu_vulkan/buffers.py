@@ -7,12 +7,13 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_bytes, host_span
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_vulkan.api import ffi
 from tflgpu_vulkan.blocks import DEVICE, HOST, LEAST, Pool, Region
 from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.external import HostBlock, SharedBlock, over_host, shared_region
 from tflgpu_vulkan.transfer import download, upload
 
 
@@ -43,13 +44,13 @@ class _Foreign:
 
 
 class VulkanBuffer(BaseBuffer):
-    """A `Buffer`: a region of a pool of its own, or of somebody else's buffer."""
+    """A `Buffer`: a region of a pool of its own, of somebody else's buffer, or of host memory."""
 
     region: Region
 
     def __init__(
-        self, lock: Any, token: object, region: Region, context: Context, pool: Pool | None,
-        *, is_mapped: bool,
+        self, lock: Any, token: object, region: Region, context: Context,
+        pool: Pool | HostBlock | SharedBlock | None, *, is_mapped: bool,
     ) -> None:  # fmt: skip
         super().__init__(lock, token, region.nbytes, region)
         self._context = context
@@ -58,8 +59,10 @@ class VulkanBuffer(BaseBuffer):
 
     @property
     def span(self) -> Span:
-        """A part of a ``VkBuffer``."""
+        """A part of a ``VkBuffer``, or host memory."""
         region = self.region
+        if isinstance(self._pool, HostBlock):
+            return host_span(self._pool.bytes)
         whole = int(ffi.cast("uintptr_t", region.block.buffer))
         return ("Vulkan", whole), region.offset, region.offset + self.nbytes
 
@@ -85,6 +88,48 @@ class VulkanBuffer(BaseBuffer):
             self._pool.release()
 
 
+class SharedVulkanBuffer(VulkanBuffer):
+    """A `SharedBuffer`: all of a block that can be exported.
+
+    Attributes:
+        uuid: Vulkan's of the device.
+        allocated: Bytes of the memory.
+    """
+
+    def __init__(
+        self, lock: Any, token: object, region: Region, context: Context, block: SharedBlock
+    ) -> None:
+        super().__init__(lock, token, region, context, block, is_mapped=False)
+        self._block = block
+        self.uuid = context.details.uuid
+        self.allocated = block.allocated
+
+    def descriptor(self) -> int:
+        """As `SharedBuffer.descriptor`.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the driver gives none.
+        """
+        with self._lock:
+            self.check_open()
+            return self._block.descriptor()
+
+
+def shared(context: Context, nbytes: int) -> tuple[Region, SharedBlock] | Unsupported:
+    """Memory that another API may import, all zeros.
+
+    Raises:
+        DeviceError: memory ran out.
+    """
+    if not context.details.exports:
+        return Unsupported(f"{context.info.name}: its driver lacks VK_KHR_external_memory_fd")
+    region, block = shared_region(context, nbytes)
+    with releasing_on_error(block):
+        upload(context, [region], [np.zeros(nbytes, np.uint8)])
+    return region, block
+
+
 def allocated(context: Context, nbytes: int, *, shared: bool) -> tuple[Region, Pool]:
     """A new buffer, all zeros; with ``shared`` in memory that the host sees.
 
@@ -102,14 +147,14 @@ def allocated(context: Context, nbytes: int, *, shared: bool) -> tuple[Region, P
     return region, pool
 
 
-def imported(context: Context, source: object) -> Region | Unsupported:
-    """A part of a ``VkBuffer`` of the device."""
+def imported(context: Context, source: object, *, in_place: bool) -> Region | Unsupported:
+    """A part of a ``VkBuffer`` of the device; or, with ``in_place``, host memory.
+
+    Raises:
+        DeviceError: the driver refused.
+    """
     if not isinstance(source, VulkanHandles):
-        return Unsupported(
-            "Vulkan uses host memory in place only by VK_EXT_external_memory_host, which this "
-            f"backend does not; it takes VulkanHandles, and this is a {type(source).__name__}; "
-            "allocate a buffer and write to it"
-        )
+        return _host(context, source, in_place=in_place)
     if ffi.cast("uintptr_t", source.device) != ffi.cast("uintptr_t", context.handle):
         return Unsupported(
             "the buffer is of another VkDevice; make it on the one of an exported buffer"
@@ -124,3 +169,21 @@ def imported(context: Context, source: object) -> Region | Unsupported:
         )
     foreign: Any = _Foreign(source.buffer)
     return Region("an imported buffer", source.nbytes, 0, source.offset, placed=foreign)
+
+
+def _host(context: Context, source: object, *, in_place: bool) -> Region | Unsupported:
+    host, page = host_bytes(source), context.details.host_page
+    if isinstance(host, Unsupported):
+        return host
+    if not in_place or not page:
+        return Unsupported(
+            "the device does not use host memory in place (it shares none with the host, or its "
+            "driver lacks VK_EXT_external_memory_host); allocate a buffer and write to it"
+        )
+    if host.ctypes.data % page or not host.nbytes or host.nbytes % page:
+        return Unsupported(
+            f"host memory must begin and end at multiples of {page} bytes; this begins "
+            f"{host.ctypes.data % page} bytes after one and has {host.nbytes}: allocate_array makes "
+            "such arrays"
+        )
+    return over_host(context, host)

@@ -7,13 +7,21 @@ import contextlib
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.base_device import BaseDevice, releasing_on_error
+from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
-from tflgpu_vulkan.buffers import VulkanBuffer, allocated, imported
+from tflgpu_vulkan.buffers import (
+    SharedVulkanBuffer,
+    VulkanBuffer,
+    allocated,
+    imported,
+    shared,
+)
 from tflgpu_vulkan.context import Context
+from tflgpu_vulkan.external import HostBlock
 from tflgpu_vulkan.memory import PlanMemory
 from tflgpu_vulkan.pipelines import Pipelines
 from tflgpu_vulkan.recording import VulkanRecording
@@ -21,7 +29,7 @@ from tflgpu_vulkan.spirv.module import text_of
 
 
 class VulkanDevice(BaseDevice):
-    """A `Device` with one queue, which its recordings share."""
+    """A `Device`. Its recordings share one queue, or take several in turn (`context.QUEUES`)."""
 
     kind = "Vulkan"
     # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
@@ -59,6 +67,11 @@ class VulkanDevice(BaseDevice):
         self._pipelines.compiled = 0
 
     @property
+    def uuid(self) -> bytes:
+        """Which device it is, to other APIs too (``VkPhysicalDeviceIDProperties.deviceUUID``)."""
+        return self._context.details.uuid
+
+    @property
     def compiled(self) -> int:
         """How many pipelines were made for plans so far."""
         return self._pipelines.compiled
@@ -82,7 +95,11 @@ class VulkanDevice(BaseDevice):
     # Inside
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> VulkanRecording:
-        memory = PlanMemory(self._context, plan, shared=self.in_place, guarded=guard_bands)
+        memory = PlanMemory(
+            self._context, plan, shared=self.in_place, guarded=guard_bands,
+            ledger=self._account.ledger(),
+        )  # fmt: skip
+        memory.allocate(self._weights)
         with releasing_on_error(memory):
             made = self._pipelines.get((d.kernel, memory.band) for d in plan.dispatches)
             pipelines = [made[d.kernel, memory.band] for d in plan.dispatches]
@@ -90,16 +107,28 @@ class VulkanDevice(BaseDevice):
         self._context.instance.raise_problems("loading")
         return recording
 
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        return PlanMemory(self._context, plan, shared=self.in_place, guarded=False).footprint
+
     def _allocate_buffer(self, nbytes: int) -> VulkanBuffer:
         shared = self.in_place
         region, pool = allocated(self._context, nbytes, shared=shared)
         return VulkanBuffer(self._lock, self._token, region, self._context, pool, is_mapped=shared)
 
+    def _allocate_shared(self, nbytes: int) -> VulkanBuffer | Unsupported:
+        made = shared(self._context, nbytes)
+        if isinstance(made, Unsupported):
+            return made
+        return SharedVulkanBuffer(self._lock, self._token, made[0], self._context, made[1])
+
     def _import_buffer(self, source: object) -> VulkanBuffer | Unsupported:
-        region = imported(self._context, source)
+        region = imported(self._context, source, in_place=self.in_place)
         if isinstance(region, Unsupported):
             return region
-        return VulkanBuffer(self._lock, self._token, region, self._context, None, is_mapped=False)
+        host = region.block if isinstance(region.block, HostBlock) else None
+        return VulkanBuffer(
+            self._lock, self._token, region, self._context, host, is_mapped=host is not None
+        )
 
     def _release(self) -> None:
         with contextlib.suppress(DeviceError):  # one that is lost does nothing any more

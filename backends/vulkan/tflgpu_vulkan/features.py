@@ -37,7 +37,15 @@ _FLOAT_CONTROLS = "VK_KHR_shader_float_controls"
 _F16_INT8 = "VK_KHR_shader_float16_int8"
 _STORAGE_8BIT = "VK_KHR_8bit_storage"
 _DRIVER = "VK_KHR_driver_properties"
+_HOST_MEMORY = "VK_EXT_external_memory_host"
+_BY_FD = "VK_KHR_external_memory_fd"
 _SUBGROUP_SIZE = "VK_EXT_subgroup_size_control"
+#: Flags of memory that the host can use; of the device's own that it can write to (and read, but only
+#: slowly); of what the host reads as fast as any of its own; of what both use at full speed.
+VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+WRITABLE = VISIBLE | vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+CACHED = VISIBLE | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+SHARED = WRITABLE | CACHED
 #: Of vendors whose compilers make narrower subgroups than a device reports, the least.
 _LEAST_SUBGROUPS = {"intel": 8}
 
@@ -56,10 +64,15 @@ class Details:
         shares_memory: Host and device use the same memory.
         has_writable_memory: The host can write to memory of the device's own.
         has_cached_memory: The host has memory for the device that it reads at full speed.
-        queue_family: The family whose queue runs everything.
+        queue_family: The family whose queues run everything.
+        queues: How many it has.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
         extensions: To enable.
+        host_page: Where host memory that is imported begins and ends; 0 where none can be.
+        exports: Whether memory can be shared by file descriptors.
+        uuid: Which device it is, to other APIs too.
         fingerprint: Everything that a compiled pipeline depends on, besides its module.
+        physical: The VkPhysicalDevice, of the instance that was asked.
     """
 
     name: str
@@ -74,9 +87,14 @@ class Details:
     has_writable_memory: bool
     has_cached_memory: bool
     queue_family: int
+    queues: int
     tick: float
     extensions: tuple[str, ...]
+    host_page: int
+    exports: bool
+    uuid: bytes
     fingerprint: str
+    physical: Any = attrs.field(eq=False, repr=False)
 
     def with_shuffle(self, size: int) -> Details:
         """The same, where at most ``size`` neighbours shuffle values."""
@@ -114,8 +132,11 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
     kind = properties.deviceType
     memory = _memory_types(handle)
     wanted = [_SUBSET] if is_core else [_SUBSET, _F16_INT8, _STORAGE_8BIT, _FLOAT_CONTROLS]
+    wanted += [_HOST_MEMORY, _BY_FD]
     if target.matrix_tiles:
         wanted.append(EXTENSION)
+    host = query.properties("VkPhysicalDeviceExternalMemoryHostPropertiesEXT", _HOST_MEMORY)
+    identity = query.properties("VkPhysicalDeviceIDProperties", "")
     driver = query.properties("VkPhysicalDeviceDriverProperties", _DRIVER)
     driver_name = f"{text(driver.driverName)} {text(driver.driverInfo)}".strip() if driver else ""
     uuid = bytes(ffi.buffer(properties.pipelineCacheUUID)).hex()
@@ -123,7 +144,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
     maintenance = query.properties("VkPhysicalDeviceMaintenance3Properties", "")
     largest = min(int(maintenance.maxMemoryAllocationSize), 2**63 - 1)
     limits = properties.limits
-    family, ticks = queue
+    family, ticks, queues = queue
     return Details(
         name=name,
         driver=driver_name or f"Vulkan driver {version}",
@@ -133,46 +154,19 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         alignment=max(_LEAST_ALIGNMENT, int(limits.minStorageBufferOffsetAlignment)),
         max_allocation=largest,
         memory=memory,
-        shares_memory=kind in _SHARING and any(_is_shared(flags) for flags in memory),
-        has_writable_memory=any(f & writable_flags() == writable_flags() for f in memory),
-        has_cached_memory=any(f & cached_flags() == cached_flags() for f in memory),
+        shares_memory=kind in _SHARING and any(flags & SHARED == SHARED for flags in memory),
+        has_writable_memory=any(flags & WRITABLE == WRITABLE for flags in memory),
+        has_cached_memory=any(flags & CACHED == CACHED for flags in memory),
         queue_family=family,
+        queues=queues,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
         extensions=tuple(e for e in wanted if e in known),
+        host_page=0 if host is None else int(host.minImportedHostPointerAlignment),
+        exports=_BY_FD in known,
+        uuid=bytes(ffi.buffer(identity.deviceUUID)),
         fingerprint=f"{properties.vendorID:x} {properties.deviceID:x} {version} {uuid} {driver_name}",
+        physical=handle,
     )
-
-
-def shared_flags() -> int:
-    """Memory that host and device both use at full speed."""
-    return int(
-        vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
-    )
-
-
-def writable_flags() -> int:
-    """The device's own memory that the host can write to (and read, but only slowly)."""
-    return int(
-        vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-    )
-
-
-def cached_flags() -> int:
-    """Memory that the host reads as fast as any of its own."""
-    return int(
-        vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
-    )
-
-
-def _is_shared(flags: int) -> bool:
-    return flags & shared_flags() == shared_flags()
 
 
 class _Query:
@@ -297,14 +291,14 @@ def _compute_units(query: _Query, vendor: str) -> int:
     return _USUAL_UNITS.get(vendor, 8)
 
 
-def _compute_queue(handle: Any) -> tuple[int, bool] | None:
-    """The first family that computes, and whether it has timestamps."""
+def _compute_queue(handle: Any) -> tuple[int, bool, int] | None:
+    """The first family that computes, whether it has timestamps, and its number of queues."""
     families = listed(
         lib.vkGetPhysicalDeviceQueueFamilyProperties, "VkQueueFamilyProperties", handle
     )
     for index, family in enumerate(families):
         if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT:
-            return index, bool(family.timestampValidBits)
+            return index, bool(family.timestampValidBits), int(family.queueCount)
     return None
 
 

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedIO
 from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.plan_memory import BasePlanMemory, flat_bytes, named_arenas
+from tflgpu.contract.buffers import Bytes, flat_bytes
+from tflgpu.contract.memory_use import Ledger, MemoryUse, Use
+from tflgpu.contract.plan_memory import BasePlanMemory, named_arenas
+from tflgpu.contract.shared_weights import Made, SharedWeights
 from tflgpu.ir.dtypes import Array
 
-from tflgpu_vulkan.blocks import DEVICE, HOST, WRITABLE, Pool, Region
+from tflgpu_vulkan.blocks import DEVICE, HOST, REACHED, Pool, Region
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.transfer import upload
+from tflgpu_vulkan.transfer import download, upload
 
 #: Inputs up to this size in all are written straight into device memory, where the host can; some
 #: machines have just 256 MiB of it.
@@ -30,47 +32,71 @@ _SMALL_OUTPUT = 64 << 10
 class PlanMemory(BasePlanMemory[Region]):
     """The memory of one recording."""
 
-    def __init__(self, context: Context, plan: Plan, *, shared: bool, guarded: bool) -> None:
-        """Lay out everything and allocate it, and upload the constants.
+    def __init__(
+        self, context: Context, plan: Plan, *, shared: bool, guarded: bool,
+        ledger: Ledger | None = None,
+    ) -> None:  # fmt: skip
+        """Lay out everything; there is no memory before `allocate`.
 
         Args:
             context: The device.
             plan: What needs memory.
             shared: Let kernels use the host's arrays in place.
             guarded: Fence every buffer in.
+            ledger: Counts what is allocated.
 
         Raises:
-            DeviceError: memory ran out.
+            DeviceError: something is larger than any memory of the device.
         """
         details = context.details
-        super().__init__(limit=details.max_allocation, guarded=guarded)
+        super().__init__(limit=details.max_allocation, guarded=guarded, ledger=ledger)
         self._context = context
         self._plan = plan
         self.in_place = shared or guarded
-        self._pool = Pool(context, HOST if self.in_place else DEVICE, details.alignment)
+        kind = self._kind = HOST if self.in_place else DEVICE
+        self._arena = Pool(context, kind, details.alignment, Use.ARENA)
+        self._edges = Pool(context, kind, details.alignment)
         self._staging = Pool(context, HOST, details.alignment)
-        self._writable = Pool(context, WRITABLE, details.alignment)
-        self._pools = (self._pool, self._staging, self._writable)
+        self._writable = Pool(context, REACHED, details.alignment)
+        self._pools = (self._arena, self._edges, self._staging, self._writable)
         self.input_arrays: tuple[Array, ...] = ()
         self.output_arrays: tuple[Array, ...] = ()
         self._direct: set[int] = set()  # regions, by id, that host and device both reach
         sizes = () if guarded else plan.arenas
-        self._arenas = [self._region(name, nbytes) for name, nbytes in named_arenas(sizes)]
+        self._arenas = [self._between(name, nbytes) for name, nbytes in named_arenas(sizes)]
         self.inputs = [self._input(io) for io in plan.inputs]
         read = _outputs_read(plan)
         self.outputs = [self._output(io, i in read) for i, io in enumerate(plan.outputs)]
-        self.constants = [
-            self._region(f"constant {i}", a.nbytes) for i, a in enumerate(plan.constants)
-        ]
-        self.bind(plan.dispatches)  # so that every region is in its pool
+        for dispatch in plan.dispatches:  # so that every region is in its pool
+            for ref in dispatch.refs:
+                if isinstance(ref, ArenaRef):
+                    self.resolve(ref)
         self.input_staging = self._stage(self.inputs)
         self.output_staging = self._stage(self.outputs)
+
+    def allocate(self, weights: SharedWeights[Region] | None) -> None:
+        """Allocate what was laid out, and upload the constants that are not among ``weights``.
+
+        Raises:
+            DeviceError: memory ran out; nothing is left then.
+        """
+        plan = self._plan
         with releasing_on_error(self):
+            self.hold(weights, plan.constants, self._new_constants, self._contents)
             for pool in self._pools:
-                pool.allocate()
-            self._fill()
+                pool.allocate(self.ledger)
+            self._fence()
             self.input_arrays = self._arrays(plan.inputs, self.input_staging)
             self.output_arrays = self._arrays(plan.outputs, self.output_staging)
+
+    @property
+    def footprint(self) -> MemoryUse:
+        """What was laid out, and the constants."""
+        weights = self._weights_pool()
+        for i in self._plan.own_constants:
+            weights.region("a constant", self._plan.constants[i].nbytes, self.band)
+        staging = (self._edges, self._staging, self._writable)
+        return MemoryUse(self._arena.nbytes, weights.nbytes, sum(p.nbytes for p in staging))
 
     def uploads(self) -> list[tuple[Region, Region]]:
         """What is copied before the kernels: from where to where."""
@@ -102,8 +128,37 @@ class PlanMemory(BasePlanMemory[Region]):
     def _overwrite(self, region: Region, value: int) -> None:
         region.bytes[:] = value
 
+    def _between(self, name: str, nbytes: int) -> Region:
+        return self._arena.region(name, nbytes, self.band)
+
     def _region(self, name: str, nbytes: int) -> Region:
-        return self._pool.region(name, nbytes, self.band)
+        return self._edges.region(name, nbytes, self.band)
+
+    def _weights_pool(self) -> Pool:
+        return Pool(self._context, self._kind, self._context.details.alignment, Use.WEIGHTS)
+
+    def _new_constants(self, indices: Sequence[int]) -> list[Made[Region]]:
+        """All in one pool, which is freed when nobody uses any of them."""
+        pool, arrays = self._weights_pool(), [self._plan.constants[i] for i in indices]
+        ledger, data = self.ledger.account.ledger(), [flat_bytes(array) for array in arrays]
+        regions = [
+            pool.region(f"constant {i}", array.nbytes, self.band)
+            for i, array in zip(indices, arrays, strict=True)
+        ]
+        with releasing_on_error(pool):
+            pool.allocate(ledger)
+            if self.in_place:
+                for region, each in zip(regions, data, strict=True):
+                    region.bytes[:] = each
+            else:
+                upload(self._context, regions, data)
+        free = _Freeing(pool, ledger, len(regions))
+        return [(region, free) for region in regions]
+
+    def _contents(self, region: Region) -> Bytes:
+        if self.in_place:
+            return region.bytes
+        return download(self._context, region, region.nbytes)
 
     def _input(self, io: PlannedIO) -> Region:
         name = f"input {io.name}"
@@ -140,24 +195,31 @@ class PlanMemory(BasePlanMemory[Region]):
 
     def _slice(self, name: str, ref: ArenaRef) -> Region:
         if not self._arenas or not ref.nbytes:
-            return self._region(name, ref.nbytes)
+            return self._between(name, ref.nbytes)
         arena = self._arenas[ref.arena]
         return Region(name, ref.nbytes, 0, arena.offset + ref.offset, arena)
 
-    def _fill(self) -> None:
-        """Put the constants and the bands' pattern where they belong."""
-        arrays = [flat_bytes(array) for array in self._plan.constants]
-        if not self.in_place:
-            upload(self._context, self.constants, arrays)
-            return
-        for region, data in zip(self.constants, arrays, strict=True):
-            region.bytes[:] = data
+    def _fence(self) -> None:
+        """Put the bands' pattern where it belongs."""
         if self.band:
             for region in self.regions:
                 start, _ = region.bound
                 after = region.offset + region.nbytes
                 for at in (start, after):
                     region.block.bytes[at : at + self.band] = self._pattern
+
+
+class _Freeing:
+    """The end of a pool of constants, which comes with that of the last of them."""
+
+    def __init__(self, pool: Pool, ledger: Ledger, users: int) -> None:
+        self._pool, self._ledger, self._users = pool, ledger, users
+
+    def __call__(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._pool.release()
+            self._ledger.close()
 
 
 def _outputs_read(plan: Plan) -> set[int]:

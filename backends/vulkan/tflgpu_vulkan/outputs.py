@@ -64,7 +64,7 @@ def output_sets(
         regions, arrays = list(memory.output_staging), list(memory.output_arrays)
         for i in copied:
             regions[i] = pool.region(f"{memory.outputs[i].name} on the host", regions[i].nbytes)
-        pool.allocate()
+        pool.allocate(memory.ledger)
         try:
             commands = record_run(regions)
         except DeviceError:

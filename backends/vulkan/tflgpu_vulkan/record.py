@@ -6,18 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from tflgpu.compiler.plan import ConstRef, PlannedDispatch
-from tflgpu.contract.hazards import Access, Range, barriers
+from tflgpu.compiler.plan import PlannedDispatch
+from tflgpu.contract.hazards import Access, access_of, barriers
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
-from tflgpu_vulkan.barriers import (
-    copied_barrier,
-    dispatch_barrier,
-    download_barrier,
-    handover_barrier,
-    upload_barrier,
-    written_barrier,
-)
+from tflgpu_vulkan.barriers import Between, barrier
 from tflgpu_vulkan.blocks import Region
 from tflgpu_vulkan.context import Commands, Context
 from tflgpu_vulkan.memory import PlanMemory
@@ -35,19 +28,9 @@ class Launch:
 
     @property
     def access(self) -> Access:
-        """The bytes that it reads and writes; constants never change."""
-        reads: list[Range] = []
-        writes: list[Range] = []
-        parts = zip(self.dispatch.kernel.buffers, self.dispatch.refs, self.regions, strict=True)
-        for buffer, ref, region in parts:
-            if isinstance(ref, ConstRef):
-                continue
-            span = (id(region.block), region.offset, region.offset + region.nbytes)
-            if buffer.access != "write":
-                reads.append(span)
-            if buffer.access != "read":
-                writes.append(span)
-        return Access(tuple(reads), tuple(writes))
+        """The bytes that it reads and writes."""
+        parts = [(id(r.block), r.offset, r.offset + r.nbytes) for r in self.regions]
+        return access_of(self.dispatch, parts)
 
     def add_to(self, buffer: Any) -> None:
         """Bind and dispatch."""
@@ -174,21 +157,21 @@ def record(
     if timers:
         timers.reset(buffer)
     if _copy(buffer, memory.uploads()):
-        upload_barrier(buffer)
+        barrier(buffer, Between.UPLOADS_AND_DISPATCHES)
     needed = barriers([launch.access for launch in launches])
     for index, launch in enumerate(launches):
         if needed[index] or timers:
-            dispatch_barrier(buffer)
+            barrier(buffer, Between.DISPATCHES)
         if timers:
             timers.stamp(buffer, 2 * index)
         launch.add_to(buffer)
         if timers:
-            dispatch_barrier(buffer)
+            barrier(buffer, Between.DISPATCHES)
             timers.stamp(buffer, 2 * index + 1)
     _download(buffer, memory, staging)
-    written_barrier(buffer)
+    barrier(buffer, Between.DISPATCHES_AND_HOST)
     if memory.bound:
-        handover_barrier(buffer)
+        barrier(buffer, Between.SUBMISSIONS)
     return commands.end(buffer)
 
 
@@ -203,16 +186,16 @@ def record_one(commands: Commands, launch: Launch) -> Any:
     """A command buffer for one dispatch on memory that the host looks at afterwards."""
     buffer = commands.begin()
     launch.add_to(buffer)
-    written_barrier(buffer)
+    barrier(buffer, Between.DISPATCHES_AND_HOST)
     return commands.end(buffer)
 
 
 def _download(buffer: Any, memory: PlanMemory, staging: Sequence[Region]) -> None:
     pairs = memory.downloads(staging)
     if any(a is not b for a, b in pairs):
-        download_barrier(buffer)
+        barrier(buffer, Between.DISPATCHES_AND_DOWNLOADS)
         if _copy(buffer, pairs):
-            copied_barrier(buffer)
+            barrier(buffer, Between.DOWNLOADS_AND_HOST)
 
 
 def _copy(buffer: Any, pairs: Sequence[tuple[Region, Region]]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from tflgpu.contract.buffers import Bytes
 
 from tflgpu_vulkan.api import lib, make
-from tflgpu_vulkan.barriers import copied_barrier, handover_barrier
+from tflgpu_vulkan.barriers import Between, barrier
 from tflgpu_vulkan.blocks import HOST, Pool, Region
 from tflgpu_vulkan.context import Commands, Context
 
@@ -75,7 +75,7 @@ def _copy(context: Context, piece: Region, copies: Sequence[_Copy], *, to_host: 
     commands = Commands(context)
     try:
         buffer = commands.begin()
-        handover_barrier(buffer)
+        barrier(buffer, Between.SUBMISSIONS)
         for region, at, start, size in copies:
             ends: list[tuple[Any, int]] = [
                 (region.block.buffer, region.offset + at),
@@ -84,9 +84,9 @@ def _copy(context: Context, piece: Region, copies: Sequence[_Copy], *, to_host: 
             (source, source_at), (target, target_at) = ends if to_host else ends[::-1]
             copy = make("VkBufferCopy", srcOffset=source_at, dstOffset=target_at, size=size)
             lib.vkCmdCopyBuffer(buffer, source, target, 1, copy)
-        handover_barrier(buffer)
+        barrier(buffer, Between.SUBMISSIONS)
         if to_host:
-            copied_barrier(buffer)
+            barrier(buffer, Between.DOWNLOADS_AND_HOST)
         commands.submit(commands.end(buffer), "copying")
     finally:
         commands.release()

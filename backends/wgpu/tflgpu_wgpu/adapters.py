@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import attrs
 import wgpu
-from tflgpu.contract.device import DeviceInfo, Probe
-from tflgpu.contract.listing import VENDORS, device_of, probe_of
+from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.listing import VENDORS, Listing, vendor_named
 from tflgpu.contract.parallel import aside
 from tflgpu.contract.waiting import of_signal
 from tflgpu.language.subgroup import LARGEST
@@ -46,16 +45,8 @@ _MOST_BINDINGS = 64
 _MOST_BYTES = 2**31 - 16
 
 
-@attrs.frozen
-class Found:
-    """An adapter and wgpu's handle of it."""
-
-    info: DeviceInfo
-    handle: Any = attrs.field(eq=False, repr=False)
-
-
-def find_adapters() -> tuple[tuple[Found, ...], str]:
-    """All adapters once each, GPUs first, and why there are none."""
+def find_adapters() -> Listing[Any]:
+    """All adapters once each, GPUs first, by wgpu's handles."""
     try:
         _leave_out_opengl()
         with _runtime_folder():
@@ -63,11 +54,9 @@ def find_adapters() -> tuple[tuple[Found, ...], str]:
     except Exception as error:
         if of_signal(error):
             raise
-        return (), f"wgpu cannot list adapters: {error}"
-    handles = unique(listed)
-    if handles:
-        return tuple(Found(_info(i, h), h) for i, h in enumerate(handles)), ""
-    return (), "no Vulkan, Metal or Direct3D 12 driver was found"
+        return Listing("WebGPU", (), f"wgpu cannot list adapters: {error}")
+    ranked = ((_kind(h.info), _info(h.info), h) for h in _unique(listed))
+    return Listing.of("WebGPU", ranked, "no Vulkan, Metal or Direct3D 12 driver was found")
 
 
 def _leave_out_opengl() -> None:
@@ -85,7 +74,7 @@ def _leave_out_opengl() -> None:
         set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
 
 
-def unique(adapters: list[Any]) -> list[Any]:
+def _unique(adapters: list[Any]) -> list[Any]:
     """Adapters in their order of preference, each GPU through one API only."""
     kept: dict[tuple[object, ...], str] = {}
     usable = [a for a in adapters if a.info["backend_type"] in _APIS]
@@ -96,22 +85,7 @@ def unique(adapters: list[Any]) -> list[Any]:
         # Two GPUs of a kind have the same numbers, but then they are of the same API.
         if kept.setdefault(key, adapter.info["backend_type"]) == adapter.info["backend_type"]:
             found.append(adapter)
-    return sorted(found, key=lambda a: _kind(a.info))
-
-
-def probe() -> Probe:
-    """What `tflgpu_probe` answers; makes no device, and does not raise."""
-    return probe_of(*find_adapters())
-
-
-def adapter_at(index: int) -> Found:
-    """An adapter by its index.
-
-    Raises:
-        DeviceError: there is none of that index; lists those there are.
-    """
-    found, reason = find_adapters()
-    return device_of(found, index, "WebGPU", reason)
+    return found
 
 
 @contextmanager
@@ -189,10 +163,9 @@ def widest_shuffle(info: Mapping[str, Any], features: set[str]) -> int:
     return min(LARGEST, int(least))
 
 
-def _info(index: int, handle: Any) -> DeviceInfo:
-    info = handle.info
+def _info(info: Mapping[str, Any]) -> DeviceInfo:
     driver = " ".join(part for part in (info["backend_type"], info["description"]) if part)
-    return DeviceInfo(NAME, index, info["device"], _vendor(info), _is_gpu(info), driver)
+    return DeviceInfo(NAME, 0, info["device"], _vendor(info), _is_gpu(info), driver)
 
 
 def _kind(info: Mapping[str, Any]) -> int:
@@ -209,4 +182,5 @@ def _is_discrete(info: Mapping[str, Any]) -> bool:
 
 
 def _vendor(info: Mapping[str, Any]) -> str:
-    return VENDORS.get(info["vendor_id"], "")
+    # Metal has names and no numbers.
+    return VENDORS.get(info["vendor_id"]) or vendor_named(info.get("device", ""))

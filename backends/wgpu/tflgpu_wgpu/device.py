@@ -8,16 +8,17 @@ from collections.abc import Sequence
 import attrs
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.base_device import BaseDevice, releasing_on_error
+from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
-from tflgpu_wgpu.adapters import adapter_at, caps_of, open_adapter, widest_shuffle
+from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_shuffle
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
-from tflgpu_wgpu.memory import Memory, Region
-from tflgpu_wgpu.pipelines import Compiler, Dialect, Way
+from tflgpu_wgpu.memory import Memory, Region, footprint
+from tflgpu_wgpu.pipelines import Compiler, Dialect, Job, Way
 from tflgpu_wgpu.recording import WgpuRecording
 
 #: Least alignment of arena offsets: a vector of four f32, and whole cache lines.
@@ -42,7 +43,7 @@ class WgpuDevice(BaseDevice):
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
-        found = adapter_at(index)
+        found = find_adapters().at(index)
         super().__init__()
         self.info = found.info
         with device_errors(f"opening {self.info.name}"):
@@ -78,15 +79,23 @@ class WgpuDevice(BaseDevice):
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
         """As `tflgpu.contract.kept_code.KeepsCode`."""
-        self._compiler.use_texts(kernel, self._dialect(0), json.loads(code))
+        for writable, text in zip((False, True), json.loads(code), strict=True):
+            way = Way(self._dialect(0), writable)
+            self._compiler.use(kernel, way, Job.of(kernel, way, text))
 
     # Inside
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> WgpuRecording:
         limit = self.caps.max_buffer_bytes
-        memory = Memory(self._device, plan, limit=limit, guarded=guard_bands)
+        memory = Memory(
+            self._device, plan, limit=limit, guarded=guard_bands, ledger=self._account.ledger(),
+            shared=self._weights,
+        )  # fmt: skip
         with releasing_on_error(memory):
             return self._recorded(plan, memory)
+
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        return footprint(plan)
 
     def _allocate_buffer(self, nbytes: int) -> WgpuBuffer:
         region = allocated(self._device, nbytes)

@@ -42,11 +42,11 @@ def tflgpu_probe(backend: str) -> Probe | None:
 
         if reason := lacking():
             return Probe(False, reason)
-        from tflgpu_wgpu.adapters import probe
+        from tflgpu_wgpu.adapters import find_adapters
     except (ImportError, OSError, RuntimeError) as error:
         # wgpu is installed (the registry looked), but its native library may not load here.
         return Probe(False, f"wgpu cannot be imported: {error}")
-    return probe()
+    return find_adapters().probe()
 
 
 @hookimpl

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
+from tflgpu.contract.buffers import flat_bytes
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.lending import OutputSet, OutputSets
-from tflgpu.contract.plan_memory import flat_bytes
 from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array

@@ -52,8 +52,9 @@ def mapped(path: Path) -> memoryview:
         os.close(handle)
 
 
-def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file, open to this user only. It takes the name when all of it is on the disk.
+def write(path: Path, pieces: Iterable[bytes | memoryview], *, lasting: bool = True) -> None:
+    """Write a file, open to this user only. It takes the name when all of it is there, and on the disk
+    where it is to be ``lasting``.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
@@ -63,8 +64,9 @@ def write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         with os.fdopen(handle, "wb") as file:
             for piece in pieces:
                 file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import attrs
 import typer
 
 from tflgpu.cli import console, models
+from tflgpu.cli.memory_table import show_memory
 from tflgpu.cli.models import Backend, Device, Model, Numerics
 from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
@@ -92,6 +93,9 @@ def inspect(
     device: Device = None,
     numerics: Numerics = None,
     profile: _Profile = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show what it would take of each device's memory.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
     """Show a model's inputs, outputs and operators, and where each would run."""
@@ -100,6 +104,11 @@ def inspect(
     if profile is not None and (backend is not None or device is not None):
         raise OptionError("--as is for a device that is not here; leave out --backend and --device")
     file = read_model(str(model))
+    if memory:
+        if profile is not None:
+            raise OptionError("--memory is for devices that are here; leave out --as")
+        show_memory(model, backend, device, numerics, as_json=as_json)
+        return
     judged = (
         _by_device(file, backend, device, numerics)
         if profile is None

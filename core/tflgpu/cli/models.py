@@ -91,6 +91,7 @@ def opened(
     numerics: str | None = None,
     flags: Flags | None = None,
     cpu_backend: str | None = None,
+    batch: int = 1,
 ) -> Iterator[Interpreter]:
     """An interpreter (not allocated yet) on a backend; both are closed at the end.
 
@@ -98,30 +99,34 @@ def opened(
         OptionError: as `delegate_of`, or a device, precision or numerics for the CPU.
         DeviceError: as `delegate_of`.
         ModelError: no such file, or no well-formed model.
+        UnsupportedError: a batch of a model that does not compute items apart from one another.
     """
     if backend == CPU:
         given = (("--device", device), ("--precision", precision), ("--numerics", numerics))
         for name, value in (*given, *((flag_of(n), v) for n, v in (flags or {}).items())):
             if value is not None:
                 raise OptionError(f"{name} is for a GPU backend; --backend cpu has no such choice")
-        with _read(model, None, cpu_backend or REFERENCES) as interpreter:
+        with _read(model, None, cpu_backend or REFERENCES, batch) as interpreter:
             yield interpreter
         return
     # The file first: a mistyped name is noticed before a device is woken up.
     _read(model, None, REFERENCES).close()
     with (
         delegate_of(backend, device, precision, numerics, flags, cpu_backend) as delegate,
-        _read(model, delegate) as interpreter,
+        _read(model, delegate, batch=batch) as interpreter,
     ):
         yield interpreter
 
 
 def _read(
-    model: Path | bytes, delegate: GpuDelegate | None, cpu_backend: str | None = None
+    model: Path | bytes,
+    delegate: GpuDelegate | None,
+    cpu_backend: str | None = None,
+    batch: int = 1,
 ) -> Interpreter:
     path, content = (None, model) if isinstance(model, bytes) else (str(model), None)
     delegates = [] if delegate is None else [delegate]
-    return Interpreter(path, content, delegates, cpu_backend=cpu_backend)
+    return Interpreter(path, content, delegates, cpu_backend=cpu_backend, batch=batch)
 
 
 def allocate(interpreter: Interpreter) -> None:

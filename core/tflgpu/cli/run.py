@@ -58,6 +58,10 @@ def run(
     compare: Annotated[
         bool, typer.Option(help="Compare with the NumPy references, and LiteRT if installed.")
     ] = False,
+    batch: Annotated[
+        int,
+        typer.Option(min=1, help="Items at once, of a model for one; files of one are repeated."),
+    ] = 1,
     runs: Annotated[int, typer.Option(min=1, help="Runs to time, after warm-up.")] = 10,
     output: Annotated[
         Path | None, typer.Option(help="Folder to save the outputs in, as .npy files.")
@@ -73,25 +77,32 @@ def run(
             f"--mean {mean} and --std {std}: both are numbers, and pixels are divided by --std"
         )
     references = backend == CPU and cpu_backend in (None, REFERENCES)
-    with opened(model, backend, device, precision, numerics, flags, cpu_backend) as interpreter:
-        arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed)
+    with opened(
+        model, backend, device, precision, numerics, flags, cpu_backend, batch
+    ) as interpreter:
+        arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed, batch)
         outputs = run_once(interpreter, arrays)
         _show_outputs(interpreter, outputs)
         timing = time_runs(lambda: run_once(interpreter, arrays), runs)
         console.say(
             f"{timing.median:.3f} ms, median of {runs} runs "
             f"({timing.fastest:.3f} to {timing.slowest:.3f}), NumPy to NumPy"
+            + (f", {timing.median / batch:.3f} ms an item" if batch > 1 else "")
         )
         _show_report(interpreter.delegation_report(), on_purpose=references)
         names = [str(d["name"]) for d in interpreter.get_output_details()]
     if compare:
-        _compare(model, arrays, names, outputs, skip_references=references)
+        _compare(model, arrays, names, outputs, batch, skip_references=references)
     if output is not None:
         _save(output, names, outputs)
 
 
 def _inputs(
-    interpreter: Interpreter, given: Sequence[str], normalization: Normalization, seed: int
+    interpreter: Interpreter,
+    given: Sequence[str],
+    normalization: Normalization,
+    seed: int,
+    batch: int,
 ) -> dict[int, Array]:
     """Load the files, give the inputs their shapes, fill up with random numbers, allocate."""
     arrays: dict[int, Array] = {}
@@ -99,7 +110,7 @@ def _inputs(
     for detail, path in assigned:
         if path is not None:
             index = int(detail["index"])
-            arrays[index] = load(path, detail, normalization)
+            arrays[index] = _loaded(path, detail, normalization, batch)
             if arrays[index].shape != tuple(detail["shape"]):
                 interpreter.resize_tensor_input(index, arrays[index].shape)
     rng = np.random.default_rng(seed)
@@ -113,6 +124,20 @@ def _inputs(
             )
     allocate(interpreter)
     return arrays
+
+
+def _loaded(
+    path: Path, detail: Mapping[str, Any], normalization: Normalization, batch: int
+) -> Array:
+    """A file's contents: of all items, or of one, for all of them."""
+    if batch == 1:
+        return load(path, dict(detail), normalization)
+    shape, signature = detail["shape"][1:], detail["shape_signature"][1:]
+    of_some = {"shape": np.array([1, *shape]), "shape_signature": np.array([-1, *signature])}
+    found = load(path, {**detail, **of_some}, normalization)
+    if len(found) not in (1, batch):
+        raise InputError(f"{path} has {len(found)} items; with --batch {batch} it is 1 or {batch}")
+    return np.repeat(found, batch // len(found), axis=0)
 
 
 def _show_outputs(interpreter: Interpreter, outputs: Sequence[Array]) -> None:
@@ -183,6 +208,7 @@ def _compare(
     arrays: Mapping[int, Array],
     names: Sequence[str],
     outputs: Sequence[Array],
+    batch: int,
     *,
     skip_references: bool,
 ) -> None:
@@ -194,7 +220,7 @@ def _compare(
         others.insert(0, ("NumPy references", _references))
     for title, answer in others:
         with console.working(f"running {title}"):
-            theirs = answer(model, arrays)
+            theirs = answer(model, arrays, batch)
         if isinstance(theirs, str):
             table.add_row(title, f"cannot be compared: {theirs}")
             continue
@@ -204,10 +230,10 @@ def _compare(
     console.show(table)
 
 
-def _references(model: Path, arrays: Mapping[int, Array]) -> list[Array] | str:
+def _references(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array] | str:
     """The references' outputs, or why there are none."""
     try:
-        with opened(model, CPU) as interpreter:
+        with opened(model, CPU, batch=batch) as interpreter:
             for index, array in arrays.items():
                 interpreter.resize_tensor_input(index, array.shape)
             interpreter.allocate_tensors()
@@ -216,18 +242,22 @@ def _references(model: Path, arrays: Mapping[int, Array]) -> list[Array] | str:
         return str(error)
 
 
-def _litert(model: Path, arrays: Mapping[int, Array]) -> list[Array] | str:
-    """LiteRT's outputs, or why there are none."""
+def _litert(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array] | str:
+    """LiteRT's outputs, of items one by one; or why there are none."""
     try:
         from ai_edge_litert.interpreter import Interpreter as LiteRT
     except ImportError:
         return "ai-edge-litert is not installed"
     try:
         interpreter: Any = LiteRT(str(model))
-        for index, array in arrays.items():
+        items = [arrays]
+        if batch > 1:
+            items = [{i: a[n : n + 1] for i, a in arrays.items()} for n in range(batch)]
+        for index, array in items[0].items():
             interpreter.resize_tensor_input(index, array.shape)
         interpreter.allocate_tensors()
-        return run_once(interpreter, arrays)
+        parts = [run_once(interpreter, item) for item in items]
+        return parts[0] if batch == 1 else [np.concatenate(p) for p in zip(*parts, strict=True)]
     except (ValueError, RuntimeError) as error:
         return str(error)
 

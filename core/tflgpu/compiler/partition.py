@@ -113,6 +113,11 @@ class Declined:
     code: ReasonCode = ReasonCode.UNSUPPORTED_FORM
 
 
+def all_declined(graph: Graph, why: str, code: ReasonCode) -> tuple[Declined, ...]:
+    """Every operator, for one reason."""
+    return tuple(Declined(n.label, n.op, tuple(n.origins), why, code) for n in graph)
+
+
 @attrs.frozen(eq=False)
 class Partitioning:
     """All nodes of a graph in parts, in an order in which these can run."""

@@ -7,6 +7,7 @@ from typing import Union
 
 import attrs
 
+from tflgpu.compiler.equal_constants import firsts
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.language.builder import Size3
@@ -108,7 +109,22 @@ class Plan:
         return sum(self.arenas)
 
     @property
+    def own_constants(self) -> tuple[int, ...]:
+        """The constants, by index, that no earlier one is equal to: those that need memory."""
+        return tuple(i for i, first in enumerate(firsts(self.constants)) if i == first)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of these."""
+        return sum(self.constants[i].nbytes for i in self.own_constants)
+
+    @property
+    def edge_bytes(self) -> int:
+        """Bytes of inputs and outputs."""
+        return sum(io.nbytes for io in (*self.inputs, *self.outputs))
+
+    @property
     def device_bytes(self) -> int:
-        """Bytes of all buffers that the kernels are bound to: arenas, constants, inputs, outputs."""
-        constants = sum(array.nbytes for array in self.constants)
-        return self.arena_bytes + constants + sum(io.nbytes for io in (*self.inputs, *self.outputs))
+        """Bytes of all buffers that the kernels are bound to: arenas, constants (once, where several
+        are equal), inputs, outputs."""
+        return self.arena_bytes + self.constant_bytes + self.edge_bytes

@@ -16,12 +16,14 @@ from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.target import Target
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Node, Value
+from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter, Pads
 from tflgpu.ops.moves import Moves
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.batch import Batching
 
 _ACTIVATIONS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH)
 _BORDER = Pads(1, 2, 0, 3)
@@ -34,7 +36,7 @@ def facet_checks(ops: Iterable[OpDef]) -> list[Check]:
 
 
 def _says_anything(op: OpDef) -> bool:
-    functions = (op.filter, op.affine, op.moves, op.copies, op.reorder)
+    functions = (op.filter, op.affine, op.moves, op.copies, op.reorder, op.batch)
     computes = op.computes is not Activation.NONE
     return any(functions) or op.keeps_values or computes or bool(op.activation_field)
 
@@ -59,7 +61,7 @@ def facets_of(case: Case) -> Iterator[tuple[str, str | None]]:
             "moves": _moves, "copies": _copies, "keeps_values": _keeps_values, "affine": _affine,
             "reorder": _reorder, "activation_field": _activations, "computes": _computes,
             "filter": _filter, "filter.spread": _spread, "filter.zeros": _zeros,
-            "filter.pads": _pads,
+            "filter.pads": _pads, "batch": _batch,
         }  # fmt: skip
     for name, look in said.items():
         try:
@@ -114,8 +116,9 @@ class _Shown:
         """None where two results agree as closely as rounding lets them."""
         if got.shape != want.shape:
             return f"shape {got.shape}, not {want.shape}"
-        scale = float(np.abs(want).max(initial=0)) if want.dtype.kind == "f" else 0.0
-        worst = float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0))
+        scale = float(np.abs(want).max(initial=0)) if want.dtype.kind in "fc" else 0.0
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        worst = float(np.abs(got.astype(wide) - want.astype(wide)).max(initial=0))
         return None if worst <= 1e-4 * scale + 1e-6 else f"off by {worst:.3g} of {scale:.3g}"
 
 
@@ -203,6 +206,32 @@ def _computes(shown: _Shown) -> str | None:
     shown.need_floats()
     assert shown.result is not None
     return shown.same(shown.result, apply_activation(shown.op.computes, shown.operand(0)))
+
+
+def _batch(shown: _Shown) -> str | None:
+    """Two items: the sample, and the same backwards."""
+    shown.need(shown.op.batch)
+    node, values = shown.node, [*shown.node.inputs, *shown.node.outputs]
+    each = [i for i, v in enumerate(node.inputs) if v is not None and v.data is None]
+    shown.need(each and not any(v is not None and v.is_variable for v in values))
+    known = {v.id: v for v in values if v is not None}
+    single = Graph(
+        "facet", [node], [node.input(i) for i in each], list(node.outputs), known, max(known) + 1
+    )
+    wide = single.copy()
+    work = Batching(wide, 2, {**builtin_ops(), shown.op.name: shown.op})
+    refused = next(filter(None, map(work.widen, wide.inputs)), None) or work.add(wide.nodes[0])
+    shown.need(refused is None)
+    items = [{i: shown.operand(i) for i in each}, {i: shown.operand(i)[..., ::-1] for i in each}]
+    together = {
+        v.id: np.concatenate([item[i] for item in items])
+        for i, v in zip(each, wide.inputs, strict=True)
+    }
+    became = wide.nodes[0]
+    operands = [None if v is None else together.get(v.id, v.data) for v in became.inputs]
+    with np.errstate(all="ignore"):
+        got = work.ops[became.op].reference(became.attrs, operands)[0]
+    return shown.same(got, np.concatenate([shown.of(item) for item in items]))
 
 
 def _kind(shown: _Shown) -> Filter:

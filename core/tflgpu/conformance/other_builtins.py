@@ -36,14 +36,12 @@ _IN_LITERT: Mapping[str, Other] = {
     **dict.fromkeys(
         ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), Other("no", _TABLE)
     ),
+    "STABLEHLO_COMPOSITE": Other("host", "read as the operators that it is made of, wherever these run"),
     "SKIP_GRAM": Other("no", "strings are not supported"),
     "EMBEDDING_LOOKUP_SPARSE": Other("no", _OPEN),
     **dict.fromkeys(
         (
-            "HASHTABLE_LOOKUP", "LSH_PROJECTION", "DILATE", "REDUCE_WINDOW", "STABLEHLO_ADD",
-            "STABLEHLO_AND", "STABLEHLO_COMPOSITE", "STABLEHLO_GATHER", "STABLEHLO_MAXIMUM",
-            "STABLEHLO_MINIMUM", "STABLEHLO_MULTIPLY", "STABLEHLO_PAD", "STABLEHLO_REDUCE_WINDOW",
-            "STABLEHLO_RNG_BIT_GENERATOR", "STABLEHLO_SCATTER", "STABLEHLO_SHIFT_LEFT",
+            "HASHTABLE_LOOKUP", "LSH_PROJECTION",
         ),
         Other("LiteRT", _NOT_HERE),
     ),

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import attrs
+
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import BaseBuffer, Buffer
 from tflgpu.contract.check_plan import check_plan
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.memory_use import Account, Ledger, MemoryUse, Use
 from tflgpu.contract.plan_memory import too_large
 from tflgpu.contract.recording import BaseRecording
 from tflgpu.contract.room import check_room
+from tflgpu.contract.shared_weights import SharedWeights
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
@@ -50,6 +54,8 @@ class BaseDevice(Holder):
         self._recordings: weakref.WeakSet[Any] = weakref.WeakSet()
         self._buffers: weakref.WeakSet[BaseBuffer] = weakref.WeakSet()
         self._token = object()
+        self._account = Account()
+        self._weights: SharedWeights[Any] = SharedWeights()
         self._closed = self._released = False
         self.belongs_to_process()
         check_room(f"opening a {self.kind} device", self.needs[0])
@@ -68,8 +74,17 @@ class BaseDevice(Holder):
         """The text that is compiled for a kernel (for people)."""
         raise NotImplementedError
 
+    def _footprint(self, plan: Plan) -> MemoryUse:
+        """What `_load` would allocate for a plan, without guard bands."""
+        return MemoryUse(plan.arena_bytes, plan.constant_bytes, plan.edge_bytes)
+
     def _allocate_buffer(self, nbytes: int) -> BaseBuffer | Unsupported:
         return Unsupported(f"the {self.kind} backend allocates no buffers of their own")
+
+    def _allocate_shared(self, nbytes: int) -> BaseBuffer | Unsupported:
+        return Unsupported(
+            f"the {self.kind} backend shares no memory with other APIs; the Vulkan backend does"
+        )
 
     def _import_buffer(self, source: object) -> BaseBuffer | Unsupported:
         return Unsupported(f"the {self.kind} backend uses no memory that others made")
@@ -82,6 +97,7 @@ class BaseDevice(Holder):
         Raises:
             StateError: the device is closed.
             CompileError: the driver refused a kernel; carries source and log.
+            MemoryLimitError: there is no room for it in what `limit_memory` said.
             DeviceError: the plan does not fit together or is over a limit of `caps`, memory ran
                 out, or the device is gone.
         """
@@ -89,6 +105,8 @@ class BaseDevice(Holder):
             self._check_open()
             check_plan(plan, self)
             self._let_go_of_idle()
+            if self._account.limit is not None and not guard_bands:
+                self._account.check(self._added(plan), "this part of the model")
             if self.needs[1]:
                 own = 0 if self.caps.is_gpu else plan.device_bytes
                 check_room(f"loading on {self.info.name}", self.needs[1] + own)
@@ -102,6 +120,7 @@ class BaseDevice(Holder):
 
         Raises:
             StateError: the device is closed.
+            MemoryLimitError: there is no room for it in what `limit_memory` said.
             DeviceError: it is over a limit of `caps`, or memory ran out.
         """
         with self._lock:
@@ -111,7 +130,25 @@ class BaseDevice(Holder):
             if nbytes > self.caps.max_buffer_bytes:
                 raise too_large("the buffer", nbytes, self.caps.max_buffer_bytes)
             self._let_go_of_idle()
-            return self._kept(self._allocate_buffer(nbytes))
+            if self.needs[1] and not self.caps.is_gpu:
+                check_room(f"a buffer on {self.info.name}", nbytes)
+            ledger = self._account.ledger()
+            ledger.take(Use.BUFFERS, nbytes, "the buffer")
+            return self._kept(self._allocate_buffer(nbytes), ledger)
+
+    def allocate_shared(self, nbytes: int) -> BaseBuffer | Unsupported:
+        """As `tflgpu.contract.buffers.SharesMemory`.
+
+        Raises:
+            StateError: the device is closed.
+            MemoryLimitError: there is no room for it in what `limit_memory` said.
+            DeviceError: memory ran out.
+        """
+        with self._lock:
+            self._check_open()
+            ledger = self._account.ledger()
+            ledger.take(Use.BUFFERS, nbytes, "the shared buffer")
+            return self._kept(self._allocate_shared(nbytes), ledger)
 
     def import_buffer(self, source: object) -> Buffer | Unsupported:
         """A buffer over memory that exists, used in place; or the reason why that cannot be.
@@ -123,6 +160,26 @@ class BaseDevice(Holder):
         with self._lock:
             self._check_open()
             return self._kept(self._import_buffer(source))
+
+    @property
+    def memory(self) -> MemoryUse:
+        """As `tflgpu.contract.memory_use.CountsMemory`."""
+        self._weights.sweep()
+        return self._account.use
+
+    def footprint(self, plan: Plan) -> MemoryUse:
+        """As `tflgpu.contract.memory_use.CountsMemory`.
+
+        Raises:
+            StateError: the device is closed.
+        """
+        with self._lock:
+            self._check_open()
+            return self._footprint(plan)
+
+    def limit_memory(self, nbytes: int | None) -> None:
+        """As `tflgpu.contract.memory_use.CountsMemory`."""
+        self._account.limit = nbytes
 
     def close(self) -> None:
         """Close what was loaded on it, and release the device; twice is harmless."""
@@ -136,6 +193,7 @@ class BaseDevice(Holder):
                 recording.close()
             for buffer in list(self._buffers):
                 buffer.close()
+            self._weights.sweep()
             self._release()
             self._released = True
 
@@ -157,8 +215,18 @@ class BaseDevice(Holder):
             if isinstance(recording, BaseRecording):
                 recording.let_go_if_idle()
 
-    def _kept(self, made: BaseBuffer | Unsupported) -> BaseBuffer | Unsupported:
+    def _added(self, plan: Plan) -> MemoryUse:
+        """What loading a plan would take beside what is there: its weights may be."""
+        lacking = self._weights.lacking(plan.constants)
+        constants = tuple(plan.constants[i] for i in lacking)
+        alone = self._footprint(attrs.evolve(plan, constants=constants, dispatches=()))
+        return attrs.evolve(self._footprint(plan), weights=alone.weights)
+
+    def _kept(
+        self, made: BaseBuffer | Unsupported, ledger: Ledger | None = None
+    ) -> BaseBuffer | Unsupported:
         if isinstance(made, BaseBuffer):
+            made.ledger = ledger
             self._buffers.add(made)
         return made
 

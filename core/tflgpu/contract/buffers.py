@@ -7,13 +7,14 @@ memory, a buffer of the same API) is used without a copy.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
@@ -76,11 +77,16 @@ class BaseBuffer(Holder):
     Attributes:
         nbytes: Its size in bytes.
         region: What recordings bind, of the kind that their memory consists of.
+        ledger: Where it is counted; None for what was imported.
+        wait: Called before each use: returns when others that use the memory too are done; None where
+            nobody does.
         readable, writable: Whether kernels may read it and write it. What was imported may have
             been made for one of the two only.
     """
 
     readable = writable = True
+    ledger: Ledger | None = None
+    wait: Callable[[], None] | None = None
 
     def __init__(self, lock: Any, token: object, nbytes: int, region: Any) -> None:
         """``lock`` and ``token`` are the device's; two buffers of one device have one token."""
@@ -129,6 +135,8 @@ class BaseBuffer(Holder):
         flat: Bytes = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         with self._lock:
             self._check(flat.nbytes)
+            if self.wait is not None:
+                self.wait()
             if flat.nbytes:
                 self._write(flat)
 
@@ -141,6 +149,8 @@ class BaseBuffer(Holder):
         """
         with self._lock:
             self._check(into.nbytes)
+            if self.wait is not None:
+                self.wait()
             if into.nbytes:
                 into[...] = self._read(into.nbytes).view(into.dtype).reshape(into.shape)
 
@@ -200,6 +210,8 @@ class BaseBuffer(Holder):
             self._released = self._released or last
         if last:
             self._release()
+            if self.ledger is not None:
+                self.ledger.close()
 
     def _check(self, nbytes: int) -> None:
         self.check_inherited("this buffer")
@@ -207,6 +219,11 @@ class BaseBuffer(Holder):
             raise StateError("this buffer is closed")
         if nbytes > self.nbytes:
             raise DeviceError(f"an array of {nbytes} bytes for a buffer of {self.nbytes}")
+
+
+def flat_bytes(array: Array) -> Bytes:
+    """An array's elements in row-major order, as bytes; a view where they lie so already."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def host_bytes(source: object) -> Bytes | Unsupported:
@@ -238,3 +255,40 @@ def host_span(memory: Bytes) -> Span:
     """The span of a buffer over host memory, whoever imported it."""
     start = int(memory.__array_interface__["data"][0])
     return "host", start, start + memory.nbytes
+
+
+class SharedBuffer(Protocol):
+    """A `Buffer` of memory that another API may use at the same time, by a file descriptor.
+
+    Attributes:
+        wait: As `BaseBuffer.wait`: whoever shares it sets it.
+        uuid: Of the device that has it.
+        allocated: Bytes of the memory, of which the buffer is the beginning.
+    """
+
+    wait: Callable[[], None] | None
+    uuid: bytes
+    allocated: int
+
+    def descriptor(self) -> int:
+        """A new file descriptor of the memory, the caller's to close or to hand on.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+            DeviceError: the driver gives none.
+        """
+        ...
+
+
+@runtime_checkable
+class SharesMemory(Protocol):
+    """What a `tflgpu.contract.device.Device` may have besides."""
+
+    def allocate_shared(self, nbytes: int) -> Any:
+        """A `SharedBuffer`, all zeros; or an `Unsupported` with the reason why there is none.
+
+        Raises:
+            StateError: the device is closed.
+            DeviceError: memory ran out.
+        """
+        ...

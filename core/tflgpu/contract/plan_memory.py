@@ -3,7 +3,7 @@ bound to, and guard bands around regions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, PlannedDispatch, Ref
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.check_plan import SMALLER
+from tflgpu.contract.memory_use import Ledger
+from tflgpu.contract.shared_weights import Holding, Made, SharedWeights
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 
@@ -57,15 +59,21 @@ class BasePlanMemory(Generic[R]):
     #: Memory is copied in multiples of so many bytes; the band after a region begins at one.
     step = 1
 
-    def __init__(self, *, limit: int, guarded: bool, least_band: int = LEAST_BAND) -> None:
+    def __init__(
+        self, *, limit: int, guarded: bool, least_band: int = LEAST_BAND,
+        ledger: Ledger | None = None,
+    ) -> None:  # fmt: skip
         """Without any memory yet.
 
         Args:
             limit: Bytes of the device's largest buffer.
             guarded: Whether regions lie between guard bands.
             least_band: Bytes that a band must have, as the device aligns memory.
+            ledger: Counts what is allocated; None where nobody asks.
         """
         self._limit = limit
+        self.ledger = Ledger() if ledger is None else ledger
+        self._held: Holding[R] | None = None
         self.band = max(LEAST_BAND, least_band) if guarded else 0
         # Bytes that no kernel stores by chance: neither constant nor a repeated value.
         self._pattern: Bytes = np.random.default_rng(1).integers(0, 256, self.band, np.uint8)
@@ -99,6 +107,24 @@ class BasePlanMemory(Generic[R]):
         """Free everything; the device must be done with it. Twice is harmless."""
         self.constants, self.inputs, self.outputs, self._slices = [], [], [], {}
         self.bound = {}
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+        self.ledger.close()
+
+    def hold(
+        self, shared: SharedWeights[R] | None, arrays: Sequence[Array],
+        make: Callable[[Sequence[int]], Sequence[Made[R]]], read: Callable[[R], Bytes],
+    ) -> None:  # fmt: skip
+        """Fill ``constants``: with those that the device has for others, and with new ones. Between
+        guard bands all are this recording's own.
+
+        Raises:
+            Whatever ``make`` and ``read`` raise.
+        """
+        mine = SharedWeights[R]() if shared is None or self.guarded else shared
+        self._held = mine.hold(arrays, make, read)
+        self.constants = list(self._held.regions)
 
     # What recordings use
 
@@ -191,11 +217,6 @@ def named_arenas(arenas: Sequence[int]) -> list[tuple[str, int]]:
     if len(arenas) == 1:
         return [("the arena", arenas[0])]
     return [(f"arena {i}", nbytes) for i, nbytes in enumerate(arenas)]
-
-
-def flat_bytes(array: Array) -> Bytes:
-    """An array's elements in row-major order, as bytes; a view where they lie so already."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def too_large(name: str, nbytes: int, limit: int) -> DeviceError:

@@ -4,7 +4,7 @@ dispatches, and runs between guard bands."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Generic
 
@@ -12,6 +12,7 @@ from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedIO, Ref
 from tflgpu.contract.buffers import BaseBuffer, Buffer, overlap
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.lending import S
+from tflgpu.contract.pending import Pending
 from tflgpu.contract.plan_memory import BasePlanMemory, R
 from tflgpu.contract.recording import BaseRecording, stray_write
 from tflgpu.errors import DeviceError
@@ -51,6 +52,19 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
         }  # fmt: skip
         self._regions = memory.bind(plan.dispatches)
         self._buffers: dict[Ref, BaseBuffer] = {}
+        self._waits: list[Callable[[], None]] = []
+
+    def run(self) -> None:
+        """As `BaseRecording.run`, when those are done who share a buffer that it is bound to."""
+        for wait in self._waits:
+            wait()
+        super().run()
+
+    def submit(self) -> Pending:
+        """As `BaseRecording.submit`, likewise."""
+        for wait in self._waits:
+            wait()
+        return super().submit()
 
     @property
     def dispatches(self) -> int:
@@ -198,6 +212,8 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
             if (ref := kind(i)) in self._buffers
         }
         self._regions = memory.bind(self._planned)
+        waits = (buffer.wait for buffer in self._buffers.values())
+        self._waits = [wait for wait in waits if wait is not None]
         self._rebind()
 
     def _times(self, seconds: Sequence[float]) -> list[DispatchTime]:

@@ -22,8 +22,9 @@ from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.build import build_subgraph, tensor_fields
+from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
+from tflgpu.tflite.told import tensor_fields
 
 #: The most elements of an operand that shapes are compiled for.
 _FEW = 64

@@ -8,7 +8,7 @@ follows is planned for the shapes that came, and kept, a few of them at each suc
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -16,7 +16,9 @@ import attrs
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.flow.cut import Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
-from tflgpu.flow.operators import READ, is_run_by_host
+from tflgpu.flow.forward import forwarded
+from tflgpu.flow.list_items import with_items_written
+from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE, is_run_by_host
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.brief import quoted
@@ -24,6 +26,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
 
@@ -31,6 +34,9 @@ from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
 KEPT = 8
 #: How often it is compiled for a device there. Shapes that never come again are the CPU's then.
 PATIENCE = 24
+
+#: Operators that only look at the state, or bring its first.
+_LOOKING = frozenset({VAR_HANDLE, READ, CALL_ONCE})
 
 #: What a subgraph is given or gives: an array, or what a resource tensor holds.
 Given = Array | Handle
@@ -176,7 +182,9 @@ class Program:
 
     def __init__(self, shared: Shared, number: int) -> None:
         self.number = number
-        self.info = shared.model.subgraphs[number]
+        info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
+        # Where every tensor is kept, those between the operators of the file are too.
+        self.info = info if shared.keep_all else with_items_written(info)
         self.evaluated: set[int] = set()
         self._misses = 0
         self._path: list[Stretch] = []
@@ -328,6 +336,11 @@ class Program:
     def _fill(self, stretch: Stretch) -> None:
         shared, known, info = self._shared, stretch.known, self.info
         while True:
+            # First what variables hold, so that what depends on it and what does not are one graph.
+            looked, unknown = self._by_host(stretch, _LOOKING)
+            if unknown:
+                stretch.awaited = tuple(unknown)
+                return
             found = cut(
                 info, known, shared.ops, shared.model.subgraphs, shared.warn, shared.foreign
             )
@@ -341,7 +354,7 @@ class Program:
             if unknown:
                 stretch.awaited = tuple(unknown)
                 return
-            if found.graph is None and not moved:
+            if found.graph is None and not moved and not looked:
                 break
         if found.dynamic:
             stretch.dynamic = Dynamic.of(found.dynamic[0], info, shared.ops, shared.open_plain)
@@ -353,9 +366,11 @@ class Program:
                 f"({left[0].name}) can never run: its operands wait for each other"
             )
 
-    def _by_host(self, stretch: Stretch) -> tuple[bool, list[int]]:
-        """Plan the operators that the host runs and that are next: whether there were any, and their
-        results whose shapes are not known."""
+    def _by_host(
+        self, stretch: Stretch, names: Collection[str] = RUN_BY_HOST
+    ) -> tuple[bool, list[int]]:
+        """Plan the operators of these names that are next, of those that the host runs: whether there
+        were any, and their results whose shapes are not known."""
         shared, known, moved = self._shared, stretch.known, False
         unknown: list[int] = []
         waiting: list[OperatorInfo] = []
@@ -363,8 +378,10 @@ class Program:
             if operator.index in known.done or not is_run_by_host(operator):
                 continue
             tells = [told(known, i, self.info.tensors[i].data) for i in operator.inputs]
-            if None in tells or not all(
-                shared.host.may_pass(shared, known, operator, w) for w in waiting
+            if (
+                operator.name not in names
+                or None in tells
+                or not all(shared.host.may_pass(shared, known, operator, w) for w in waiting)
             ):
                 waiting.append(operator)
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
@@ -11,12 +12,13 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
+from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
-from tflgpu.interpreter.opening import Opening, opener
+from tflgpu.interpreter.opening import Opening, known_by, opener
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
@@ -69,6 +71,7 @@ class Interpreter(BufferMethods, ModelDetails):
         *,
         cpu_backend: str | None = None,
         max_in_flight: int = 2,
+        batch: int = 1,
     ) -> None:
         """Read a model.
 
@@ -108,11 +111,14 @@ class Interpreter(BufferMethods, ModelDetails):
                 where it is installed and NumPy, with a warning, where it is not.
             max_in_flight: Most runs of `invoke_async` at a time. Each takes the model's memory once
                 more, on the device too; none is taken before it is called.
+            batch: Items that a run computes at once, of a model for one: inputs and outputs whose
+                leading dimension is 1 have this many there (docs/async.md). 1 is the file as it is.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
             OptionError: both or neither of path and content, or an argument out of its range.
             ArgumentError: a path that is not one, or content that is not bytes.
+            UnsupportedError: a batch of a model that does not compute items apart from one another.
             PluginError: plugins that clash.
         """
         threads = threads_of(num_threads)
@@ -142,17 +148,21 @@ class Interpreter(BufferMethods, ModelDetails):
         )
         self._most = Count().read("max_in_flight", max_in_flight)
         self._lanes: Lanes | None = None
-        self._model = load(model_path, model_content)
         made: Any = experimental_delegates
         self._delegation: Delegation = (
             made if isinstance(made, Delegation) else Delegation(made, resolver)
         )
+        digest: list[str] = []
+        self._model = load(model_path, model_content, partial(known_by, self._delegation, digest))
         options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
         self._cpu = CpuSide(registry(), options, registerers=self._registerers)
         self._opening = Opening(
             self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
-            self._fuse,
+            self._fuse, "".join(digest),
         )  # fmt: skip
+        if Count().read("batch", batch) > 1:
+            batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
+            self._opening.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
 
@@ -209,9 +219,9 @@ class Interpreter(BufferMethods, ModelDetails):
         with self._busy:
             if not self._main.allocated:
                 self._main.run()  # says what lacks
-            unknown = [i for i in inputs or () if i not in self._main.info.inputs]
-            if unknown:
-                raise InputError(f"tensor {shown(unknown[0])} is no input of the model")
+            for index in inputs or ():
+                if index not in self._main.info.inputs:
+                    raise InputError(f"tensor {shown(index)} is no input of the model")
             self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.host_memory import pages_of
 from tflgpu.errors import InputError, StateError, TflgpuError, UnsupportedError
 from tflgpu.interpreter.given import Given
 from tflgpu.ir.brief import listed, quoted
@@ -126,6 +127,11 @@ class Bindings:
     def get(self, index: int) -> Bound | None:
         """What a tensor is bound to."""
         return self._bound.get(index)
+
+    @property
+    def any(self) -> bool:
+        """Whether a tensor is bound."""
+        return bool(self._bound)
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -334,7 +340,8 @@ def _host_in_place(session: Session, port: Port, given: Given, array: Array) -> 
     device = session.device
     if device is None or not array.flags.c_contiguous:
         return None
-    found = device.import_buffer(array)
+    pages = pages_of(array)
+    found = device.import_buffer(array if pages is None else pages)
     if isinstance(found, Unsupported):
         return None
     if found.nbytes < array.nbytes or _put(session, port, found, given, array.nbytes) is not None:

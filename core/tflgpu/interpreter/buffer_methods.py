@@ -7,13 +7,16 @@ from typing import Any
 import attrs
 
 from tflgpu.blame import shown
+from tflgpu.contract.host_memory import in_pages
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.bindings import Port
 from tflgpu.interpreter.busy import Busy
+from tflgpu.interpreter.cuda_buffer import CudaBuffer, allocate
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.interpreter.given import recognised
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.options import truth
 from tflgpu.tflite.model_file import ModelFile
@@ -121,6 +124,47 @@ class BufferMethods:
                 raise UnsupportedError(f"a buffer for {port.told}: {found.reason}")
             return DeviceBuffer(found, array.shape, array.dtype)
 
+    def allocate_cuda(self, which: int | str) -> CudaBuffer:
+        """As `allocate_buffer`, in memory that CUDA sees too: a tensor of PyTorch, CuPy or Numba over it
+        is what runs read or write (docs/buffers.md). With the Vulkan backend on a device of CUDA's.
+
+        Raises:
+            InputError: no such input or output.
+            UnsupportedError: the model's device shares no memory; says why.
+            StateError: not allocated, closed or in use.
+            DeviceError: there is no CUDA, or not for that device, or it refused.
+        """
+        with self._busy:
+            port = self._either(which)
+            session = self._main.ready_to_bind(port.told)
+            if session is None or session.device is None or port.index not in session.arrays:
+                raise UnsupportedError(
+                    f"there is no device for a buffer of {port.told}: no part of the model runs on one "
+                    "that runs kernels, or its shape is only known at run time"
+                )
+            own = session.arrays[port.index]
+            return allocate(session.device, own.shape, own.dtype, port.told)
+
+    def allocate_array(self, which: int | str) -> Array:
+        """A NumPy array of zeros, of the shape and type that an input or output has, in memory that a
+        device uses in place if it uses any of the host's: whole pages. Bound where host and device
+        share memory, runs read it and write it without a copy; elsewhere it is as good as any other.
+
+        Raises:
+            InputError: no such input or output.
+            UnsupportedError: its shape is only known at run time.
+            StateError: not allocated, closed or in use.
+        """
+        with self._busy:
+            port = self._either(which)
+            session = self._main.ready_to_bind(port.told)
+            if session is None or port.index not in session.arrays:
+                raise UnsupportedError(
+                    f"{port.told} has no array: its shape depends on what the model computes"
+                )
+            own = session.arrays[port.index]
+            return in_pages(own.shape, own.dtype)
+
     @property
     def copied(self) -> Copied:
         """What runs, ``set_tensor`` and ``get_tensor`` have copied between host and device since the
@@ -192,7 +236,7 @@ class BufferMethods:
             StateError: an output is bound to memory, which would keep what it has.
         """
         bindings = self._main.bindings
-        for index in bindings.all:
+        for index in bindings.all if bindings.any else ():
             bound = bindings.get(index)
             if bound is not None and not bound.port.is_input:
                 raise StateError(

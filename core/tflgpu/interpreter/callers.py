@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
-from tflgpu.errors import BusyError, OptionError, StateError, UnsupportedError
+from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.kinds import Count
 
@@ -37,6 +38,9 @@ class Pool(Holder):
     served in the order in which they came. Every call is answered with its own results, or with the
     error that its own run ended in.
 
+    With ``batch=8`` calls that come within a deadline are gathered and run together, padded to the
+    smallest batch that was compiled.
+
     Only models without state: which copy serves a call is chance.
     """
 
@@ -47,25 +51,36 @@ class Pool(Holder):
         size: int = 2,
         devices: Sequence[int | str] | None = None,
         delegates: Sequence[GpuDelegate] | None = None,
+        batch: int = 1,
+        deadline: float = 0.002,
+        sizes: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
         """Read a model and make its copies ready to run.
 
         Args:
             model: Path of a `.tflite` file, or what is in it.
-            size: Copies on each device; each takes the model's memory there once more.
+            size: Copies on each device; they share its weights, and each has tensors of its own.
             devices: As the option ``device``: one delegate for each, of the pool's own.
             delegates: Or delegates of the caller's, who closes them after the pool.
+            batch: Most items of requests that are run together; 1 gathers none.
+            deadline: Seconds that a request waits for others to come. A batch that is full is run
+                at once, and so is what has come while all copies were busy.
+            sizes: The batches that are compiled, ``batch`` among them; every copy has its model once
+                for each. None is 1, 2, 4 and so on to ``batch``.
             options: Those of `DelegateOptions`. With neither ``devices`` nor ``delegates`` they are
                 what `Model` makes of them.
 
         Raises:
             OptionError: both devices and delegates, or none of them; options beside delegates; or an
                 unknown option.
-            UnsupportedError: the model keeps state from run to run, or an operator runs nowhere.
+            UnsupportedError: the model keeps state from run to run, an operator runs nowhere, or a
+                batch of a model that does not compute items apart from one another.
             ModelError, DeviceError: as `Model`.
         """
         count = Count().read("size", size)
+        batches = batches_of(batch, sizes)
+        check_deadline(deadline)
         # A loan may end wherever objects are collected, under this lock, too.
         self._lock = threading.RLock()
         self._free: deque[Model] = deque()
@@ -73,19 +88,28 @@ class Pool(Holder):
         self._closed = False
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
+        self._gather: Gatherer | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._back = threading.Condition(self._lock)
         try:
             given = self._delegates(devices, delegates, options)
             # In turn, so that calls that come one by one go to all devices.
             for delegate in [*given] * count:
-                self._models.append(
-                    Model(model, **options) if delegate is None else Model(model, delegate=delegate)
-                )
-                _check_state(self._models[-1])
+                said = options if delegate is None else {"delegate": delegate}
+                for items in batches:
+                    self._models.append(Model(model, batch=items, **said))
+                    _check_state(self._models[-1])
         except BaseException:
             self._release()
             raise
+        if batches != [1]:
+            each = len(batches)
+            copies = [self._models[at : at + each] for at in range(0, len(self._models), each)]
+            self._gather = Gatherer(
+                [dict(zip(batches, models, strict=True)) for models in copies], deadline
+            )
+            self.belongs_to_process()
+            return
         self._free.extend(self._models)
         self._workers = ThreadPoolExecutor(len(self._models), "tflgpu-pool")
         self.belongs_to_process()
@@ -104,6 +128,9 @@ class Pool(Holder):
             StateError: the pool is closed, or was made before this process was forked.
             InputError, DeviceError: as `Model.__call__`.
         """
+        if self._gather is not None:
+            self._check_open()
+            return self._gather.call(arrays, named, timeout)
         loan = self._borrow(timeout)
         try:
             return loan.model(*arrays, **named)
@@ -117,6 +144,8 @@ class Pool(Holder):
             StateError: the pool is closed, or was made before this process was forked.
         """
         self._check_open()
+        if self._gather is not None:
+            return self._gather.submit(arrays, named)
         workers = self._workers
         assert workers is not None
         try:
@@ -134,10 +163,18 @@ class Pool(Holder):
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
-        """What runs where, for each copy that is free at the moment."""
+        """What runs where, for each copy that is free at the moment; with a ``batch``, for each size
+        of each copy."""
+        if self._gather is not None:
+            return tuple(model.report for model in self._models)
         with self._lock:
             free = list(self._free)
         return tuple(model.report for model in free)
+
+    @property
+    def runs(self) -> dict[int, int]:
+        """With a ``batch``: how many runs there were, by the number of items that were gathered."""
+        return {} if self._gather is None else self._gather.runs
 
     def close(self) -> None:
         """Refuse calls from now on, wait for those that are being served, and release everything;
@@ -148,8 +185,10 @@ class Pool(Holder):
             self._closed = True
             while self._waiting:
                 self._waiting.popleft().serve(None)
-            while len(self._free) < len(self._models):
+            while self._gather is None and len(self._free) < len(self._models):
                 self._back.wait()
+        if self._gather is not None:
+            self._gather.close()
         if self._workers is not None:
             self._workers.shutdown()
         self._release()
@@ -210,10 +249,7 @@ class Pool(Holder):
         if not came:
             self._leave(waiter)
             if not waiter.there.is_set():
-                raise BusyError(
-                    f"no copy of the model was free in {timeout:g} seconds; wait longer, make the pool "
-                    "larger, or let fewer callers come"
-                )
+                raise busy(timeout)
         if waiter.model is None:
             raise StateError("this pool is closed")
         return _Loan(waiter.model, self._give_back)

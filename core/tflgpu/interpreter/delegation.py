@@ -17,6 +17,9 @@ from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
+from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.origin import Origin
+from tflgpu.saved.start import Start
 
 if TYPE_CHECKING:
     from tflgpu.default_delegate import DefaultDelegate
@@ -91,6 +94,28 @@ class Delegation:
         return self._the_default().open_session(
             graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
         )
+
+    def open_origin(self, origin: Origin, cpu: CpuSide) -> tuple[Session, Start] | None:
+        """A session for a model's file, from what is kept of it; None where it takes a graph.
+
+        Raises:
+            UnsupportedError, DeviceError, PluginError, GraphError: as `Engine.open_session`.
+            ModelError: as `Origin.graph`.
+        """
+        if self._why_none:
+            return None
+        if self._given is not None:
+            return self._given.open_origin(origin, cpu=cpu)
+        return self._the_default().open_origin(origin, cpu=cpu)
+
+    def knows(self, origin: Origin) -> bool:
+        """Whether something is kept of a model's file, so that it was read before without fault. Opens
+        nothing."""
+        if self._why_none:
+            return False
+        if self._given is not None:
+            return self._given.knows(origin)
+        return Keeping().asked(self.options).knows(origin)
 
     @property
     def has_device(self) -> bool:

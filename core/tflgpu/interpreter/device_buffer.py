@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.rule import Unsupported
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class DeviceBuffer:
@@ -92,7 +95,7 @@ class DeviceBuffer:
         """Free it once no model is bound to it any more; twice is harmless."""
         self.buffer.close()
 
-    def __enter__(self) -> DeviceBuffer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -6,6 +6,7 @@ Nothing here imports a driver's package: who has an object of one has imported i
 from __future__ import annotations
 
 import sys
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -13,7 +14,9 @@ import attrs
 import numpy as np
 
 from tflgpu.blame import Failed, attempt, shown
+from tflgpu.contract import dlpack
 from tflgpu.errors import ArgumentError, InputError, UnsupportedError
+from tflgpu.interpreter import cuda_buffer
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
@@ -120,6 +123,8 @@ def _dlpack(source: Any) -> Given:
     if isinstance(where, Failed):
         raise UnsupportedError(f"{kind} does not say on which device it is: {where}")
     device = int(where[0])
+    if device == dlpack.CUDA:
+        return _cuda(source, kind)
     if device not in _ON_HOST:
         raise UnsupportedError(
             f"{kind} lies in memory of {_NAMES.get(device, f'DLPack device type {device}')}, which "
@@ -130,6 +135,23 @@ def _dlpack(source: Any) -> Given:
     if isinstance(array, Failed):
         raise UnsupportedError(f"{kind} cannot be read by DLPack: {array}")
     return _host(_writable(array, source), kind)
+
+
+def _cuda(source: Any, kind: str) -> Given:
+    """A tensor of CUDA: a whole buffer of ``allocate_cuda``, by whatever name."""
+    # Not to be waited for: a run waits for all of CUDA's work.
+    capsule = attempt(partial(source.__dlpack__, stream=-1))
+    if isinstance(capsule, Failed):
+        raise UnsupportedError(f"{kind} cannot be read by DLPack: {capsule}")
+    said = dlpack.seen(capsule, kind)
+    known = cuda_buffer.buffer_at(said.pointer)
+    if known is None or said.nbytes > known.nbytes:
+        raise UnsupportedError(
+            f"{kind} lies in memory of CUDA that was not allocated to be shared, and drivers share no "
+            "other: bind a buffer of allocate_cuda(), over which torch.from_dlpack and cupy.from_dlpack "
+            "make tensors, or of allocate_buffer(), or copy the tensor to the host and bind that"
+        )
+    return Given(known.buffer, kind, said.shape, said.dtype, owned=True)
 
 
 def _writable(array: Array, source: Any) -> Array:

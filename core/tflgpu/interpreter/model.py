@@ -93,6 +93,7 @@ class Model:
         model: str | os.PathLike[str] | bytes | bytearray | memoryview,
         *,
         delegate: GpuDelegate | None = None,
+        batch: int = 1,
         **options: Any,
     ) -> None:
         """Read a model and make it ready to run.
@@ -100,6 +101,8 @@ class Model:
         Args:
             model: Path of a `.tflite` file, or what is in it.
             delegate: Runs it; it stays the caller's, and must be closed after the model.
+            batch: Items that a run computes at once, of a model for one (as `Interpreter`'s). Arrays
+                may have any number of items: they are run by so many, the last run filled up.
             options: Those of `DelegateOptions`. With ``backend`` or ``device`` the model has a
                 delegate of its own, as `GpuDelegate` makes it; the others are for the default one.
 
@@ -107,7 +110,8 @@ class Model:
             ModelError: no such file, or not a well-formed model.
             OptionError: an unknown option, or options beside a delegate.
             DeviceError: the backend or device asked for is not there, or failed.
-            UnsupportedError: an operator that neither the device nor the CPU can run.
+            UnsupportedError: an operator that neither the device nor the CPU can run, or a batch of
+                a model that does not compute items apart from one another.
         """
         if delegate is not None and options:
             raise OptionError(
@@ -115,6 +119,7 @@ class Model:
                 "given one; pass them to that one"
             )
         self._lock = threading.Lock()
+        self._size = batch
         self._own: GpuDelegate | None = None
         where = _source(model)
         if delegate is None and not _DEVICE.isdisjoint(options):
@@ -125,7 +130,7 @@ class Model:
         if delegate is None:
             given = Delegation(None, options=DelegateOptions.gathered(options))
         try:
-            self._interpreter = Interpreter(**where, experimental_delegates=given)
+            self._interpreter = Interpreter(**where, experimental_delegates=given, batch=batch)
         except BaseException:
             if self._own is not None:
                 self._own.close()
@@ -143,8 +148,8 @@ class Model:
 
         An array of another type is converted where no value changes (floats: where only digits are
         lost). Where the model has open dimensions (-1) they become the arrays'. Where it has a
-        leading dimension of 1 and arrays have N there, it is run N times, and so have the results;
-        an array of the model's own shape is then for each of the runs.
+        leading dimension of 1 and arrays have N there, it is run N times (or, made with a ``batch``,
+        that many fewer), and so have the results; an array with 1 there is then for each of the N.
 
         Raises:
             InputError: too few or too many arrays, a name that there is not, a shape or a type
@@ -156,6 +161,8 @@ class Model:
             if not self._end.alive:
                 raise StateError("this model is closed")
             given = self._assigned(arrays, named)
+            if self._size > 1:
+                return self._run_items(given)
             count = self._batch(given)
             if count is None:
                 self._fit(given)
@@ -194,6 +201,30 @@ class Model:
     def __exit__(self, *exception: object) -> None:
         """Close it."""
         self.close()
+
+    # For a pool that gathers calls
+
+    def _request(
+        self, arrays: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[dict[int, Array], int]:
+        """What a call gives, checked and converted, and of how many items it is."""
+        given = self._assigned(arrays, named)
+        return given, self._rows(given)
+
+    def _together(self, parts: Sequence[Mapping[int, Array]]) -> list[Results]:
+        """Results of several requests, computed in one run where they fit into one."""
+        with self._lock:
+            if not self._end.alive:
+                raise StateError("this model is closed")
+            counts = [len(part[0]) for part in parts]
+            if sum(counts) > self._size or not all(counts):
+                return [self._run_items(dict(part)) for part in parts]
+            found = self._run_rows(parts)
+            ends = np.cumsum(counts)
+            return [
+                Results([a[end - n : end] for a in found], self.output_names)
+                for n, end in zip(counts, ends, strict=True)
+            ]
 
     # Inside
 
@@ -288,6 +319,54 @@ class Model:
             empty = [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
             return Results(empty, self.output_names)
         return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+
+    def _run_items(self, given: dict[int, Array]) -> Results:
+        """Runs of `_size` items each, for as many as there are."""
+        total = self._rows(given)
+        parts = [
+            self._run_rows([{i: a[at : at + self._size] for i, a in given.items()}])
+            for at in range(0, total, self._size)
+        ]
+        if not parts:
+            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
+        if len(parts) == 1:
+            return Results(parts[0], self.output_names)
+        return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+
+    def _rows(self, given: dict[int, Array]) -> int:
+        """How many items arrays are of; an array of one is repeated where others have several."""
+        counts = {}
+        for i, array in given.items():
+            port = self._inputs[i]
+            if not array.ndim or not _fits(array.shape[1:], port.open_shape[1:]):
+                raise InputError(
+                    f"an array of shape {list(array.shape)} for input {port.described}"
+                )
+            counts[i] = len(array)
+        several = {n for n in counts.values() if n != 1}
+        if len(several) > 1:
+            raise InputError(f"batches of different sizes: {sorted(several)}")
+        total = several.pop() if several else 1
+        for i, array in given.items():
+            given[i] = np.broadcast_to(array, (total, *array.shape[1:]))
+        return total
+
+    def _run_rows(self, parts: Sequence[Mapping[int, Array]]) -> list[Array]:
+        """One run of the items of all parts, at most `_size`; what is over is filled with the last."""
+        total = sum(len(part[0]) for part in parts)
+        self._fit(
+            {i: np.broadcast_to(a[:1], (self._size, *a.shape[1:])) for i, a in parts[0].items()}
+        )
+        for i, port in enumerate(self._inputs):
+            rows = self._interpreter.tensor(port.index)()
+            at = 0
+            for part in parts:
+                rows[at : at + len(part[i])] = part[i]
+                at += len(part[i])
+            rows[at:] = rows[at - 1]
+            del rows  # nobody may hold a view while the model runs
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(port.index)[:total] for port in self._outputs]
 
 
 def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import attrs
@@ -14,12 +14,14 @@ from tflgpu.flow.cut import check_order
 from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
 from tflgpu.flow.session import FlowSession, Openers
 from tflgpu.flow.store import Store
+from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
+from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
@@ -36,6 +38,8 @@ class Opening:
         cpu: Runs what no device takes.
         preserve_all: Whether every tensor is kept.
         fuse: Whether operators may be merged.
+        digest: Of the file's bytes; "" as long as nobody needed it.
+        batching: How many items the main subgraph computes at once; None for what the file has.
         store: The model's state.
         lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
     """
@@ -46,14 +50,16 @@ class Opening:
     cpu: CpuSide
     preserve_all: bool
     fuse: bool
+    digest: str = ""
+    batching: Batching | None = None
     store: Store = attrs.Factory(Store)
     lock: threading.RLock = attrs.Factory(threading.RLock)
 
     def open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
-    ) -> tuple[Session, Graph | None]:
-        """A session of a subgraph at the shapes of its inputs, and its graph; no graph where it takes
-        more than one to run it.
+    ) -> tuple[Session, Seen | None]:
+        """A session of a subgraph at the shapes of its inputs, and what of its graph outlives that;
+        None where it takes more than one graph to run it.
 
         Where everything runs on the CPU, LiteRT runs loops and branches without state by itself.
 
@@ -61,18 +67,39 @@ class Opening:
             ModelError, UnsupportedError: it does not work out at these shapes, or nobody runs it.
             DeviceError, PluginError, GraphError: as `Delegation.open_session`.
         """
-        info = self.model.subgraphs[number]
-        if any(is_run_by_host(o) for o in info.operators):
-            check_bodies(self.model.subgraphs, number)
-            check_order(info)
-        graph = build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
+        if self.batching is not None and number == 0:
+            # Not by its origin: at these shapes the file alone has a graph of its own.
+            graph = self.batching.graph(shapes, warn)
+            return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
+        build = partial(self._graph, number, dict(shapes))
+        origin = Origin(self.model.content, number, shapes, build, self.digest)
+        if self.fuse and not self.preserve_all and len(origin.content):
+            with self.lock:
+                found = self.delegation.open_origin(origin, self.cpu)
+            if origin.is_digested:
+                self.digest = origin.digest
+            if found is not None:
+                session, start = found
+                _say(warn, start.warnings)
+                return session, Seen(start.shapes, frozenset(start.edge))
+        graph = origin.graph
+        _say(warn, origin.warnings)
         if not self.delegation.options.allow_fallback or not self._takes_several(graph):
-            return self._session(graph), graph
+            return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         made = FlowSession(
             self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
         )  # fmt: skip
         return made, None
+
+    def _graph(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> Graph:
+        info = self.model.subgraphs[number]
+        if any(is_run_by_host(o) for o in info.operators):
+            check_bodies(self.model.subgraphs, number)
+            check_order(info)
+        return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
 
     def keeps_state(self, number: int) -> bool:
         """Whether running a subgraph by `FlowSession` may read or change state."""
@@ -107,8 +134,47 @@ class Opening:
         )  # fmt: skip
 
 
+def known_by(delegation: Delegation, digest: list[str], content: memoryview) -> bool:
+    """Whether something is kept of a file's bytes. Adds their digest to a list, where it was needed."""
+    origin = Origin(content, 0, {}, _unbuilt)
+    known = delegation.knows(origin)
+    if origin.is_digested:
+        digest.append(origin.digest)
+    return known
+
+
+def _unbuilt(warn: Callable[[str], object]) -> Graph:
+    raise AssertionError("nobody builds a graph of this")
+
+
+@attrs.frozen
+class Seen:
+    """What an interpreter asks of a graph whose session is open.
+
+    Attributes:
+        shapes: Of tensors, as far as they are known before a run.
+        readable: The tensors that can be read, if the session has arrays of them.
+    """
+
+    shapes: Mapping[int, Shape]
+    readable: Collection[int]
+
+
+def seen_in(graph: Graph, *, all_of_it: bool) -> Seen:
+    """Of a graph; with ``all_of_it`` the tensors between operators can be read as well."""
+    edge = {v.id for v in (*graph.inputs, *graph.outputs)}
+    variables = {v.id for v in graph.values.values() if v.is_variable}
+    shapes = {v.id: v.shape for v in graph.values.values()}
+    return Seen(shapes, graph.values.keys() if all_of_it else edge | variables)
+
+
+def _say(warn: Callable[[str], object], texts: Iterable[str]) -> None:
+    for text in texts:
+        warn(text)
+
+
 #: As `Opening.open`, of one subgraph.
-Open = Callable[[Mapping[int, Shape], Callable[[str], object]], tuple[Session, Graph | None]]
+Open = Callable[[Mapping[int, Shape], Callable[[str], object]], tuple[Session, Seen | None]]
 
 
 def opener(opening: Opening, number: int) -> Open:
@@ -117,15 +183,12 @@ def opener(opening: Opening, number: int) -> Open:
 
 
 def seen(
-    session: Session, graph: Graph | None, info: SubgraphInfo, *, all_of_it: bool
-) -> tuple[dict[int, Shape], Collection[int]]:
+    session: Session, found: Seen | None, info: SubgraphInfo, *, all_of_it: bool
+) -> tuple[Mapping[int, Shape], Collection[int]]:
     """Shapes of tensors, as far as they are known before a run, and the tensors that can be read: with
     ``all_of_it`` those between operators as well."""
-    if graph is None:
+    if found is None:
         shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
         every: Collection[int] = range(len(info.tensors))
         return shapes, every if all_of_it else {*info.inputs, *info.outputs}
-    edge = {v.id for v in (*graph.inputs, *graph.outputs)}
-    variables = {v.id for v in graph.values.values() if v.is_variable}
-    visible = (graph.values.keys() if all_of_it else edge | variables) & session.arrays.keys()
-    return {v.id: v.shape for v in graph.values.values()}, visible
+    return found.shapes, set(found.readable) & session.arrays.keys()

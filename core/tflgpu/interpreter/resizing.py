@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tflgpu.errors import ModelError, ResizeError
@@ -13,8 +13,10 @@ from tflgpu.ir.sizes import check_size
 from tflgpu.tflite.model_file import SubgraphInfo, TensorInfo
 
 
-def new_shape(info: SubgraphInfo, index: Any, size: Any, *, strict: bool) -> tuple[int, Shape]:
-    """An input's index and the shape that it is to have.
+def new_shape(
+    info: SubgraphInfo, index: Any, size: Any, resized: Mapping[int, Shape], *, strict: bool
+) -> tuple[int, Shape]:
+    """An input's index and the shape that it is to have; ``resized`` has those that inputs were given.
 
     Raises:
         ResizeError: no such input, a negative or far too large size, or, if ``strict``, a change of
@@ -36,7 +38,7 @@ def new_shape(info: SubgraphInfo, index: Any, size: Any, *, strict: bool) -> tup
         check_size(shape, tensor.dtype, named(tensor))
     except ModelError as error:
         raise ResizeError(f"cannot resize: {error}") from None
-    fixed = tensor.shape_signature
+    fixed = tensor.signature(resized.get(index, tensor.shape))
     if strict and (
         len(fixed) != len(shape) or any(d not in (-1, n) for d, n in zip(fixed, shape, strict=True))
     ):
@@ -55,3 +57,9 @@ def all_named(info: SubgraphInfo, indices: Collection[int]) -> str:
 def named(info: TensorInfo) -> str:
     """A tensor, for messages."""
     return f"tensor {info.index} ({quoted(info.name)})"
+
+
+def told(info: SubgraphInfo, resized: Mapping[int, Shape]) -> str:
+    """What was resized, as the end of a message; nothing where nothing was."""
+    pairs = (f"{named(info.tensors[i])} to {listed(s)}" for i, s in resized.items())
+    return f"; inputs were resized: {', '.join(pairs)}" if resized else ""

@@ -162,6 +162,15 @@ def _squared_difference(k: Builder, a: Expr, b: Expr) -> Expr:
     return gap * gap
 
 
+def remainder(k: Builder, a: Expr, b: Expr) -> Expr:
+    """What a division that cuts off leaves, of ``a``'s sign: exact, and NaN of a float by 0. Of a
+    whole number by 0 it is anything."""
+    if not a.type.is_float:
+        return _divided(k, a, b)[1]
+    wide_a, wide_b = (k.let(k.cast(x, Scalar.F32), "wide") for x in (a, b))
+    return k.cast(_remainder(k, wide_a, wide_b), a.type.scalar)
+
+
 def _add_n(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     kind = operands[0].type.scalar
     wide = [k.cast(x, Scalar.F32) if kind.is_float else x for x in operands]
@@ -171,7 +180,8 @@ def _add_n(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     return k.cast(total, kind)
 
 
-def _accepts_floored(node: Node, site: Site) -> str | None:
+def accepts_remainder(node: Node, site: Site) -> str | None:
+    """`KernelRule.accepts` of an op whose result comes from a remainder."""
     if not site.caps.fused_fma and node.input(0).dtype.is_float:
         return (
             f"{node.op} of floats needs a multiply-add with one rounding, and this device's "
@@ -229,8 +239,8 @@ RULES = (
     ElementwiseRule("MINIMUM", _pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
     ElementwiseRule("SQUARED_DIFFERENCE", _pair(_squared_difference), takes(NUMBERS)),
     ElementwiseRule("POW", _pair(lambda k, a, b: k.call("pow", a, b)), takes(FLOATS)),
-    ElementwiseRule("FLOOR_DIV", _pair(_floor_div), _accepts_floored),
-    ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), _accepts_floored),
+    ElementwiseRule("FLOOR_DIV", _pair(_floor_div), accepts_remainder),
+    ElementwiseRule("FLOOR_MOD", _pair(_floor_mod), accepts_remainder),
     ElementwiseRule("ATAN2", _pair(lambda k, a, b: k.call("atan2", a, b)), takes(FLOATS)),
     ElementwiseRule("ADD_N", _add_n, _accepts_add_n),
     KernelRule("ADD_N", "in_turns", _add_n_in_turns, _accepts_add_n_in_turns),

@@ -31,7 +31,7 @@ from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
 
 #: Rows times vectors of four elements of a result that kernels go over.
-_MOST_LOOKS = 1 << 26
+MOST_LOOKS = 1 << 26
 
 Merge = Callable[[Builder, Expr, Expr], Expr]
 
@@ -204,7 +204,7 @@ def _accepts(node: Node, site: Site) -> str | None:
         return f"a segment without rows is the {_EXTREMES[node.op]} f32 number, which f16 has not"
     refused = movable(node, node.input(rows.values), *node.outputs)
     looks = rows.count * (out.elements // out.shape[-1]) * -(-out.shape[-1] // 4)
-    if refused is None and looks > _MOST_LOOKS:
+    if refused is None and looks > MOST_LOOKS:
         return (
             f"{rows.count} rows of {node.op} for {out.elements} elements; a kernel, which looks for "
             "the rows of each element, would take longer than the CPU"

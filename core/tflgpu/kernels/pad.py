@@ -19,7 +19,7 @@ def _pad(low: Lowering) -> None:
     border = borders(node.const(1))
 
     def prepare(k: Builder) -> IndexMap:
-        fill = _fill(low, k)
+        fill = fill_of(low, k, 2)
 
         def where(index: Sequence[Expr]) -> Source:
             own: list[Expr] = []
@@ -39,12 +39,13 @@ def _pad(low: Lowering) -> None:
     move(low, prepare, vector=bool(border) and whole_vectors)
 
 
-def _fill(low: Lowering, k: Builder) -> Operand:
-    value = low.node.optional_input(2)
+def fill_of(low: Lowering, k: Builder, operand: int) -> Operand:
+    """The number that an operand of one element is; 0 where it is absent."""
+    value = low.node.optional_input(operand)
     if value is None:
         return 0
     if value.data is None:
-        return k.let(low.read(k, 2).load_lane(0, 0), "fill")
+        return k.let(low.read(k, operand).load_lane(0, 0), "fill")
     number = value.data.reshape(-1)[0]
     return float(number) if value.dtype.is_float else int(number)
 

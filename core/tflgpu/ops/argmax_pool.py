@@ -21,6 +21,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.items import each_row
 
 PLACE_BIAS = 0.1
 
@@ -219,10 +220,10 @@ def _unpool_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "MaxPoolingWithArgmax2D", _parse, _infer_pool, _reference_pool, _pool_samples,
-        accuracy=Accuracy.ROUNDED, is_custom=True,
+        accuracy=Accuracy.ROUNDED, is_custom=True, batch=each_row(0),
     ),
     OpDef(
         "MaxUnpooling2D", _parse, _infer_unpool, _reference_unpool, _unpool_samples,
-        accuracy=Accuracy.EXACT, is_custom=True, keeps_values=True,
+        accuracy=Accuracy.EXACT, is_custom=True, keeps_values=True, batch=each_row(0, 1),
     ),
 )  # fmt: skip

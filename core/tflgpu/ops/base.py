@@ -19,7 +19,8 @@ from tflgpu.errors import DynamicError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Filter, Hybrid, Integers, Reordered, Work
+from tflgpu.ops.facets import Batched, Filter, Hybrid, Integers, Items, Reordered, Work
+from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
 
 _T = TypeVar("_T")
@@ -298,9 +299,16 @@ class OpDef:
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
             tests leave them as samples have them.
+        indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
+            do not hold does what any other one outside does.
+        positions: The attribute that holds the type of all results, which are positions in an operand:
+            i64 or i32. "" = there is none.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
+        batch: Node and items -> what it has to become to compute several items at once, each as it
+            would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
+            model with such a node is not run in batches. An elementwise op need not say.
         at_run_time: Attributes -> those that a node has where an operand that decides on its shape
             is not a constant, so that it is run once that is known; None: the same. For ops of which
             TFLite makes something else then.
@@ -338,8 +346,13 @@ class OpDef:
     hybrid: Callable[[Node], Hybrid] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
+    positions: str = ""
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
+    batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
+        lambda self: elementwise if self.elementwise else None, takes_self=True
+    )
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 

@@ -12,11 +12,12 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import broadcast_shape
-from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
+from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 
@@ -119,9 +120,32 @@ def _hybrid(node: Node) -> Hybrid:
     return Hybrid((OnTheFly((axis,), node.attrs.rounding),))
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    result = node.outputs[0].shape
+    if len(result) == 2:  # rows of the result are those of the left operand
+        if items.operands == {0} and not node.attrs.adj_x:
+            return Batched(node.attrs)
+        return "its operands are matrices, without an axis for several of them"
+    for i in items.operands:
+        shape = node.input(i).shape
+        if len(shape) != len(result) or shape[0] != result[0]:
+            return (
+                f"operand {i}, {listed(shape)}, is broadcast to {listed(result)} along the axis "
+                "that the items lie on"
+            )
+    constants = {}
+    for i in {0, 1} - items.operands:
+        value = node.input(i)
+        if len(value.shape) == len(result) and value.shape[0] != 1:
+            if value.data is None:
+                return f"operand {i} is the same for all items, and not a constant"
+            constants[i] = items.times(value.data)
+    return Batched(node.attrs, constants)
+
+
 OPS = (
     OpDef(
         _OP, _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid,
+        accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid, batch=_batch,
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.items import each_row
 
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
 
@@ -96,7 +97,7 @@ def _rfft_samples() -> Sequence[Sample]:
 def _part(op: str, part: Callable[[Array], Array], accuracy: Accuracy) -> OpDef:
     return OpDef(
         op, no_attrs, _infer_part(op), _reference_part(part), _part_samples, accuracy=accuracy,
-        limits=_limits,
+        limits=_limits, batch=each_row(0),
     )  # fmt: skip
 
 
@@ -106,6 +107,6 @@ OPS = (
     _part("IMAG", np.imag, Accuracy.EXACT),
     OpDef(
         "RFFT2D", no_attrs, _infer_rfft, _reference_rfft, _rfft_samples,
-        accuracy=Accuracy.ACCUMULATE, limits=_limits,
+        accuracy=Accuracy.ACCUMULATE, limits=_limits, batch=each_row(0, rank=3),
     ),
 )  # fmt: skip

@@ -13,12 +13,14 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.facets import copies_only
+from tflgpu.ops.facets import Batched, Items, copies_only
+from tflgpu.ops.items import along, as_they_are
+from tflgpu.ops.reshape import as_reshape
 
 _ANY_NUMBER = 1 << 30
 
@@ -145,14 +147,26 @@ def _pack_samples() -> Sequence[Sample]:
     ]
 
 
+def _batch_concat(node: Node, items: Items) -> Batched | str:
+    return along(node.attrs.axis, len(node.outputs[0].shape)) or as_they_are(node, items)
+
+
+def _batch_pack(node: Node, items: Items) -> Batched | str:
+    refused = along(node.attrs.axis, len(node.outputs[0].shape))
+    if refused is not None and len(node.inputs) == 1:
+        return as_reshape(node, items)
+    return refused or as_they_are(node, items)
+
+
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
         generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
-        keeps_values=True, one_scale=False, copies=copies_only,
+        keeps_values=True, one_scale=False, copies=copies_only, batch=_batch_concat,
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,
         accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=copies_only,
+        batch=_batch_pack,
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
@@ -180,7 +181,7 @@ def _hybrid(node: Node) -> Hybrid:
 OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
         filter=Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads"),
         hybrid=_hybrid,
     ),

@@ -21,7 +21,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
-from tflgpu.ops.facets import Filter, Work
+from tflgpu.ops.facets import Batched, Filter, Items, Work
+from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import fused_activation
 
@@ -275,14 +276,18 @@ def _work(node: Node) -> Work:
     return Work.of(node, 2 * math.prod(small.shape[:4]) * taps * outs * inner)
 
 
+def _batch_turned(node: Node, items: Items) -> Batched | str:
+    return rows_of(node, items, (2,)) or first_size(node, items, 0)
+
+
 OPS = (
     OpDef(
         _PLAIN, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE,
-        activation_field="activation", filter=ROLES[_PLAIN], work=_work,
+        activation_field="activation", filter=ROLES[_PLAIN], work=_work, batch=each_row(0),
     ),
     OpDef(
         _TURNED, _parse, _infer_turned, _reference_turned, _turned_samples,
         accuracy=Accuracy.ACCUMULATE, activation_field="activation", filter=ROLES[_TURNED],
-        work=_work,
+        work=_work, batch=_batch_turned,
     ),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import (
     WindowAttrs,
@@ -138,7 +139,7 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 OPS = (
     OpDef(
         "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, batch=each_row(0), activation_field="activation",
         filter=Filter(out=3, spread=_spread, zeros=conv_zeros, pads="pads"),
         hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
     ),

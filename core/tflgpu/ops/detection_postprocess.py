@@ -212,6 +212,7 @@ def _samples() -> list[Sample]:
 
 OPS = (
     OpDef(
-        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.TRANSCENDENTAL, is_custom=True
+        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.TRANSCENDENTAL, is_custom=True,
+        batch=lambda node, items: "it finds the boxes of one image",
     ),
-)
+)  # fmt: skip

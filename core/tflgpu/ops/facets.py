@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
@@ -123,6 +124,44 @@ class Reordered:
 
     attributes: Any
     constants: Mapping[int, Array] = attrs.Factory(dict)
+
+
+@attrs.frozen
+class Items:
+    """A batch of which a node is to compute several items, as it computes one.
+
+    A tensor has its items one after another along axis 0: an operand of shape [3, 5] of each of 8
+    items is one of shape [24, 5].
+
+    Attributes:
+        count: How many.
+        operands: Positions of the operands that are of each item. The others are the same for all.
+    """
+
+    count: int
+    operands: frozenset[int]
+
+    def times(self, array: Array) -> Array:
+        """The same contents for each item."""
+        return np.concatenate([array] * self.count, axis=0)
+
+
+@attrs.frozen
+class Batched:
+    """What a node has to become to compute several items, so that its results have them one after
+    another along axis 0.
+
+    Attributes:
+        attributes: Its attributes.
+        constants: New contents of constant operands, by position. The others stay.
+        op: The op that takes its place; "" for its own.
+        operands: Positions of the operands that such an op gets; None for all.
+    """
+
+    attributes: Any
+    constants: Mapping[int, Array] = attrs.Factory(dict)
+    op: str = ""
+    operands: tuple[int, ...] | None = None
 
 
 @attrs.frozen

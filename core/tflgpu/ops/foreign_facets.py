@@ -15,7 +15,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef
-from tflgpu.ops.facets import Filter, Integers, Pads, Reordered, Spread, Work
+from tflgpu.ops.facets import Batched, Filter, Integers, Pads, Reordered, Spread, Work
 from tflgpu.ops.moves import Moves
 
 _T = TypeVar("_T")
@@ -49,6 +49,7 @@ def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
         "copies": checked("copies", op.copies, _position),
         "reorder": checked("reorder", op.reorder, _reordered),
         "work": checked("work", op.work, _work),
+        "batch": checked("batch", op.batch, _batched),
         "integers": None if op.integers is None else _integers(op.integers, guarded),
         "filter": None if op.filter is None else _filter(op.filter, guarded),
     }
@@ -140,6 +141,19 @@ def _pads(found: object) -> Pads:
     if min(attrs.astuple(pads)) < 0:
         raise Refused(f"{pads}, of which one is negative")
     return pads
+
+
+def _batched(found: object, node: Node) -> Batched | str:
+    if isinstance(found, str) and found:
+        return found
+    if not isinstance(found, Batched):
+        raise Refused(f"{shown(found)}, which is neither a Batched nor a reason")
+    for index, data in found.constants.items():
+        if _position(index, node) >= 0 and not isinstance(data, np.ndarray):
+            raise Refused(f"constants of {shown(data)}, which is no array")
+    for index in found.operands or ():
+        _position(index, node)
+    return found
 
 
 def _work(found: object, node: Node) -> Work:

@@ -18,6 +18,7 @@ from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread, no_zeros
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.windows import fused_activation
@@ -135,7 +136,7 @@ def _hybrid(node: Node) -> Hybrid:
 OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=14, activation_field="activation",
+        accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
         filter=Filter(out=0, spread=_spread, zeros=no_zeros), hybrid=_hybrid,
     ),
 )  # fmt: skip

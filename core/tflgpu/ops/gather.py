@@ -12,10 +12,12 @@ import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.elementwise import check_unscaled
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import each_row
 
 
 def _indices(op: str, operand: Operand, what: str) -> None:
@@ -217,17 +219,33 @@ def _lookup_samples() -> Sequence[Sample]:
     ]
 
 
+def _batch_gather(node: Node, items: Items) -> Batched | str:
+    x, indices = node.input(0), node.input(1)
+    axis, batch = gather_axes(node.attrs, len(x.shape), len(indices.shape))
+    if 0 in items.operands and axis == 0:
+        return "it takes rows along axis 0, on which the items lie"
+    if items.operands == {1} and axis:
+        return "operand 0, which is the same for all items, is not looked up along axis 0"
+    if items.operands == {0, 1} and not batch:
+        return "its indices, different from item to item, speak of the rows of all items"
+    if items.operands == {0} and batch:
+        if indices.data is None:
+            return "operand 1 is the same for all items, and not a constant"
+        return Batched(node.attrs, {1: items.times(indices.data)})
+    return Batched(node.attrs)
+
+
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, max_version=8, keeps_values=True,
+        accuracy=Accuracy.EXACT, max_version=8, keeps_values=True, indices=(1,), batch=_batch_gather,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
+        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(1,), batch=each_row(1, rank=2),
     ),
     OpDef(
         "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,
-        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True,
+        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, batch=each_row(0),
     ),
 )  # fmt: skip

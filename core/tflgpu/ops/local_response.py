@@ -15,6 +15,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.items import each_row
 
 _NAME = "LOCAL_RESPONSE_NORMALIZATION"
 
@@ -77,5 +78,6 @@ def _samples() -> Sequence[Sample]:
 
 
 OPS = (
-    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.TRANSCENDENTAL),
+    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.TRANSCENDENTAL,
+          batch=each_row(0)),
 )  # fmt: skip

@@ -14,10 +14,12 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import FLOATS, check_dtype, reference_of
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import each_row
 from tflgpu.ops.reduce import reduced_axes
 
 NAME = "MEAN_STDDEV_NORMALIZATION"
@@ -77,7 +79,14 @@ def _samples() -> list[Sample]:
     ]
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    rank = len(node.input(0).shape)
+    if 0 in reduced_axes(NAME, node.attrs.axes, rank):
+        return "it works along axis 0, on which the items lie"
+    return each_row(0)(node, items)
+
+
 OPS = (
     OpDef(NAME, _parse, _infer, reference_of(NAME, _normalize), _samples,
-          accuracy=Accuracy.ACCUMULATE),
+          accuracy=Accuracy.ACCUMULATE, batch=_batch),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import (
     INDEX_TYPES,
     const_integer,
@@ -20,6 +20,8 @@ from tflgpu.ops.axes import (
     take_operands,
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import along, each_row, rows_of
 
 
 @attrs.frozen
@@ -113,13 +115,18 @@ def _topk_samples() -> Sequence[Sample]:
     ]
 
 
+def _batch_one_hot(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,)) or along(node.attrs.axis, len(node.outputs[0].shape))
+    return refused or Batched(node.attrs)
+
+
 OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True,
+        accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot, indices=(0,),
     ),
     OpDef(
         "TOPK_V2", no_attrs, _infer_topk, _reference_topk, _topk_samples,
-        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True,
+        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, batch=each_row(0, rank=2),
     ),
 )  # fmt: skip

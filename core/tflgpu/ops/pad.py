@@ -16,11 +16,12 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import elements, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.facets import copies_first
+from tflgpu.ops.facets import Batched, Items, copies_first
+from tflgpu.ops.items import rows_of
 
 Borders = tuple[tuple[int, int], ...]
 
@@ -193,19 +194,28 @@ def _mirror_samples() -> Sequence[Sample]:
     ]
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    paddings = node.input(1).data
+    if refused is None and (paddings is None or paddings.reshape(-1)[:2].any()):
+        refused = "it pads axis 0, on which the items lie"
+    return refused or Batched(node.attrs)
+
+
 OPS = (
     OpDef(
         "PAD", no_attrs, _infer_pad, _reference_pad, _pad_samples,
         generate=draws.pad, accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
-        copies=copies_first, counts=(1,),
+        copies=copies_first, counts=(1,), batch=_batch,
     ),
     OpDef(
         "PADV2", no_attrs, _infer_pad_v2, _reference_pad_v2, _pad_v2_samples,
         accuracy=Accuracy.EXACT, max_version=6, keeps_values=True,
-        copies=copies_first, counts=(1,),
+        copies=copies_first, counts=(1,), batch=_batch,
     ),
     OpDef(
         "MIRROR_PAD", _parse_mirror, _infer_mirror, _reference_mirror, _mirror_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
+        batch=_batch,
     ),
 )  # fmt: skip

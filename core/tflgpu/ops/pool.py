@@ -15,6 +15,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.facets import Work
+from tflgpu.ops.items import each_row
 from tflgpu.ops.products import finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
@@ -158,6 +159,7 @@ def _op(
         name, _parse, _infer_for(name), _reference_for(name, compute), _samples,
         accuracy=accuracy, max_version=version, activation_field="activation",
         keeps_values=keeps_values, one_scale=one_scale, work=_work, generate=draws.pool,
+        batch=each_row(0),
     )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from tflgpu.ops.axes import const_integer, const_integers, integers, normal_axis
 from tflgpu.ops.axes import take_operands as take
 from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import along, rows_of
 
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _BOOL = frozenset({DType.BOOL})
@@ -291,7 +293,7 @@ def _reduce_op(
     return OpDef(
         name, _parse_reduce, _infer_reduce(name, allowed), _reference_reduce(name, fn, scaled),
         samples, accuracy=accuracy, max_version=version,
-        copies=_copies, keeps_values=keeps_values, generate=generate,
+        copies=_copies, keeps_values=keeps_values, generate=generate, batch=_batch_reduce,
     )  # fmt: skip
 
 
@@ -318,6 +320,23 @@ def _extreme(fn: Callable[..., Array]) -> Callable[[Array, tuple[int, ...]], Arr
     return extreme
 
 
+def _batch_reduce(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    shape, axes = node.input(0).shape, node.const(1)
+    if refused is not None or 0 not in reduced_axes(node.op, integers(axes), len(shape)):
+        return refused or Batched(node.attrs)
+    others = axes.reshape(-1)[axes.reshape(-1) % len(shape) != 0]
+    if shape[0] == 1 and node.attrs.keep_dims and others.size:
+        return Batched(node.attrs, {1: others})  # nothing is reduced along an axis of 1
+    return "it reduces axis 0, on which the items lie"
+
+
+def _batch_along(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    refused = refused or along(integers(node.const(1))[0], len(node.input(0).shape))
+    return refused or Batched(node.attrs)
+
+
 OPS = (
     _reduce_op("MEAN", _mean, _mean_samples, version=3, generate=draws.reduce),
     _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce),
@@ -332,9 +351,9 @@ OPS = (
     _reduce_op("REDUCE_ALL", _extreme(np.all), _logic_samples, allowed=_BOOL,
                accuracy=Accuracy.EXACT),
     OpDef("CUMSUM", _parse_cumsum, _infer_cumsum, _reference_cumsum, _cumsum_samples,
-          accuracy=Accuracy.ACCUMULATE),
+          accuracy=Accuracy.ACCUMULATE, batch=_batch_along),
     OpDef("ARG_MAX", _parse_arg, _infer_arg("ARG_MAX"), _reference_arg(np.argmax, -np.inf), _arg_samples,
-          accuracy=Accuracy.EXACT, max_version=3),
+          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along),
     OpDef("ARG_MIN", _parse_arg, _infer_arg("ARG_MIN"), _reference_arg(np.argmin, np.inf), _arg_samples,
-          accuracy=Accuracy.EXACT, max_version=3),
+          accuracy=Accuracy.EXACT, max_version=3, positions="output", batch=_batch_along),
 )  # fmt: skip

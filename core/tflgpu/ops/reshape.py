@@ -13,7 +13,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import (
     const_integer,
     const_integers,
@@ -24,6 +24,8 @@ from tflgpu.ops.axes import (
     take_operands,
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import rows_of
 
 
 @attrs.frozen
@@ -175,17 +177,52 @@ def _expand_samples() -> Sequence[Sample]:
     ]
 
 
+def as_reshape(node: Node, items: Items, operand: int = 0) -> Batched | str:
+    """`OpDef.batch` of a node that gives an operand another shape, in row-major order: items that lie
+    one after another do so in any shape."""
+    shape = node.outputs[0].shape
+    if not shape or 0 in shape:
+        return f"its result of each item has the shape {listed(shape)}, which has no rows"
+    wide = ReshapeAttrs((items.count * shape[0], *shape[1:]))
+    return Batched(wide, op="RESHAPE", operands=(operand,))
+
+
+def _batch_reshape(node: Node, items: Items) -> Batched | str:
+    found = rows_of(node, items, (0,)) or as_reshape(node, items)
+    shape = node.optional_input(1)
+    if isinstance(found, str) or shape is None:
+        return found
+    wide = np.array(found.attributes.new_shape, shape.dtype.numpy)
+    return Batched(node.attrs, {1: wide})
+
+
+def _batch_squeeze(node: Node, items: Items) -> Batched | str:
+    rank = len(node.input(0).shape)
+    dropped = {normal_axis("SQUEEZE", a, rank) for a in node.attrs.squeeze_dims}
+    if dropped and 0 not in dropped:
+        return Batched(node.attrs)
+    return as_reshape(node, items)
+
+
+def _batch_expand(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    if refused is not None:
+        return refused
+    where = normal_axis("EXPAND_DIMS", integers(node.const(1))[0], len(node.outputs[0].shape))
+    return Batched(node.attrs) if where else as_reshape(node, items)
+
+
 OPS = (
     OpDef(
         "RESHAPE", _parse_reshape, _infer_reshape, _reference_reshape, _reshape_samples,
-        accuracy=Accuracy.EXACT, is_view=True,
+        accuracy=Accuracy.EXACT, is_view=True, batch=_batch_reshape,
     ),
     OpDef(
         "SQUEEZE", _parse_squeeze, _infer_squeeze, _reference_squeeze, _squeeze_samples,
-        accuracy=Accuracy.EXACT, max_version=2, is_view=True,
+        accuracy=Accuracy.EXACT, max_version=2, is_view=True, batch=_batch_squeeze,
     ),
     OpDef(
         "EXPAND_DIMS", no_attrs, _infer_expand, _reference_expand, _expand_samples,
-        accuracy=Accuracy.EXACT, is_view=True,
+        accuracy=Accuracy.EXACT, is_view=True, batch=_batch_expand,
     ),
 )  # fmt: skip

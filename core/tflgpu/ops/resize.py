@@ -17,6 +17,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
+from tflgpu.ops.items import each_row
 
 _F32 = np.float32
 
@@ -204,10 +205,11 @@ OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
         generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        one_scale=True,
+        one_scale=True, batch=each_row(0),
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
         _nearest_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
+        batch=each_row(0),
     ),
 )  # fmt: skip

@@ -14,9 +14,10 @@ import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.facets import Batched, Items
 
 _NAME = "REVERSE_SEQUENCE"
 
@@ -100,6 +101,18 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    if node.attrs.batch_dim != 0 or 0 not in items.operands:
+        return "its rows are not along axis 0, on which the items lie"
+    lengths = node.input(1)
+    if 1 in items.operands:
+        return Batched(node.attrs)
+    if lengths.data is None:
+        return "operand 1 is the same for all items, and not a constant"
+    return Batched(node.attrs, {1: items.times(lengths.data)})
+
+
 OPS = (
-    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, keeps_values=True),
-)
+    OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, keeps_values=True,
+          batch=_batch, indices=(1,)),
+)  # fmt: skip

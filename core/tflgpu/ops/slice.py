@@ -18,8 +18,10 @@ from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.facets import Reordered
+from tflgpu.ops.facets import Batched, Items, Reordered
+from tflgpu.ops.items import rows_of
 from tflgpu.ops.moves import Moves, strides_of
+from tflgpu.ops.reshape import as_reshape
 
 
 @attrs.frozen
@@ -320,13 +322,47 @@ def _slice_reordered(node: Node, order: tuple[int, ...]) -> Reordered | None:
     return Reordered(node.attrs, contents)
 
 
+def _batch_slice(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    if refused is not None:
+        return refused
+    shape, sizes = node.input(0).shape, node.const(2).copy()
+    cut = slice_box(shape, integers(node.const(1)), integers(sizes)).cuts[0]
+    if cut != Cut(0, 1, shape[0]):
+        return "it cuts axis 0, on which the items lie"
+    sizes.reshape(-1)[0] = items.count * shape[0]
+    return Batched(node.attrs, {2: sizes})
+
+
+def _batch_strided(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    if refused is not None:
+        return refused
+    shape, strides = node.input(0).shape, node.const(3).copy()
+    begin, end = integers(node.const(1)), integers(node.const(2))
+    box = strided_box(node.attrs, shape, begin, end, integers(strides))
+    cut = box.cuts[0]
+    whole = cut.size == shape[0] and (cut.step == 1 or shape[0] == 1)
+    if not whole or box.sources[:1] != (0,):
+        moves = _strided_moves(node)
+        if moves is not None and moves.is_identity(shape):
+            return as_reshape(node, items)
+        return "it cuts, drops or adds to axis 0, on which the items lie"
+    if not strides.size or _expand(node.attrs, len(shape), len(begin))[0] == "all":
+        return Batched(node.attrs)
+    strides.reshape(-1)[0] = 1
+    masks = {m: getattr(node.attrs, m) | 1 for m in ("begin_mask", "end_mask")}
+    return Batched(attrs.evolve(node.attrs, **masks), {3: strides})
+
+
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
         generate=draws.slice_,        accuracy=Accuracy.EXACT, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
+        batch=_batch_slice,
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
-        accuracy=Accuracy.EXACT, max_version=8, moves=_strided_moves,
+        accuracy=Accuracy.EXACT, max_version=8, moves=_strided_moves, batch=_batch_strided,
     ),
 )  # fmt: skip

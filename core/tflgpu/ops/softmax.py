@@ -29,6 +29,7 @@ from tflgpu.ops.base import (
     no_attrs,
 )
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
+from tflgpu.ops.items import each_row
 
 #: TFLite's lower bound of a norm.
 L2_EPSILON = 1e-6
@@ -116,12 +117,13 @@ def _softmax_samples() -> list[Sample]:
 
 OPS = (
     OpDef("SOFTMAX", _parse_softmax, _infer("SOFTMAX"), reference_of("SOFTMAX", _softmax),
-          _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4),
+          _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4,
+          batch=each_row(0, rank=2)),
     OpDef("LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"),
           reference_of("LOG_SOFTMAX", _log_softmax), lambda: _samples({}),
-          accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
+          accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2)),
     OpDef("L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
           reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
           activation_field="activation",
-          accuracy=Accuracy.TRANSCENDENTAL, max_version=2),
+          accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2)),
 )  # fmt: skip

@@ -14,9 +14,11 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import Items
+from tflgpu.ops.items import each_row
 
 
 @attrs.frozen
@@ -230,21 +232,29 @@ def _space_to_batch_samples() -> Sequence[Sample]:
     ]
 
 
+def _mixes(node: Node, items: Items) -> str:
+    return "it trades positions of an image for rows of axis 0, on which the items lie"
+
+
 OPS = (
     OpDef(
         "DEPTH_TO_SPACE", _parse_block, _infer_depth_to_space, _reference_depth_to_space,
         _depth_to_space_samples, accuracy=Accuracy.EXACT, max_version=2, keeps_values=True,
+        batch=each_row(0),
     ),
     OpDef(
         "SPACE_TO_DEPTH", _parse_block, _infer_space_to_depth, _reference_space_to_depth,
         _space_to_depth_samples, accuracy=Accuracy.EXACT, max_version=2, keeps_values=True,
+        batch=each_row(0),
     ),
     OpDef(
         "BATCH_TO_SPACE_ND", no_attrs, _infer_batch_to_space, _reference_batch_to_space,
         _batch_to_space_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
+        batch=_mixes,
     ),
     OpDef(
         "SPACE_TO_BATCH_ND", no_attrs, _infer_space_to_batch, _reference_space_to_batch,
         _space_to_batch_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
+        batch=_mixes,
     ),
 )  # fmt: skip

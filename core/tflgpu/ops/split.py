@@ -13,7 +13,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ir.sizes import MAX_RESULTS
 from tflgpu.ops.axes import (
     const_integer,
@@ -24,7 +24,9 @@ from tflgpu.ops.axes import (
     take_operands,
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.facets import copies_first
+from tflgpu.ops.facets import Batched, Items, copies_first
+from tflgpu.ops.items import Batch, along, rows_of
+from tflgpu.ops.reshape import as_reshape
 
 
 @attrs.frozen
@@ -174,17 +176,39 @@ def _unpack_samples() -> Sequence[Sample]:
     ]
 
 
+def _batch_split(axis: int, source: int) -> Batch:
+    def batch(node: Node, items: Items) -> Batched | str:
+        rank = len(node.input(source).shape)
+        return (
+            rows_of(node, items, (source,))
+            or along(integers(node.const(axis))[0], rank)
+            or Batched(node.attrs)
+        )
+
+    return batch
+
+
+def _batch_unpack(node: Node, items: Items) -> Batched | str:
+    refused = along(node.attrs.axis, len(node.input(0).shape))
+    if refused is not None and len(node.outputs) == 1:
+        return as_reshape(node, items)
+    return refused or Batched(node.attrs)
+
+
 OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
         accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=lambda node: 1,
+        batch=_batch_split(0, 1),
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
+        batch=_batch_split(2, 0),
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,
         accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, copies=copies_first,
+        batch=_batch_unpack,
     ),
 )  # fmt: skip

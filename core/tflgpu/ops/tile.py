@@ -12,10 +12,11 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.facets import copies_first
+from tflgpu.ops.facets import Batched, Items, copies_first
+from tflgpu.ops.items import first_size, rows_of
 
 
 def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -118,17 +119,41 @@ def _reverse_samples() -> Sequence[Sample]:
     ]
 
 
+def _batch_tile(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    if refused is None and integers(node.const(1))[0] != 1:
+        refused = "it repeats axis 0, on which the items lie"
+    return refused or Batched(node.attrs)
+
+
+def _batch_broadcast(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    old, new = node.input(0).shape, node.outputs[0].shape
+    if refused is None and (len(old) != len(new) or old[0] != new[0]):
+        refused = f"it repeats {listed(old)} along axis 0 of {listed(new)}, on which the items lie"
+    return refused or first_size(node, items, 1)
+
+
+def _batch_reverse(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    if refused is None and 0 in reverse_axes(integers(node.const(1)), len(node.input(0).shape)):
+        refused = "it turns axis 0 around, on which the items lie"
+    return refused or Batched(node.attrs)
+
+
 OPS = (
     OpDef(
         "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
+        batch=_batch_tile,
     ),
     OpDef(
         "BROADCAST_TO", no_attrs, _infer_broadcast, _reference_broadcast, _broadcast_samples,
         accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=copies_first,
+        batch=_batch_broadcast,
     ),
     OpDef(
         "REVERSE_V2", no_attrs, _infer_reverse, _reference_reverse, _reverse_samples,
-        accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
+        accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, batch=_batch_reverse,
     ),
 )  # fmt: skip

@@ -10,7 +10,10 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import rows_of
 from tflgpu.ops.moves import Moves, reordered
+from tflgpu.ops.reshape import as_reshape
 
 
 def permutation(perm: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -73,9 +76,22 @@ def _moves(node: Node) -> Moves | None:
     return None if order is None else reordered(0, node.input(0).shape, order)
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    refused = rows_of(node, items, (0,))
+    if refused is not None:
+        return refused
+    shape = node.input(0).shape
+    if permutation(integers(node.const(1)), len(shape))[:1] == (0,):
+        return Batched(node.attrs)
+    moves = _moves(node)
+    if moves is not None and moves.is_identity(shape):  # axes of size 1 change places
+        return as_reshape(node, items)
+    return "it moves axis 0, on which the items lie"
+
+
 OPS = (
     OpDef(
         "TRANSPOSE", no_attrs, _infer, _reference, _samples,
-        accuracy=Accuracy.EXACT, max_version=9, moves=_moves,
+        accuracy=Accuracy.EXACT, max_version=9, moves=_moves, batch=_batch,
     ),
 )  # fmt: skip

@@ -22,7 +22,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
-from tflgpu.ops.facets import Filter, Work
+from tflgpu.ops.facets import Batched, Filter, Items, Work
+from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import fused_activation
 
@@ -263,15 +264,19 @@ def _work(node: Node) -> Work:
     return Work.of(node, 2 * node.input(roles.source).elements * taps)
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    return rows_of(node, items, (2,)) or first_size(node, items, 0)
+
+
 OPS = (
     OpDef(
         "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=5, activation_field="activation",
-        filter=ROLES["TRANSPOSE_CONV"], work=_work,
+        filter=ROLES["TRANSPOSE_CONV"], work=_work, batch=_batch,
     ),
     OpDef(
         CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,
         accuracy=Accuracy.ACCUMULATE, is_custom=True, activation_field="activation",
-        filter=ROLES[CUSTOM], work=_work,
+        filter=ROLES[CUSTOM], work=_work, batch=each_row(0),
     ),
 )  # fmt: skip

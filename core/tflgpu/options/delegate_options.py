@@ -195,8 +195,9 @@ class DelegateOptions:
 
     memory_limit: int | None = option(
         OrNone(Size()), None,
-        "Most bytes of device memory for the kernels' buffers of a model: intermediate tensors, "
-        "weights, inputs and outputs. Parts that do not fit stay on the CPU.",
+        "Most bytes of device memory for all models on one delegate together: intermediate tensors, "
+        "weights (once for equal ones), inputs, outputs and their staging, buffers to be bound. Parts "
+        "that do not fit stay on the CPU; a buffer that does not is an error.",
     )  # fmt: skip
     serialization_dir: str | None = option(
         OrNone(Folder()), None,

@@ -112,6 +112,9 @@ def _drop_leading_ones(rewriter: Rewriter, node: Node) -> None:
         fits = len(source.shape) <= rank and _padded(source.shape, rank) == _padded(
             value.shape, rank
         )
+        # Fewer dimensions only where another operand has as many as the result.
+        others = (v.shape for at, v in enumerate(node.inputs) if v is not None and at != i)
+        fits = fits and max(map(len, (source.shape, *others))) == rank
         if fits and source.shape != value.shape:
             rewriter.set_input(node, i, source)
             rewriter.count()

@@ -16,8 +16,9 @@ from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun
 from tflgpu.contract.given_up import close_what_ended
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, MemoryLimitError
 from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
@@ -48,6 +49,7 @@ class Loader:
         guard_bands: As `Device.load`.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
         running: How the device's recordings are run.
+        whole: Whether even a part for which memory_limit leaves no room is to be an error.
     """
 
     device: Device | NodeDevice
@@ -56,14 +58,15 @@ class Loader:
     guard_bands: bool
     may_fall_back: bool
     running: Running = Running()  # noqa: RUF009  (frozen)
+    whole: bool = False
 
     def open(self, compiled: Compiled, report: Callable[[Compiled], DelegationReport]) -> Session:
         """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
-            DeviceError: the device could not load a part, and it may not fall back; or the CPU
-                side that was asked for cannot run here.
+            DeviceError: the device could not load a part, and it may not fall back (what memory_limit
+                has no room for may); or the CPU side that was asked for cannot run here.
             Whatever ``report`` raises; what was loaded is closed then.
         """
         close_what_ended()
@@ -76,6 +79,10 @@ class Loader:
                     try:
                         steps.append(self._on_device(part, variables))
                         continue
+                    except MemoryLimitError as error:
+                        if self.whole:
+                            raise
+                        compiled = compiled.on_cpu(index, str(error), ReasonCode.DEVICE_LIMIT)
                     except DeviceError as error:
                         if not self.may_fall_back:
                             raise
@@ -107,7 +114,7 @@ class Loader:
         states = () if part.plan is None else part.states
         return Step(
             recording, part.inputs, part.outputs, part.label, states=states, run=runner,
-            times=self.running.loops, device=device,
+            times=self.running.loops, device=device, submit=self.running.submission(recording),
         )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:

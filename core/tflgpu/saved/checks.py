@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import enum
+import sys
 import threading
 import types
 import typing
@@ -24,6 +25,20 @@ from tflgpu.blame import shown
 Check = Callable[[Any], bool]
 
 _SEQUENCES = (tuple, list)
+
+
+class _Local(dict[str, Any]):
+    """What a class's annotations name that neither its module nor Python has."""
+
+    def __init__(self, kind: type[Any], names: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._modules = [vars(sys.modules[base.__module__]) for base in kind.__mro__]
+        self._names = names
+
+    def __missing__(self, name: str) -> Any:
+        if any(name in known for known in self._modules):
+            raise KeyError(name)  # Python looks there next
+        return self._names[name]
 
 
 def told(value: Any) -> str:
@@ -48,7 +63,7 @@ class Checks:
     def of_fields(self, kind: type[Any]) -> list[Check | None]:
         """One for each field that an attrs class is made of; None where anything may be there."""
         try:
-            hints = typing.get_type_hints(kind, None, dict(self.names))
+            hints = typing.get_type_hints(kind, None, _Local(kind, self.names))
         except (NameError, TypeError, AttributeError):  # a plugin's own way to annotate
             return [None] * len(attrs.fields(kind))
         return [self.of(hints.get(f.name, Any)) for f in attrs.fields(kind) if f.init]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import attrs
 
@@ -21,6 +22,7 @@ from tflgpu.saved.checks import Check, Checks
 from tflgpu.tflite import model_file, sparsity
 
 _ROOMS = (ir, ops, language, lowering, compiler)
+_START = "tflgpu.saved.start"
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -53,33 +55,79 @@ class Known:
 
 
 class Classes:
-    """A table of them; what is to be known of a class is found out when it is first met.
+    """The table. A class is looked for where its name says, and only modules of some rooms, which are
+    tflgpu's own, are asked; importing all of them to make one list takes longer than reading a file.
 
     Attributes:
         checks: What the fields are held against.
     """
 
-    def __init__(self, kinds: Iterable[type[Any]]) -> None:
-        self._kinds = {name_of(kind): kind for kind in kinds}
+    def __init__(
+        self,
+        brought: Iterable[type[Any]] = (),
+        rooms: Iterable[str] = (),
+        later: Callable[[], Classes] | None = None,
+    ) -> None:
+        """``brought`` are classes from elsewhere; ``rooms`` are those besides the usual ones;
+        ``later`` gives a table for what this one lacks."""
+        self._rooms = (*(f"{room.__name__}." for room in _ROOMS), _START, *rooms)
+        self._kinds = {name_of(kind): kind for kind in brought}
+        self._missing: set[str] = set()
         self._known: dict[type[Any], Known] = {}
-        self.checks = Checks({k.__name__: k for k in self._kinds.values() if attrs.has(k)})
+        self._later = later
+        self.checks = Checks(_Names(self._kinds))
 
     def of(self, kind: type[Any]) -> Known | None:
         """What is known of a class; None where it is no attrs class of the table."""
         found = self._known.get(kind)
-        if found is None and attrs.has(kind) and self._kinds.get(name_of(kind)) is kind:
+        if found is None and attrs.has(kind) and self.kind(name_of(kind)) is kind:
             found = self._known[kind] = _known(kind, self.checks)
         return found
 
     def named(self, name: str) -> Known | None:
         """The same by a file's name for it."""
-        kind = self._kinds.get(name)
+        kind = self.kind(name)
         return None if kind is None else self.of(kind)
 
     def enum(self, name: str) -> type[enum.Enum] | None:
         """The enum that a file names."""
-        kind = self._kinds.get(name)
+        kind = self.kind(name)
         return kind if kind is not None and issubclass(kind, enum.Enum) else None
+
+    def kind(self, name: str) -> type[Any] | None:
+        """The class or enum that a file names; None where it is not in the table."""
+        if name not in self._kinds and name not in self._missing:
+            kind = self._shipped(name)
+            if kind is None and self._later is not None:
+                kind = self._later().kind(name)
+            if kind is None:
+                self._missing.add(name)
+            else:
+                self._kinds[name] = kind
+        return self._kinds.get(name)
+
+    def _shipped(self, name: str) -> type[Any] | None:
+        """The attrs class or enum of a name that a file may have made up."""
+        module, _, plain = name.rpartition(".")
+        if not module.startswith(self._rooms) or module not in _modules():
+            return None
+        found = vars(importlib.import_module(module)).get(plain)
+        return found if _is_ours(found) and name_of(found) == name else None
+
+
+class _Names(dict[str, Any]):
+    """What annotations may name that their module has only for type checkers: any class of the rooms."""
+
+    def __init__(self, brought: Mapping[str, type[Any]]) -> None:
+        super().__init__({kind.__name__: kind for kind in brought.values() if attrs.has(kind)})
+
+    def __missing__(self, name: str) -> Any:
+        # As a rule it is of a module that is there already.
+        for module in _modules() & sys.modules.keys():
+            found = vars(sys.modules[module]).get(name)
+            if _is_ours(found) and found.__module__ == module:
+                return found
+        return _shipped_names()[name]
 
 
 def name_of(kind: type) -> str:
@@ -95,19 +143,42 @@ def classes_for(graph: Graph, *, as_read: bool = False) -> Classes:
     return _table(frozenset(brought), as_read)
 
 
+def classes_of_file(graph: Callable[[], Graph]) -> Classes:
+    """The same for a graph that is only asked for where a file names a class that is not shipped."""
+    return Classes(later=lambda: classes_for(graph()))
+
+
 @cache
 def _table(brought: frozenset[type], as_read: bool) -> Classes:
-    modules = [
-        importlib.import_module(f"{room.__name__}.{module.name}")
+    rooms = (model_file.__name__, sparsity.__name__) if as_read else ()
+    return Classes(filter(_is_ours, brought), rooms)
+
+
+@cache
+def _modules() -> frozenset[str]:
+    """The modules of the rooms, of which none is imported for it."""
+    found = [
+        f"{room.__name__}.{module.name}"
         for room in _ROOMS
         for module in pkgutil.iter_modules(room.__path__)
     ]
-    modules += [model_file, sparsity] if as_read else []
-    found: dict[type, None] = {}
-    for value in (*brought, *(each for module in modules for each in vars(module).values())):
-        if isinstance(value, type) and (attrs.has(value) or issubclass(value, enum.Enum)):
-            found[value] = None
-    return Classes(found)
+    return frozenset((*found, _START, model_file.__name__, sparsity.__name__))
+
+
+@cache
+def _shipped_names() -> Mapping[str, type[Any]]:
+    """All attrs classes and enums of the rooms, by their names alone."""
+    found: dict[str, type[Any]] = {}
+    for module in sorted(_modules()):
+        for value in vars(importlib.import_module(module)).values():
+            if _is_ours(value):
+                found[value.__name__] = value
+    return found
+
+
+def _is_ours(value: object) -> TypeGuard[type[Any]]:
+    """Whether it is of a kind that files may have values of."""
+    return isinstance(value, type) and (attrs.has(value) or issubclass(value, enum.Enum))
 
 
 def _known(kind: type[Any], checks: Checks) -> Known:

@@ -7,17 +7,17 @@ no weight is copied.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 
 import attrs
 
+from tflgpu.cache.digest import digest_of
 from tflgpu.errors import SavedModelError
 from tflgpu.saved.index import Index, index_bytes, read_index
 
 FAMILY = b"tflgpu saved "
-MAGIC = FAMILY + b"1\n\0"
+MAGIC = FAMILY + b"2\n\0"
 ALIGNMENT = 64
 _DIGEST = slice(16, 48)
 _SIZES = struct.Struct("<QQ")
@@ -50,10 +50,7 @@ def packed(index: Index, blobs: Sequence[memoryview]) -> Iterator[bytes | memory
     pieces.append(bytes(start - HEADER - len(data)))
     for blob, size in zip(blobs, sizes, strict=True):
         pieces += [blob, bytes(_aligned(size) - size)]
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    yield MAGIC + digest.digest()
+    yield MAGIC + digest_of(*pieces)
     yield from pieces
 
 
@@ -75,7 +72,7 @@ def unpacked(data: memoryview) -> Content:
     size, index_size = _SIZES.unpack_from(data, _DIGEST.stop)
     if size != len(data):
         raise SavedModelError(f"this saved model has {len(data)} bytes and says {size}{_REMEDY}")
-    if hashlib.sha256(data[_DIGEST.stop :]).digest() != data[_DIGEST]:
+    if digest_of(data[_DIGEST.stop :]) != data[_DIGEST]:
         raise SavedModelError(f"this saved model is damaged{_REMEDY}")
     if index_size > len(content):
         raise SavedModelError(f"the index of this saved model is longer than the file{_REMEDY}")

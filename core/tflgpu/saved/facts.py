@@ -1,4 +1,4 @@
-"""Which code there is: versions, and digests of the sources that decide what a graph becomes.
+"""Which code there is: versions, and digests of all sources.
 
 A version alone is not enough, since it stays the same while somebody works on the code; and the time
 of a file is not either, since the same version is installed at many times.
@@ -6,7 +6,6 @@ of a file is not either, since the same version is installed at many times.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import platform
 import sys
@@ -23,12 +22,8 @@ from tflgpu.errors import SavedModelError
 from tflgpu.language.fingerprint import LANGUAGE_VERSION
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugin_sources import Plugin
-from tflgpu.saved.key import Facts
-
-#: What a graph becomes is decided in these. (What was read is in the key itself, as a graph.)
-_ROOMS = ("ir", "ops", "language", "lowering", "kernels", "passes", "compiler", "saved")
-_CODE = frozenset({".py", ".so", ".pyd", ".json"})
-_DIGITS = 16
+from tflgpu.saved.origin import Facts
+from tflgpu.saved.stamps import stamp
 
 
 def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) -> Facts:
@@ -54,9 +49,8 @@ def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) ->
 @cache
 def _own() -> Facts:
     root = Path(tflgpu.__file__).parent
-    rooms = [root / room for room in _ROOMS]
     return (
-        ("tflgpu", f"{_version('tflgpu')} {_stamp(tuple(rooms))}"),
+        ("tflgpu", f"{_version('tflgpu')} {_stamp(root)}"),
         ("language", str(LANGUAGE_VERSION)),
         ("python", ".".join(platform.python_version_tuple()[:2])),
         ("numpy", np.__version__),
@@ -64,7 +58,7 @@ def _own() -> Facts:
 
 
 def _plugin_text(plugin: Plugin) -> str:
-    return f"{_version(plugin.distribution)} {_stamp((_home(plugin),))}"
+    return f"{_version(plugin.distribution)} {_stamp(_home(plugin))}"
 
 
 def _home(plugin: Plugin) -> Path:
@@ -90,14 +84,11 @@ def _version(distribution: str) -> str:
         return ""
 
 
-@cache
-def _stamp(places: tuple[Path, ...]) -> str:
-    """A digest of the code in folders and files."""
-    digest = hashlib.sha256()
-    for place in places:
-        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if path.suffix in _CODE and path.is_file():
-                content = path.read_bytes()
-                digest.update(f"{path.relative_to(place)} {len(content)}\n".encode())
-                digest.update(content)
-    return digest.hexdigest()[:_DIGITS]
+def _stamp(place: Path) -> str:
+    try:
+        return stamp(place)
+    except OSError as error:
+        raise SavedModelError(
+            f"{place} cannot be read, so that it cannot be told when it changes: {error}; nothing that "
+            "it takes part in can be saved"
+        ) from error

@@ -20,6 +20,7 @@ from tflgpu.saved import records
 from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known, name_of
 from tflgpu.saved.index import Index
+from tflgpu.saved.origin import Origin
 
 #: The code that a device printed of a kernel; None where it keeps none.
 CodeOf = Callable[[Kernel], Union[bytes, None]]
@@ -78,7 +79,11 @@ class Flattener:
     """Writes records of values."""
 
     def __init__(
-        self, classes: Classes, given: Graph | None = None, code_of: CodeOf | None = None
+        self,
+        classes: Classes,
+        given: Graph | None = None,
+        code_of: CodeOf | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Nothing yet.
 
@@ -86,8 +91,10 @@ class Flattener:
             classes: What there may be values of.
             given: A graph whose constants, and what the file says of its nodes, are named and not
                 written; None where all is to be written.
-            code_of: Gives a device's code of a kernel, for the file to have too.
+            code_of: Gives a device's code of a kernel, for the file to have in the place of its body.
+            origin: Where ``given`` was built from. Then constants are named as parts of its bytes.
         """
+        self._origin = origin
         self._classes = classes
         self._code_of = code_of
         self._tables = _Tables()
@@ -135,7 +142,10 @@ class Flattener:
 
     def _name_given(self, graph: Graph) -> None:
         for value in graph.values.values():
-            if value.data is not None:
+            # Looking up what is no part of the bytes takes building the graph.
+            if value.data is not None and (
+                self._origin is None or value.data.dtype.kind not in _PLAIN_KINDS
+            ):
                 self._name(value.data, records.GIVEN_DATA, value.id)
         for place, node in enumerate(graph.nodes):
             if node.source is not None:
@@ -245,13 +255,15 @@ class Flattener:
         return self._unique(words) if known.by_value else self._emit(words)
 
     def _kernel(self, item: Kernel, refs: list[int]) -> int:
+        bodies = self._tables.bodies
+        code = None if self._code_of is None else self._code_of(item)
+        if code is not None:
+            place = 1 + self._tables.blob(memoryview(code))
+            return self._emit((records.KERNEL, *refs, len(bodies), 0, place))
         body = Flattener(self._classes)
         body._tables, body._is_body, body._whole = self._tables, True, self._whole
         body._add(item.body)
-        bodies = self._tables.bodies
-        code = None if self._code_of is None else self._code_of(item)
-        place = 0 if code is None else 1 + self._tables.blob(memoryview(code))
-        words = (records.KERNEL, *refs, len(bodies), len(body._words), place)
+        words = (records.KERNEL, *refs, len(bodies), len(body._words), 0)
         bodies += body._words
         return self._emit(words)
 
@@ -289,6 +301,11 @@ class Flattener:
 
     def _array(self, item: Any) -> int:
         dtype = self.text(item.dtype.newbyteorder("<").str)
+        if self._origin is not None and isinstance(item, np.ndarray):
+            start = self._origin.place(item)
+            if start is not None and item.dtype.str == item.dtype.newbyteorder("<").str:
+                numbers = [self._tables.integer(int(n)) for n in (start, *item.shape)]
+                return self._emit((records.GIVEN_ARRAY, dtype, numbers[0], item.ndim, *numbers[1:]))
         data = np.ascontiguousarray(item, item.dtype.newbyteorder("<"))
         blob = self._tables.blob(data.reshape(-1).view(np.uint8).data)
         if isinstance(item, np.generic):

@@ -3,7 +3,7 @@ compiler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin
 from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
-from tflgpu.saved.key import Facts, key_of
-from tflgpu.saved.model import read_saved, write_saved
-from tflgpu.saved.store import FOLDER, open_or_compile
+from tflgpu.saved.key import Key, key_of
+from tflgpu.saved.model import read_saved, read_start, write_saved
+from tflgpu.saved.origin import Facts, Origin
+from tflgpu.saved.start import Start
+from tflgpu.saved.store import FOLDER, default_folder, knows, open_or_compile, open_or_make
 
 
 @attrs.frozen
@@ -39,11 +41,41 @@ class Keeping:
     token: str = ""
 
     def asked(self, options: DelegateOptions) -> Keeping:
-        """The same with the folder that options name, where there is none yet."""
-        if self.folder is not None or options.cache_root is None:
+        """The same with the folder that options name, or the user's, where there is none yet."""
+        if self.folder is not None or self.saved is not None:
             return self
-        folder = Path(options.cache_root) / FOLDER
-        return attrs.evolve(self, folder=folder, token=options.model_token or "")
+        if options.cache_root is not None:
+            folder = Path(options.cache_root) / FOLDER
+            return attrs.evolve(self, folder=folder, token=options.model_token or "")
+        if options.enable_serialization is False:
+            return self
+        return attrs.evolve(self, folder=default_folder())
+
+    def knows(self, origin: Origin) -> bool:
+        """Whether there is something of a model's file, so that it was read before."""
+        return self.folder is not None and knows(self.folder, lambda: origin.digest)
+
+    def start(
+        self, origin: Origin, facts: Facts, device: Device, make: Callable[[], Start]
+    ) -> Start:
+        """What becomes of a model's file: read from the folder, or made and kept there.
+
+        Raises:
+            Whatever ``make`` does.
+        """
+        assert self.folder is not None
+        key = Key((("token", self.token), *facts, *origin.facts))
+        found = open_or_make(
+            self.folder,
+            key,
+            read=lambda path: read_start(path, origin, key),
+            make=make,
+            write=lambda path, start: write_saved(
+                path, start, origin.graph, key, code_by(device), origin, lasting=False
+            ),
+        )
+        hand_over(found.compiled, device)
+        return found
 
     def insist_on_device(self, device: object | None, reasons: str) -> None:
         """That there is a device, where a saved model is to run on it.
@@ -63,12 +95,13 @@ class Keeping:
             SavedModelError: the saved model is not this one for this device.
             PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
         """
-        facts = partial(_facts, device, plugins)
+        facts = partial(device_facts, device, plugins)
         if self.saved is not None:
             if isinstance(device, NodeDevice):
                 raise SavedModelError(f"{self.saved} has kernels, and this device runs none")
             key = key_of(graph, target, facts())
-            return hand_over(read_saved(self.saved, graph, key), device)
+            again = partial(compile_graph, graph, target)
+            return hand_over(read_saved(self.saved, graph, key, again), device)
         if self.folder is None or isinstance(device, NodeDevice):
             return compile_graph(graph, target)
         found = open_or_compile(
@@ -90,9 +123,10 @@ def write(
     Raises:
         SavedModelError: something in it cannot be saved, or the file cannot be written.
     """
-    key = key_of(graph, target, _facts(device, plugins))
+    key = key_of(graph, target, device_facts(device, plugins))
     write_saved(path, compiled, graph, key, code_by(device))
 
 
-def _facts(device: Device | NodeDevice, plugins: Iterable[Plugin]) -> Facts:
+def device_facts(device: Device | NodeDevice, plugins: Iterable[Plugin]) -> Facts:
+    """Those of `facts_of`, of an opened device."""
     return facts_of(device.info, device.caps, plugins)

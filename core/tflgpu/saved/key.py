@@ -23,9 +23,7 @@ from tflgpu.passes.base import Pass
 from tflgpu.saved.classes import Classes, classes_for
 from tflgpu.saved.flatten import Flattener
 from tflgpu.saved.index import index_bytes
-
-#: Names and texts, in order.
-Facts = tuple[tuple[str, str], ...]
+from tflgpu.saved.origin import FILE, Facts
 
 _LONGEST = 400  # characters of a text that says a value; longer ones are its digest
 _SHOWN = 4  # differences that a message has
@@ -39,8 +37,11 @@ class Key:
 
     @property
     def name(self) -> str:
-        """The name of its file in a folder."""
-        return cache_key(*(text for fact in self.facts for text in fact))
+        """The name of its file in a folder. It begins with the digest of the model's file, where there
+        is one, so that what is kept of a file can be listed."""
+        name = cache_key(*(text for fact in self.facts for text in fact))
+        digest = next((text for fact, text in self.facts if fact == FILE), "")
+        return name_start(digest) + name[len(name_start(digest)) :]
 
     def differences(self, other: Key) -> tuple[str, ...]:
         """What an ``other`` one has instead, one line each; none where the two are the same."""
@@ -68,6 +69,11 @@ class Key:
                 f"{where} is for something else: {'; '.join(found[:_SHOWN])}{more}. Make it again "
                 "with `tflgpu compile`, with the options that it is used with"
             )
+
+
+def name_start(digest: str) -> str:
+    """What names begin with that are of a model's file."""
+    return digest[:16]
 
 
 def key_of(graph: Graph, target: Target, facts: Facts) -> Key:
@@ -116,12 +122,12 @@ def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
     if name == "times":  # what they decided is in the file; they differ wherever they are measured
         return []
     if name == "ops":
-        return [(name, _listed(_op_text(op) for op in value.values()))]
+        return [(name, _listed(op_text(op) for op in value.values()))]
     if name == "passes":
-        return [(name, _listed((_pass_text(each) for each in value), in_order=True))]
+        return [(name, _listed((pass_text(each) for each in value), in_order=True))]
     if name == "rules":
         rules: Sequence[Rule] = value or ()
-        return [(name, _listed((_rule_text(rule) for rule in rules), in_order=True))]
+        return [(name, _listed((rule_text(rule) for rule in rules), in_order=True))]
     if attrs.has(type(value)) and not isinstance(value, enum.Enum):
         return [
             each
@@ -135,15 +141,18 @@ def _texts(name: str, value: Any, classes: Classes) -> list[tuple[str, str]]:
     return [(name, _digest(value, classes))]
 
 
-def _op_text(op: OpDef) -> str:
+def op_text(op: OpDef) -> str:
+    """What is to be said of an op besides its code."""
     return f"{op.name} {op.max_version} {op.owner}".strip()
 
 
-def _pass_text(item: Pass) -> str:
+def pass_text(item: Pass) -> str:
+    """What is to be said of a pass."""
     return f"{item.phase} {item.name} {item.owner}".strip()
 
 
-def _rule_text(rule: Rule) -> str:
+def rule_text(rule: Rule) -> str:
+    """What is to be said of a kernel rule."""
     if isinstance(rule, ElementwiseRule):
         return f"{rule.op} elementwise {rule.owner}"
     return f"{rule.op} {rule.name} {rule.rank} {rule.fuses} {rule.owner} {type(rule).__name__}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -11,49 +14,89 @@ from tflgpu.cache import whole_file
 from tflgpu.compiler.compile import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
-from tflgpu.saved.classes import classes_for
+from tflgpu.saved.classes import Classes, classes_for, classes_of_file
 from tflgpu.saved.container import Content, packed, unpacked
 from tflgpu.saved.flatten import CodeOf, Flattener
+from tflgpu.saved.given import Given, GivenGraph, GivenOrigin, kernels_of
 from tflgpu.saved.index import Index
+from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.key import Key
+from tflgpu.saved.origin import Origin
 from tflgpu.saved.rebuild import Rebuilder
+from tflgpu.saved.start import Start
 
 SUFFIX = ".tflgpu"
 
 
 def saved_bytes(
-    compiled: Compiled, graph: Graph, key: Key, code_of: CodeOf | None = None
+    root: Compiled | Start,
+    graph: Graph,
+    key: Key,
+    code_of: CodeOf | None = None,
+    origin: Origin | None = None,
 ) -> Iterator[bytes | memoryview]:
-    """A compiled graph as the bytes of a file, piece by piece. Constants that are still those of the
-    ``graph`` it was compiled from are not among them, since whoever reads the file has it too.
-    ``code_of`` gives what a device printed of a kernel.
+    """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are still
+    those of the ``graph`` it was compiled from are not among them, since whoever reads the file has it
+    too; with an ``origin``, the bytes of it. ``code_of`` gives what a device printed of a kernel, which
+    is there in the place of its statements.
 
     Raises:
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
             when it was compiled, and might not the next time.
     """
+    compiled = root.compiled if isinstance(root, Start) else root
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))
         raise SavedModelError(f"this model is not saved, since a kernel rule was left out: {why}")
-    flattener = Flattener(classes_for(graph), graph, code_of)
-    flat = flattener.flat(compiled)
+    flattener = Flattener(classes_for(graph), graph, code_of, origin)
+    flat = flattener.flat(root)
     # The key's texts come last, so that they stand together; those that are there are used.
     places = [flattener.text(text) for fact in key.facts for text in fact]
     index = attrs.evolve(flat.index, texts=flattener.texts, key=places)
     return packed(index, flat.blobs)
 
 
-def compiled_in(data: memoryview, graph: Graph, key: Key, where: str) -> Compiled:
-    """What was saved. Arrays are views of ``data``, or of the graph's constants.
+def compiled_in(
+    data: memoryview,
+    graph: Graph,
+    key: Key,
+    where: str,
+    compile: Callable[[], Compiled] | None = None,
+) -> Compiled:
+    """What was saved. Arrays are views of ``data``, or of the graph's constants. ``compile`` gives the
+    same anew, for statements of kernels that are not in the file.
 
     Raises:
         SavedModelError: the bytes are damaged, of another version, or for another key.
     """
-    content = unpacked(data)
-    key.insist(key_in(content.index), where)
-    found = Rebuilder(content, classes_for(graph), graph).root()
+    found = _root(data, key, where, classes_for(graph), GivenGraph(graph, compile))
     if not isinstance(found, Compiled):
         raise SavedModelError(f"a saved model is damaged: it holds a {type(found).__name__}")
+    return found
+
+
+def start_in(data: memoryview, origin: Origin, key: Key, where: str) -> Start:
+    """What was saved of a model's file. The graph is not built for it.
+
+    Raises:
+        SavedModelError: as `compiled_in`.
+    """
+    classes = classes_of_file(lambda: origin.graph)
+    found = _root(data, key, where, classes, GivenOrigin(origin))
+    if not isinstance(found, Start):
+        raise SavedModelError(f"a saved model is damaged: it holds a {type(found).__name__}")
+    return found
+
+
+def _root(data: memoryview, key: Key, where: str, classes: Classes, given: Given) -> Any:
+    content = unpacked(data)
+    key.insist(key_in(content.index), where)
+    found = Rebuilder(content, classes, given).root()
+    compiled = found.compiled if isinstance(found, Start) else found
+    if isinstance(compiled, Compiled):
+        for number, kernel in enumerate(kernels_of(compiled)):
+            if isinstance(kernel, SavedKernel) and kernel.code is not None:
+                kernel.read_by(partial(given.body, number, kernel))
     return found
 
 
@@ -68,28 +111,55 @@ def key_in(index: Index) -> Key:
 
 
 def write_saved(
-    path: Path, compiled: Compiled, graph: Graph, key: Key, code_of: CodeOf | None = None
+    path: Path,
+    root: Compiled | Start,
+    graph: Graph,
+    key: Key,
+    code_of: CodeOf | None = None,
+    origin: Origin | None = None,
+    *,
+    lasting: bool = True,
 ) -> None:
-    """Write a compiled graph to a file, which is there as a whole or not at all.
+    """Write a compiled graph, or a start, to a file, which is there as a whole or not at all. One that
+    is not ``lasting`` may be damaged after a loss of power, which whoever reads it finds out.
 
     Raises:
         SavedModelError: as `saved_bytes`, or the file cannot be written.
     """
-    pieces = saved_bytes(compiled, graph, key, code_of)
+    pieces = saved_bytes(root, graph, key, code_of, origin)
     try:
-        whole_file.write(path, pieces)
+        whole_file.write(path, pieces, lasting=lasting)
     except OSError as error:
         raise SavedModelError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def read_saved(path: Path, graph: Graph, key: Key) -> Compiled:
+def read_saved(
+    path: Path, graph: Graph, key: Key, compile: Callable[[], Compiled] | None = None
+) -> Compiled:
     """Read a file. It is mapped, and weights stay in it.
 
     Raises:
         SavedModelError: it cannot be read, others may write to it, or as `compiled_in`.
     """
+    with _naming(path):
+        return compiled_in(mapped(path), graph, key, str(path), compile)
+
+
+def read_start(path: Path, origin: Origin, key: Key) -> Start:
+    """The same of a model's file.
+
+    Raises:
+        SavedModelError: as `read_saved`.
+    """
+    with _naming(path):
+        return start_in(mapped(path), origin, key, str(path))
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What is wrong inside is said with the file's name."""
     try:
-        return compiled_in(mapped(path), graph, key, str(path))
+        yield
     except SavedModelError as error:
         raise error if str(path) in str(error) else SavedModelError(f"{path}: {error}") from error
 

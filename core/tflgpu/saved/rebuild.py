@@ -7,6 +7,7 @@ constructors: no code comes from the file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
@@ -16,12 +17,12 @@ import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.errors import SavedModelError, TflgpuError
-from tflgpu.ir.graph import Graph
 from tflgpu.language.tree import Kernel, Stmt
 from tflgpu.saved import records
 from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known
 from tflgpu.saved.container import Content
+from tflgpu.saved.given import Given
 from tflgpu.saved.kernel import SavedKernel
 
 _DTYPES = {
@@ -47,9 +48,9 @@ def _damaged(what: str) -> NoReturn:
 
 
 class Rebuilder:
-    """Makes values of a file's records. ``given`` is the graph that was compiled."""
+    """Makes values of a file's records. ``given`` is the graph that was compiled, or what has it."""
 
-    def __init__(self, content: Content, classes: Classes, given: Graph) -> None:
+    def __init__(self, content: Content, classes: Classes, given: Given) -> None:
         self._content = content
         self._index = content.index
         self._table = classes
@@ -73,6 +74,7 @@ class Rebuilder:
             records.GIVEN_DATA: self._given_data,
             records.GIVEN_SOURCE: self._given_source,
             records.ARRAY: self._array,
+            records.GIVEN_ARRAY: self._given_array,
             records.TUPLE: lambda w: tuple(self._refs(w)),
             records.LIST: self._refs,
             records.INTEGERS: lambda w: self._run(w, self._index.integers, 0),
@@ -133,6 +135,8 @@ class Rebuilder:
     def _kernel(self, words: list[int]) -> SavedKernel:
         start, count, code = words[4:]
         bodies = self._index.bodies
+        if not count and not code:
+            _damaged("a kernel without a body and without code")
         if start != self._bodies or start + count > len(bodies):
             _damaged("the body of a kernel does not lie in it")
         self._bodies = start + count
@@ -141,7 +145,11 @@ class Rebuilder:
         given = dict(zip(known.fields, self._refs(words[:4]), strict=False))
         check_fields(known, given)
         blob = None if code == 0 else bytes(self._content.blobs[code - 1])
-        return SavedKernel(given, self._body(np.asarray(bodies[start : start + count])), blob)
+        read = self._body(np.asarray(bodies[start : start + count]))
+        return SavedKernel(given, read if count else self._body_elsewhere, blob)
+
+    def _body_elsewhere(self) -> NoReturn:
+        raise SavedModelError("this kernel's statements are not in its file")
 
     def _body(self, words: npt.NDArray[Any]) -> Callable[[], tuple[Stmt, ...]]:
         content, table, given = self._content, self._table, self._given
@@ -195,6 +203,14 @@ class Rebuilder:
             _damaged("an array of a negative size")
         return np.frombuffer(data, _DTYPES[texts[words[0]]]).reshape(shape)
 
+    def _given_array(self, words: list[int]) -> Any:
+        integers, dtype = self._index.integers, _DTYPES[self._index.texts[words[0]]]
+        shape = tuple(integers[word] for word in words[3:])
+        if min(shape, default=0) < 0:
+            _damaged("an array of a negative size")
+        data = self._given.bytes_at(integers[words[1]], math.prod(shape) * dtype.itemsize)
+        return np.frombuffer(data, dtype).reshape(shape)
+
     def _number(self, words: list[int]) -> Any:
         data = self._content.blobs[words[1]]
         (number,) = np.frombuffer(data, _DTYPES[self._index.texts[words[0]]])
@@ -207,14 +223,14 @@ class Rebuilder:
         return int(text, 16)
 
     def _given_data(self, words: list[int]) -> Any:
-        data = self._given.values[self._index.integers[words[0]]].data
+        data = self._given.data(self._index.integers[words[0]])
         if data is None:
             _damaged("it names a constant of the model that is none")
         return data
 
     def _given_source(self, words: list[int]) -> Any:
         place = self._index.integers[words[0]]
-        return self._given.nodes[place].source if place >= 0 else _damaged("a negative place")
+        return self._given.source(place) if place >= 0 else _damaged("a negative place")
 
     def _read_classes(self) -> list[Known]:
         words, texts = self._index.classes, self._index.texts
@@ -241,7 +257,7 @@ def _extent(kind: int, words: Sequence[int], at: int) -> tuple[int, int]:
     """Where a record of variable length begins and ends."""
     if kind in _COUNTED:
         return at + 1, at + 1 + words[at]
-    if kind == records.ARRAY:
+    if kind in (records.ARRAY, records.GIVEN_ARRAY):
         return at, at + 3 + words[at + 2]
     return _damaged(f"there is no record of kind {kind}")
 

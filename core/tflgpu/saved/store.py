@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
@@ -26,8 +27,9 @@ from tflgpu.compiler.target import Target
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.flatten import CodeOf
-from tflgpu.saved.key import Facts, Key, key_of
+from tflgpu.saved.key import Key, key_of, name_start
 from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
+from tflgpu.saved.origin import Facts
 
 _LOG = logging.getLogger("tflgpu")
 #: Bytes that a folder may have, unless it is told otherwise.
@@ -36,6 +38,7 @@ LIMIT = 2 << 30
 FOLDER = "models"
 _WAIT = 120.0  # seconds to wait for another process that compiles the same
 _LOCKS = "locks"
+T = TypeVar("T")
 _OLD = 3600.0  # seconds after which a temporary file is one that a dead process left
 
 
@@ -70,28 +73,68 @@ def open_or_compile(
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`. What goes wrong with files is
             logged.
     """
+
+    def made() -> Compiled:
+        return compile_graph(graph, target)
+
     try:
         key = key_of(graph, target, (("token", token), *facts()))
     except SavedModelError as error:
         _LOG.warning("tflgpu: this model is not kept compiled: %s", error)
-        return compile_graph(graph, target)
+        return made()
+    return open_or_make(
+        folder,
+        key,
+        read=lambda path: read_saved(path, graph, key, made),
+        make=made,
+        write=lambda path, compiled: write_saved(
+            path, compiled, graph, key, code_of, lasting=False
+        ),
+        limit=limit,
+    )
+
+
+def open_or_make(
+    folder: Path,
+    key: Key,
+    *,
+    read: Callable[[Path], T],
+    make: Callable[[], T],
+    write: Callable[[Path, T], None],
+    limit: int = LIMIT,
+) -> T:
+    """What a folder has of a key, or what is made and kept there.
+
+    Raises:
+        Whatever ``make`` does. Errors of ``read`` and ``write`` are logged.
+    """
     path = folder / f"{key.name}{SUFFIX}"
     if not private_folder.make(folder):
-        return compile_graph(graph, target)
-    found = _read(path, graph, key)
+        return make()
+    found = _read(path, read)
     if found is not None:
         return found
     with _making(folder, key) as waited:
-        found = _read(path, graph, key) if waited else None
+        found = _read(path, read) if waited else None
         if found is not None:
             return found
-        compiled = compile_graph(graph, target)
+        made = make()
         try:
-            write_saved(path, compiled, graph, key, code_of)
+            write(path, made)
         except SavedModelError as error:
             private_folder.warn_once(folder, "a compiled model is not kept", f": {error}")
     prune(folder, limit)
-    return compiled
+    return made
+
+
+def knows(folder: Path, digest: Callable[[], str]) -> bool:
+    """Whether a folder has something of the model's file with this digest."""
+    try:
+        with os.scandir(folder) as inside:
+            names = [each.name for each in inside if each.name.endswith(SUFFIX)]
+    except OSError:
+        return False
+    return bool(names) and any(name.startswith(name_start(digest())) for name in names)
 
 
 @attrs.frozen
@@ -160,11 +203,11 @@ def drop(path: Path) -> bool:
     return True
 
 
-def _read(path: Path, graph: Graph, key: Key) -> Compiled | None:
+def _read(path: Path, read: Callable[[Path], T]) -> T | None:
     if not path.exists():
         return None
     try:
-        found = read_saved(path, graph, key)
+        found = read(path)
     except SavedModelError as error:
         _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", error)
         drop(path)

@@ -26,9 +26,9 @@ from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.unknown import ForeignOp, unknown_reason
 from tflgpu.tflite.bodies import Bodies
-from tflgpu.tflite.build import tensor_fields
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, PackedOptions, TensorSpec
+from tflgpu.tflite.told import tensor_fields
 from tflgpu.tflite.write import write_model
 
 _STEPS = 1 << 16

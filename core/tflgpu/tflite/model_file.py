@@ -6,7 +6,7 @@ shapes that operators make of each other, and what any operator means are not lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -75,6 +75,32 @@ class TensorInfo:
         """Whether its value is in the file."""
         return self.data is not None
 
+    def signature(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape signature where the tensor has ``shape`` now. A file that leaves no size open has
+        none, and TFLite gives the shape in its place."""
+        return shape if self.shape_signature == self.shape else self.shape_signature
+
+
+@frozen
+class Composite:
+    """A composite that an operator came from (`tflgpu.tflite.inline`).
+
+    Attributes:
+        name: such as "odml.rms_norm".
+        attributes: what the file says of it, as a FlexBuffer; often empty.
+        inputs: tensor indices; -1 for an absent one.
+        outputs: tensor indices.
+        index: its position in its subgraph of the file.
+        first: index of the first operator that is in its place.
+    """
+
+    name: str
+    attributes: bytes
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    index: int
+    first: int
+
 
 @frozen
 class OperatorInfo:
@@ -95,6 +121,7 @@ class OperatorInfo:
         mutating_variable_inputs: whether the operator changes each input; often empty.
         gap: why ``fields`` are not all that the file says of it; empty where they are.
         place: where there is a gap, the file and the position of the operator's table in it.
+        composites: those in whose place it is, the outermost first; mostly none.
     """
 
     index: int
@@ -109,6 +136,7 @@ class OperatorInfo:
     mutating_variable_inputs: tuple[bool, ...] = ()
     gap: str = ""
     place: tuple[memoryview, int] | None = field(default=None, eq=False, repr=False)
+    composites: tuple[Composite, ...] = ()
 
 
 @frozen
@@ -116,10 +144,16 @@ class SubgraphInfo:
     """One subgraph; ``inputs`` and ``outputs`` are tensor indices."""
 
     name: str
-    tensors: tuple[TensorInfo, ...]
+    tensors: Sequence[TensorInfo]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[OperatorInfo, ...]
+
+    @property
+    def whole(self) -> SubgraphInfo:
+        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made of
+        one by `attrs.evolve` is made of this."""
+        return self
 
 
 @frozen
@@ -152,6 +186,7 @@ class ModelFile:
         subgraphs: at least one; the first is the main one.
         signatures: named entry points, often none.
         metadata: named blobs, each a read-only view of the file.
+        content: the file's bytes; none of a model that comes from elsewhere.
     """
 
     version: int
@@ -160,8 +195,15 @@ class ModelFile:
     subgraphs: tuple[SubgraphInfo, ...]
     signatures: tuple[SignatureInfo, ...]
     metadata: Mapping[str, memoryview]
+    content: memoryview = field(default=memoryview(b""), eq=False, repr=False)
 
     @property
     def main(self) -> SubgraphInfo:
         """The subgraph that a call without a signature runs."""
         return self.subgraphs[0]
+
+    @property
+    def whole(self) -> ModelFile:
+        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made of
+        one by `attrs.evolve` is made of this."""
+        return self

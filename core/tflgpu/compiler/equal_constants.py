@@ -1,0 +1,68 @@
+"""Which constants are equal, bit for bit.
+
+A digest of small ones, and of large ones a sample, tells what may be equal; only then are large ones
+compared as a whole. So it costs little to ask where nothing is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tflgpu.ir.dtypes import Array
+
+Bytes = npt.NDArray[np.uint8]
+#: Size, and a digest of a sample; whether that was all of it.
+Key = tuple[int, bytes, bool]
+
+#: Constants up to this size are known by a digest of all of it.
+_SMALL = 16 << 10
+#: Of larger ones so many pieces of so many bytes are looked at first.
+_PIECES, _PIECE = 16, 256
+
+
+def flat(array: Array) -> Bytes:
+    """An array's elements in row-major order, as bytes; a view where they lie so already."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def key_of(array: Array) -> Key:
+    """What equal constants have in common, and few others."""
+    data = flat(array)
+    if data.nbytes <= _SMALL:
+        return data.nbytes, hashlib.sha256(data.data).digest(), True
+    digest = hashlib.sha256()
+    last = data.nbytes - _PIECE
+    for i in range(_PIECES):
+        start = last * i // (_PIECES - 1)
+        digest.update(data[start : start + _PIECE].data)
+    return data.nbytes, digest.digest(), False
+
+
+def equal(one: Bytes, other: Bytes) -> bool:
+    """Whether two have the same bytes."""
+    if one.nbytes != other.nbytes:
+        return False
+    whole = one.nbytes // 8 * 8
+    return bool(
+        np.array_equal(one[:whole].view(np.uint64), other[:whole].view(np.uint64))
+        and np.array_equal(one[whole:], other[whole:])
+    )
+
+
+def firsts(arrays: Sequence[Array]) -> list[int]:
+    """For each array the index of the first that is equal to it: the constants that a plan needs
+    memory for are those that are their own."""
+    seen: dict[Key, list[int]] = {}
+    found = []
+    for i, array in enumerate(arrays):
+        key = key_of(array)
+        others = seen.setdefault(key, [])
+        same = next((j for j in others if key[2] or equal(flat(arrays[j]), flat(array))), i)
+        if same == i:
+            others.append(i)
+        found.append(same)
+    return found

@@ -1,0 +1,85 @@
+"""`estimate`: what a model takes of a device's memory, without preparing it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tflgpu.contract.device import NodeDevice
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.errors import OptionError, UnsupportedError
+from tflgpu.ops.unknown import refuse_unknown
+from tflgpu.plugins import registry
+from tflgpu.runtime.estimate import Estimate, estimate_of
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tflgpu.delegate import GpuDelegate
+    from tflgpu.options.keywords import OptionKeywords
+
+
+def estimate(
+    model: str | os.PathLike[str] | bytes,
+    *,
+    delegate: GpuDelegate | None = None,
+    shapes: Mapping[int, Sequence[int]] | None = None,
+    **options: Unpack[OptionKeywords],
+) -> Estimate:
+    """What a model would take of a device's memory, and how many kernels a run would launch. It is
+    compiled to plans; no kernel is built, and nothing is allocated.
+
+        print(tflgpu.estimate("mobilenet.tflite", backend="vulkan").memory)
+
+    Args:
+        model: Path of a `.tflite` file, or what is in it. Its main subgraph is looked at.
+        delegate: Whose device it would run on.
+        shapes: Other shapes of inputs, by ``index`` in their details, as `resize_tensor_input` takes.
+        options: Or those of `DelegateOptions`, for a delegate of its own that is closed again.
+
+    Raises:
+        OptionError: both a delegate and options, or an unknown option.
+        ModelError: no such file, or no well-formed model; or it does not work out at these shapes.
+        UnsupportedError: it takes several graphs to run it (loops, shapes that are computed), or the
+            device runs operators itself and does not tell what memory they take.
+        DeviceError: the backend or device asked for is not there or cannot be opened.
+        PluginError, GraphError: as `GpuDelegate.compile`.
+    """
+    # Only now: it brings all kernels along.
+    from tflgpu.delegate import GpuDelegate
+
+    if delegate is not None:
+        if options:
+            raise OptionError("give either a delegate or options, not both")
+        return _estimate(model, delegate, shapes or {})
+    with GpuDelegate(**options) as own:
+        return _estimate(model, own, shapes or {})
+
+
+def _estimate(
+    model: str | os.PathLike[str] | bytes,
+    delegate: GpuDelegate,
+    shapes: Mapping[int, Sequence[int]],
+) -> Estimate:
+    device, precision = delegate.device, delegate.precision.value
+    if isinstance(device, NodeDevice):
+        raise UnsupportedError(
+            f"backend {device.info.backend} runs operators itself and does not tell what memory they "
+            "take; ask for another backend or device"
+        )
+    file = read_model(model if isinstance(model, bytes) else os.fspath(model))
+    wanted = {index: tuple(shape) for index, shape in shapes.items()}
+    cpu = CpuSide(
+        registry(), delegate.options
+    )  # knows shapes behind operators that nobody here defines
+    try:
+        graph = build_graph(file, 0, delegate.ops, wanted, foreign=cpu.infer)
+    finally:
+        cpu.close()
+    refuse_unknown(graph, "no estimate is made of, since it takes several graphs to run them,")
+    if device is None:
+        return Estimate("", "", precision, (), len(list(graph)))
+    return estimate_of(delegate.compile(graph), device, precision)

@@ -1,0 +1,189 @@
+"""A graph for one item becomes one for several: [1, ...] in, [n, ...] in.
+
+Most files say 1 where a batch would be, and some of their constants too (a RESHAPE to [1, 1001]), so that
+giving the inputs another shape is not enough, or worse, mixes items. Here every node is asked, by
+`OpDef.batch`, what it has to become so that each item is computed as it would be alone. One that cannot
+say so is the reason why the model is not run in batches.
+
+The items of a tensor lie one after another along axis 0: what has the shape [3, 5] for one item has
+[3 * n, 5] for n. What is the same for all items (constants, and what is made of them alone) stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from tflgpu.blame import Failed, attempt
+from tflgpu.errors import GraphError, ModelError
+from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.sizes import check_size
+from tflgpu.ir.verify import verify
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.ops.base import OpDef, Operand
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.unknown import unknown_reason
+
+
+def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsupported:
+    """The graph for ``count`` items, or why there is none. Its inputs and outputs keep their ids.
+
+    Args:
+        graph: For one item: its inputs and outputs have a leading dimension of 1.
+        count: How many items, from 1.
+        ops: Op definitions by name.
+
+    Raises:
+        GraphError: an op's definition made something that is no graph.
+    """
+    made = graph.copy()
+    work = Batching(made, count, ops)
+    refused = work.begin()
+    for node in () if refused else made.nodes:
+        refused = work.add(node)
+        if refused:
+            refused = f"operator {node.label}: {refused}"
+            break
+    refused = refused or work.end()
+    if refused:
+        return Unsupported(refused)
+    made.prune()
+    verify(made, "batched")
+    return made
+
+
+class Batching:
+    """A graph on its way; which of its values are of each item so far."""
+
+    def __init__(self, graph: Graph, count: int, ops: Mapping[str, OpDef]) -> None:
+        self.graph, self.count, self.ops = graph, count, ops
+        self.of_each: set[int] = set()
+        self._shapes = {v.id: v.shape for v in graph.values.values()}  # for one item
+
+    def begin(self) -> str | None:
+        """The inputs."""
+        for value in self.graph.values.values():
+            if value.is_variable:
+                return f"{_named(value)} is state, which each run leaves to the next"
+        for value in self.graph.inputs:
+            if value.shape[:1] != (1,):
+                return (
+                    f"input {_named(value)} has the shape {listed(value.shape)}, without a leading "
+                    "dimension of 1"
+                )
+            refused = self.widen(value)
+            if refused:
+                return refused
+        return None
+
+    def add(self, node: Node) -> str | None:
+        """A node that follows those before it."""
+        unknown = unknown_reason(node.attrs)
+        if unknown is not None or not node.shapes_known:
+            return unknown or "the shapes of its results are not known before the model runs"
+        here = {i for i, v in enumerate(node.inputs) if v is not None and v.id in self.of_each}
+        if not here:
+            return None
+        definition = self.ops.get(node.op)
+        if definition is None or definition.batch is None:
+            return f"{node.op} does not say that it keeps the items of a batch apart"
+        # Asked about one item, so that shapes are those of the file.
+        found = attempt(definition.batch, self._single(node), Items(self.count, frozenset(here)))
+        if isinstance(found, Failed):
+            return f"asked how it computes a batch, it raised {found}"
+        if not isinstance(found, Batched):
+            return found if isinstance(found, str) and found else "it cannot compute a batch"
+        return self._become(node, found)
+
+    def end(self) -> str | None:
+        """The outputs."""
+        for value in self.graph.outputs:
+            if value.id not in self.of_each:
+                return f"output {_named(value)} does not depend on the inputs"
+            if self._shapes[value.id][:1] != (1,):
+                return (
+                    f"output {_named(value)} has the shape {listed(self._shapes[value.id])}, "
+                    "without a leading dimension of 1"
+                )
+        return None
+
+    def widen(self, value: Value) -> str | None:
+        """Let a value be of each item; or why it cannot."""
+        if not value.shape:
+            return f"{_named(value)} is a scalar, which has no axis for several items"
+        if _by_rows(value):
+            return f"{_named(value)} has a scale for each row of axis 0, on which the items lie"
+        value.shape = self._wide(value)
+        if value.shape_signature is not None and value.shape_signature[:1] == (1,):
+            value.shape_signature = (self.count, *value.shape_signature[1:])
+        try:
+            check_size(value.shape, value.dtype, _named(value))
+        except ModelError as error:
+            return str(error)
+        self.of_each.add(value.id)
+        return None
+
+    # Inside
+
+    def _single(self, node: Node) -> Node:
+        def single(value: Value) -> Value:
+            return attrs.evolve(value, shape=self._shapes[value.id])
+
+        return attrs.evolve(
+            node,
+            inputs=[None if v is None else single(v) for v in node.inputs],
+            outputs=[single(v) for v in node.outputs],
+        )
+
+    def _become(self, node: Node, found: Batched) -> str | None:
+        node.attrs = found.attributes
+        for i, data in found.constants.items():
+            old = node.input(i)
+            if _by_rows(old):
+                return f"{_named(old)} has a scale for each row of axis 0, on which the items lie"
+            data.setflags(write=False)
+            node.inputs[i] = self.graph.add_value(
+                data.shape, old.dtype, name=old.name, data=data, quant=old.quant
+            )
+            self._shapes[self.graph.next_id - 1] = data.shape
+        if found.operands is not None:
+            node.inputs = [node.inputs[i] for i in found.operands]
+        if found.op:
+            node.op, node.version, node.source = found.op, 1, None
+        definition = self.ops.get(node.op)
+        if definition is None:
+            raise GraphError(
+                f"{node.label}: to compute a batch it became {node.op}, which is no op"
+            )
+        operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
+        specs = attempt(definition.infer, node.attrs, operands)
+        if isinstance(specs, Failed):
+            return f"it does not take a batch: {specs}"
+        wide = [self._wide(value) for value in node.outputs]
+        if [s.shape for s in specs] != wide or [s.dtype for s in specs] != [
+            v.dtype for v in node.outputs
+        ]:
+            return (
+                f"of a batch of {self.count} it would make "
+                f"{', '.join(listed(s.shape) for s in specs)}, and not "
+                f"{', '.join(map(listed, wide))}"
+            )
+        for value in node.outputs:
+            refused = self.widen(value)
+            if refused:
+                return refused
+        return None
+
+    def _wide(self, value: Value) -> tuple[int, ...]:
+        shape = self._shapes[value.id]
+        return (shape[0] * self.count, *shape[1:]) if shape else shape
+
+
+def _by_rows(value: Value) -> bool:
+    return value.quant is not None and value.quant.per_axis and value.quant.axis == 0
+
+
+def _named(value: Value) -> str:
+    return f"tensor {value.id} ({quoted(value.name)})"

@@ -1,0 +1,151 @@
+"""What a reader of a saved model has already, so that the file need not have it: the model.
+
+It is there as a graph, or as the bytes of its file, of which a graph is built when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+
+from tflgpu.compiler.compile import Compiled
+from tflgpu.errors import SavedModelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import FileOptions, Graph
+from tflgpu.language.tree import Kernel, Stmt
+from tflgpu.saved.origin import Origin
+
+
+class Given(Protocol):
+    """What records may name. Where there is no such thing, a LookupError or SavedModelError."""
+
+    def data(self, value: int) -> Array | None:
+        """The contents of a value of the graph."""
+        ...
+
+    def source(self, place: int) -> FileOptions | None:
+        """What the file says of the graph's node at a place."""
+        ...
+
+    def bytes_at(self, start: int, size: int) -> memoryview:
+        """Some of the model's bytes."""
+        ...
+
+    def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
+        """The statements of the compiled graph's kernel of that number, which looks like ``kernel``."""
+        ...
+
+
+@attrs.frozen
+class GivenGraph:
+    """A graph. ``compile`` compiles it as it was compiled when it was saved."""
+
+    graph: Graph
+    compile: Callable[[], Compiled] | None = None
+
+    def data(self, value: int) -> Array | None:
+        """As `Given`."""
+        return self.graph.values[value].data
+
+    def source(self, place: int) -> FileOptions | None:
+        """As `Given`."""
+        return self.graph.nodes[place].source
+
+    def bytes_at(self, start: int, size: int) -> memoryview:
+        """As `Given`."""
+        raise SavedModelError("a saved model is damaged: it names bytes of a model that is a graph")
+
+    def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
+        """As `Given`."""
+        if self.compile is None:
+            raise SavedModelError("a saved model is damaged: a kernel without statements")
+        return body_in(self.compile(), number, kernel)
+
+
+@attrs.frozen
+class GivenOrigin:
+    """The bytes of a model's file."""
+
+    origin: Origin
+
+    def data(self, value: int) -> Array | None:
+        """As `Given`."""
+        return self.origin.graph.values[value].data
+
+    def source(self, place: int) -> FileOptions | None:
+        """As `Given`: it is looked up when something of it is asked for."""
+        return SavedSource(self.origin, place)
+
+    def bytes_at(self, start: int, size: int) -> memoryview:
+        """As `Given`."""
+        if start < 0 or start + size > len(self.origin.content):
+            raise SavedModelError("a saved model is damaged: it names bytes that no model has")
+        return self.origin.content[start : start + size]
+
+    def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
+        """As `Given`."""
+        return body_in(self.origin.compiled, number, kernel)
+
+
+class SavedSource(FileOptions):
+    """What a model's file says of an operator, looked up in its graph."""
+
+    __slots__ = ("_found", "_origin", "_place")
+    _origin: Origin
+    _place: int
+    _found: FileOptions | None
+
+    def __init__(self, origin: Origin, place: int) -> None:
+        """Of the node at a place of the graph."""
+        for name, value in (("_origin", origin), ("_place", place), ("_found", None)):
+            object.__setattr__(self, name, value)  # these are frozen
+
+    @property
+    def found(self) -> FileOptions:
+        """What the graph has there.
+
+        Raises:
+            SavedModelError: nothing.
+        """
+        if self._found is None:
+            source = self._origin.graph.nodes[self._place].source
+            if source is None:
+                raise SavedModelError("a saved model is damaged: it names what no file says")
+            object.__setattr__(self, "_found", source)
+            return source
+        return self._found
+
+
+def _field(name: str) -> Any:
+    return property(lambda self: getattr(self.found, name))
+
+
+for _each in attrs.fields(FileOptions):
+    setattr(SavedSource, _each.name, _field(_each.name))
+
+
+def kernels_of(compiled: Compiled) -> list[Kernel]:
+    """The kernels of all plans, each once, in the order of their first dispatch."""
+    found = {id(d.kernel): d.kernel for plan in compiled.plans for d in plan.dispatches}
+    return list(found.values())
+
+
+def body_in(compiled: Compiled, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
+    """The statements of a kernel of what was compiled anew.
+
+    Raises:
+        SavedModelError: what came out is not what was saved.
+    """
+    found = kernels_of(compiled)
+    same = found[number] if number < len(found) else None
+    if same is None or any(
+        getattr(same, name) != getattr(kernel, name)
+        for name in ("name", "workgroup", "buffers", "shared")
+    ):
+        raise SavedModelError(
+            f"kernel {kernel.name} of a saved model is not what its model compiles to; delete the file, "
+            "or make it again with `tflgpu compile`"
+        )
+    return same.body

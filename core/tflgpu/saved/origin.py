@@ -1,0 +1,94 @@
+"""Where a graph comes from: a file's bytes, one of its subgraphs, and the shapes of its inputs.
+
+Together they say what the graph is before anybody has built it, so that a compiled model can be found
+without building it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from tflgpu.cache.digest import digest_of
+from tflgpu.compiler.compile import Compiled
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Graph, Shape
+
+#: Names and texts, in order.
+Facts = tuple[tuple[str, str], ...]
+#: What the digest of a model's file is called.
+FILE = "file"
+
+
+@attrs.define(eq=False, slots=False)
+class Origin:
+    """What a graph is built from.
+
+    Attributes:
+        content: The bytes of the model's file, which stay as they are.
+        subgraph: Which of its subgraphs.
+        shapes: Those that inputs were given, by tensor index.
+        build: Builds the graph; it is given what takes warnings.
+        known: The digest, where somebody has it already.
+        warnings: What was said while it was built.
+        compile: Compiles the graph as it was compiled when it was saved, for whoever asks for what a file
+            does not have; set by who knows the target.
+    """
+
+    content: memoryview
+    subgraph: int
+    shapes: Mapping[int, Shape]
+    build: Callable[[Callable[[str], object]], Graph]
+    known: str = ""
+    warnings: list[str] = attrs.Factory(list)
+    compile: Callable[[], Compiled] | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Of every byte of the file."""
+        return self.known or digest_of(self.content).hex()
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether somebody asked for the digest."""
+        return bool(self.known) or "digest" in vars(self)
+
+    @property
+    def facts(self) -> Facts:
+        """What is to be said of it in a key."""
+        shapes = {index: list(self.shapes[index]) for index in sorted(self.shapes)}
+        return (
+            (FILE, self.digest),
+            ("subgraph", str(self.subgraph)),
+            ("resized", repr(shapes)),
+        )
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph, built when it is first asked for.
+
+        Raises:
+            ModelError, InputError: as `tflgpu.tflite.build.build_graph`.
+        """
+        return self.build(self.warnings.append)
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """What it becomes, compiled when it is first asked for."""
+        assert self.compile is not None
+        return self.compile()
+
+    def place(self, array: Array) -> int | None:
+        """Where an array lies in the file's bytes; None where it does not."""
+        if not array.flags.c_contiguous or not array.nbytes:
+            return None
+        at = int(array.__array_interface__["data"][0]) - self._start
+        return at if at >= 0 and at + array.nbytes <= len(self.content) else None
+
+    @cached_property
+    def _start(self) -> int:
+        whole = np.frombuffer(self.content, np.uint8)
+        return int(whole.__array_interface__["data"][0])

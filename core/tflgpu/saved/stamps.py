@@ -1,0 +1,71 @@
+"""Digests of the code in folders: what tells one state of a package from another.
+
+Reading hundreds of files takes longer than the rest of a start. So the digest of a state is kept, under
+what the file system says of each file: its path, size, number, and when it and its entry were last
+changed. The last of these no program can set. Where a file was changed in the last moments, the next
+change might get the same time, so that nothing is kept then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
+
+_CODE = (".py", ".so", ".pyd", ".json")
+_DIGITS = 16
+#: In a cache folder.
+FOLDER = "stamps"
+_SETTLED = 2.0  # seconds after which a file system gives a change another time
+
+#: Path below the place, size, number, and nanoseconds of both times.
+_Entry = tuple[str, int, int, int, int]
+
+
+@cache
+def stamp(place: Path) -> str:
+    """A digest of the code in a folder, or of a file."""
+    found = sorted(_entries(place))
+    disk = DiskCache(cache_folder(FOLDER), ".stamp")
+    key = cache_key("stamps 1", str(place.absolute()), repr(found))
+    kept = disk.load(key)
+    if kept is not None and len(kept) == _DIGITS:
+        return kept.decode("ascii", "replace")
+    made = _digest(place, found)
+    newest = max((max(entry[3:]) for entry in found), default=0)
+    if 0 < newest / 1e9 < time.time() - _SETTLED and found == sorted(_entries(place)):
+        disk.store(key, made.encode())
+    return made
+
+
+def _digest(place: Path, entries: list[_Entry]) -> str:
+    digest = hashlib.sha256()
+    for name, *_ in entries:
+        content = (place / name if name else place).read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _entries(place: Path) -> Iterator[_Entry]:
+    if not place.is_dir():
+        yield _entry("", place.stat())
+        return
+    waiting = [("", str(place))]
+    while waiting:
+        below, folder = waiting.pop()
+        with os.scandir(folder) as inside:
+            for each in inside:
+                if each.name.endswith(_CODE) and each.is_file():
+                    yield _entry(below + each.name, each.stat())
+                elif each.is_dir() and each.name != "__pycache__":
+                    waiting.append((f"{below}{each.name}/", each.path))
+
+
+def _entry(name: str, status: os.stat_result) -> _Entry:
+    return (name, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,57 @@
+"""Which reads of a variable are known to give a tensor of the same subgraph."""
+
+from __future__ import annotations
+
+import pytest
+from flow_models import F32, I32, RESOURCE, branch, initializer, model, subgraph, tensor, variable
+from tflgpu.flow.forward import forwarded
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.read import read_model
+
+H = ("VAR_HANDLE", "", "h", variable())
+READ, WRITE = ("READ_VARIABLE", "h", "r"), ("ASSIGN_VARIABLE", "h x", "")
+USE = ("ABS", "r", "y")
+ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
+G = ("VAR_HANDLE", "", "g", variable("w"))
+
+#: By what the last operator, ABS, reads then: operators before it.
+CASES = {
+    "assigned": ("x", [H, WRITE, READ]),
+    "read twice": ("s", [H, ("READ_VARIABLE", "h", "s"), READ]),
+    "nothing known": ("r", [H, READ]),
+    "a subgraph may assign": ("r", [H, WRITE, ONCE, READ]),
+    "another variable is assigned": ("x", [H, G, WRITE, ("ASSIGN_VARIABLE", "g s", ""), READ]),
+    "what is given may be the same variable": (
+        "r", [H, WRITE, ("ASSIGN_VARIABLE", "given s", ""), READ],
+    ),
+    "two names of one variable": (
+        "s", [H, ("VAR_HANDLE", "", "g", variable()), WRITE, ("ASSIGN_VARIABLE", "g s", ""), READ],
+    ),
+    "a branch that may assign": ("r", [H, WRITE, ("IF", "c", "", branch(1, 1)), READ]),
+    "a branch that assigns nothing": ("x", [H, WRITE, ("IF", "c", "", branch(2, 2)), READ]),
+}  # fmt: skip
+
+
+def _taken(ops: object, read: DType = F32, quant: Quantization | None = None) -> str:
+    tensors = [
+        tensor("x"), tensor("s"), tensor("c", (), DType.BOOL), tensor("h", (), RESOURCE),
+        tensor("g", (), RESOURCE), tensor("given", (), RESOURCE), tensor("r", (2,), read, quant=quant),
+        tensor("y", (2,), read),
+    ]  # fmt: skip
+    main = subgraph(tensors, [*ops, USE], "x s c given", "y")  # type: ignore[misc]
+    file = read_model(model(main, initializer([1, 2]), subgraph([], [], "", "")))
+    info = forwarded(file.subgraphs[0], file.subgraphs)
+    assert [o.index for o in info.operators] == list(range(len(info.operators)))
+    return info.tensors[info.operators[-1].inputs[0]].name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_read_is_replaced_where_what_it_gives_is_known(case: str) -> None:
+    expected, ops = CASES[case]
+    assert _taken(ops) == expected
+
+
+def test_numbers_that_mean_something_else_are_read() -> None:
+    assert _taken([H, WRITE, READ], read=I32) == "r"
+    assert _taken([H, WRITE, READ], quant=Quantization((0.5,), (0,))) == "r"

@@ -1,0 +1,214 @@
+"""``batch=N``: a batch of a model for one item, held against as many runs of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+HEIGHT, WIDTH, CHANNELS = 5, 6, 3
+CONV = {"stride_h": 1, "stride_w": 1, "padding": 0, "fused_activation_function": 1}
+
+
+def classifier(*, dtype: DType = DType.F32, open_height: bool = False) -> bytes:
+    """CONV_2D, MEAN, a RESHAPE to [1, 4], SOFTMAX; of 8 bits where ``dtype`` says so."""
+    rng = np.random.default_rng(3)
+    whole = dtype is DType.I8
+
+    def scale(value: float, zero: int = 0) -> Quantization | None:
+        return Quantization((value,), (zero,)) if whole else None
+
+    weights = rng.uniform(-1, 1, (4, 3, 3, CHANNELS))
+    bias = rng.uniform(-0.5, 0.5, 4)
+    signature = (1, -1, WIDTH, CHANNELS) if open_height else None
+    tensors = [
+        TensorSpec("image", (1, HEIGHT, WIDTH, CHANNELS), dtype, quantization=scale(1 / 127),
+                   shape_signature=signature),
+        TensorSpec("weights", weights.shape, dtype, quantization=scale(1 / 127),
+                   data=(weights * 127).astype(np.int8) if whole else weights.astype(np.float32)),
+        TensorSpec("bias", (4,), DType.I32 if whole else DType.F32, quantization=scale(127**-2),
+                   data=(bias * 127**2).astype(np.int32) if whole else bias.astype(np.float32)),
+        TensorSpec("features", (1, HEIGHT, WIDTH, 4), dtype, quantization=scale(1 / 32)),
+        TensorSpec("axes", (2,), DType.I32, data=np.array([1, 2], np.int32)),
+        TensorSpec("mean", (1, 1, 1, 4), dtype, quantization=scale(1 / 64)),
+        TensorSpec("shape", (2,), DType.I32, data=np.array([1, 4], np.int32)),
+        TensorSpec("row", (1, 4), dtype, quantization=scale(1 / 64)),
+        TensorSpec("scores", (1, 4), dtype, quantization=scale(1 / 256, -128)),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("CONV_2D", CONV, [0, 1, 2], [3], version=3 if whole else 1),
+        OperatorSpec("MEAN", {"keep_dims": True}, [3, 4], [5], version=2 if whole else 1),
+        OperatorSpec("RESHAPE", {"new_shape": (1, 4)}, [5, 6], [7]),
+        OperatorSpec("SOFTMAX", {"beta": 1.0}, [7], [8], version=2 if whole else 1),
+    ]
+    return write_model(ModelSpec(tensors, operators, [0], [3, 8]))
+
+
+def gather() -> bytes:
+    """Two inputs, one of indices; a RESHAPE whose shape is only in the options."""
+    table = np.random.default_rng(4).standard_normal((9, 4)).astype(np.float32)
+    tensors = [
+        TensorSpec("words", (1, 5), DType.I32), TensorSpec("table", (9, 4), data=table),
+        TensorSpec("found", (1, 5, 4)), TensorSpec("flat", (1, 20)), TensorSpec("factor", (1, 1)),
+        TensorSpec("out", (1, 20)),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("GATHER", {"axis": 0}, [1, 0], [2]),
+        OperatorSpec("RESHAPE", {"new_shape": (1, 20)}, [2], [3]),
+        OperatorSpec("MUL", {}, [3, 4], [5]),
+    ]
+    return write_model(ModelSpec(tensors, operators, [0, 4], [5]))
+
+
+def stateful() -> bytes:
+    """SVDF, which remembers."""
+    rng = np.random.default_rng(0)
+    tensors = [
+        TensorSpec("x", (1, 3)),
+        TensorSpec("features", (4, 3), data=rng.standard_normal((4, 3)).astype(np.float32)),
+        TensorSpec("time", (4, 2), data=rng.standard_normal((4, 2)).astype(np.float32)),
+        TensorSpec("memory", (1, 8), is_variable=True), TensorSpec("y", (1, 4)),
+    ]  # fmt: skip
+    fields = {"rank": 1, "fused_activation_function": 0}
+    return write_model(
+        ModelSpec(tensors, [OperatorSpec("SVDF", fields, [0, 1, 2, -1, 3], [4])], [0], [4])
+    )
+
+
+MODELS = {
+    "floats": classifier(), "8 bits": classifier(dtype=DType.I8), "two inputs": gather(),
+}  # fmt: skip
+WHERE: dict[str, Mapping[str, Any]] = {
+    "numpy": {"backend": "cpu_ref"},
+    "kernels": {"backend": "cpu_ref", "device": 1},
+    "vulkan": {"backend": "vulkan"},
+    "cpu": {},
+}
+
+
+def inputs(content: bytes, count: int, seed: int = 1) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    found = []
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as one:
+        for detail in one.get_input_details():
+            shape = (count, *detail["shape"][1:])
+            if detail["dtype"] is np.int32:
+                found.append(rng.integers(0, 9, shape, np.int32))
+            elif detail["dtype"] is np.int8:
+                found.append(rng.integers(-127, 128, shape, np.int8))
+            else:
+                found.append(rng.standard_normal(shape).astype(np.float32))
+    return found
+
+
+def model_of(content: bytes, where: str, **more: Any) -> tflgpu.Model:
+    if where == "vulkan":
+        pytest.importorskip("tflgpu_vulkan")
+    return tflgpu.Model(content, **{**WHERE[where], **more})
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_gives_what_runs_of_one_give(name: str, where: str) -> None:
+    arrays = inputs(MODELS[name], 3)
+    with model_of(MODELS[name], where) as one, model_of(MODELS[name], where, batch=3) as three:
+        assert three.report.total_nodes == one.report.total_nodes
+        assert three.report.partitions == one.report.partitions
+        alone, together = one(*arrays), three(*arrays)
+    for mine, theirs in zip(together, alone, strict=True):
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        if mine.dtype == np.float32:
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
+        assert not np.array_equal(mine[0], mine[1])
+
+
+def test_details_and_signatures_say_the_batch() -> None:
+    with tflgpu.Interpreter(
+        model_content=MODELS["floats"], experimental_delegates=[], batch=4
+    ) as interpreter:
+        (source,) = interpreter.get_input_details()
+        assert source["shape"].tolist() == source["shape_signature"].tolist() == [4, 5, 6, 3]
+        assert [d["shape"].tolist() for d in interpreter.get_output_details()] == [
+            [4, HEIGHT, WIDTH, 4], [4, 4],
+        ]  # fmt: skip
+        assert interpreter.get_tensor_details()[7]["shape"].tolist() == [4, 4]
+        interpreter.allocate_tensors()
+        with pytest.raises(tflgpu.InputError, match=r"has shape \[4, 5, 6, 3\]"):
+            interpreter.set_tensor(0, np.zeros((1, 5, 6, 3), np.float32))
+        flying = interpreter.invoke_async({0: np.ones((4, 5, 6, 3), np.float32)})
+        assert flying.results()[1].shape == (4, 4)
+
+
+def test_other_batches_by_resizing() -> None:
+    """And other heights, where the model has an open one."""
+    content = classifier(open_height=True)
+    (image,) = inputs(content, 2)
+    taller = np.concatenate([image, image], axis=1)
+    with (
+        tflgpu.Interpreter(
+            model_content=content, experimental_delegates=[], batch=4
+        ) as interpreter,
+        tflgpu.Model(content, backend="cpu_ref") as one,
+    ):
+        interpreter.resize_tensor_input(0, taller.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, taller)
+        interpreter.invoke()
+        scores = interpreter.get_tensor(interpreter.get_output_details()[1]["index"])
+        np.testing.assert_allclose(scores, one(taller)["scores"], rtol=1e-5, atol=1e-6)
+        for shape, why in (((0, 5, 6, 3), "number of items, from 1"), ((2, 5, 6), "CONV_2D")):
+            interpreter.resize_tensor_input(0, shape)
+            with pytest.raises(tflgpu.AllocationError, match=why):
+                interpreter.allocate_tensors()
+
+
+def test_inputs_of_different_batches_do_not_fit() -> None:
+    with tflgpu.Interpreter(
+        model_content=MODELS["two inputs"], experimental_delegates=[], batch=2
+    ) as interpreter:
+        interpreter.resize_tensor_input(0, (3, 5))
+        with pytest.raises(tflgpu.AllocationError, match=r"'words'\): 3, .*'factor'\): 2"):
+            interpreter.allocate_tensors()
+
+
+@pytest.mark.parametrize("total", [0, 1, 3, 4, 7, 8])
+def test_a_model_takes_any_number_of_items(total: int) -> None:
+    words, factor = inputs(MODELS["two inputs"], total)
+    with (
+        tflgpu.Model(MODELS["two inputs"], backend="cpu_ref") as one,
+        tflgpu.Model(MODELS["two inputs"], backend="cpu_ref", batch=4) as four,
+    ):
+        np.testing.assert_array_equal(four(words, factor)[0], one(words, factor)[0])
+        # An array with a single item is for each of the others.
+        same = np.full((1, 1), 2, np.float32)
+        np.testing.assert_array_equal(four(words, same)[0], one(words, same)[0])
+
+
+def test_a_model_says_what_does_not_fit() -> None:
+    words, factor = inputs(MODELS["two inputs"], 3)
+    with tflgpu.Model(MODELS["two inputs"], backend="cpu_ref", batch=2) as model:
+        with pytest.raises(tflgpu.InputError, match=r"different sizes: \[2, 3\]"):
+            model(words, factor[:2])
+        with pytest.raises(tflgpu.InputError, match=r"shape \[3, 4\] for input 'words'"):
+            model(words[:, :4], factor)
+        assert model(words, factor)[0].shape == (3, 20)
+
+
+def test_state_is_refused_by_name() -> None:
+    with pytest.raises(tflgpu.UnsupportedError, match=r"batch=2 .*'memory'\) is state"):
+        tflgpu.Interpreter(model_content=stateful(), batch=2)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "two"])
+def test_a_batch_is_a_whole_number(wrong: Any) -> None:
+    with pytest.raises(tflgpu.OptionError, match="batch"):
+        tflgpu.Interpreter(model_content=MODELS["floats"], batch=wrong)

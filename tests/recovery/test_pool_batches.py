@@ -1,0 +1,280 @@
+"""Requests that are gathered: each is answered as if it had come alone, and what goes wrong is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.errors import BusyError, DeviceError, InputError, OptionError, StateError
+from tflgpu.interpreter.model import Model
+from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+TABLE = np.arange(20, dtype=np.float32).reshape(5, 4) + 1
+LONG = 60  # seconds that nothing here takes
+
+
+def doubled(signature: tuple[int, ...] | None = None) -> bytes:
+    """``y`` = x + x, by way of a RESHAPE to [1, 6]; or of any width, without it."""
+    six = TensorSpec("six", (2,), DType.I32, data=np.array([1, 6], np.int32))
+    tensors = [
+        TensorSpec("x", (1, 2, 3), shape_signature=signature), six,
+        TensorSpec("flat", (1, 6)), TensorSpec("y", (1, 6)),
+    ]  # fmt: skip
+    steps = [OperatorSpec("RESHAPE", {}, [0, 1], [2]), OperatorSpec("ADD", {}, [2, 2], [3])]
+    if signature is not None:
+        tensors[3] = TensorSpec("y", (1, 2, 3), shape_signature=signature)
+        steps = [OperatorSpec("ADD", {}, [0, 0], [3])]
+    return write_model(ModelSpec(tensors, steps, [0], [3]))
+
+
+def lookup() -> bytes:
+    """Rows of a table; NumPy refuses numbers of rows that there are not."""
+    tensors = [
+        TensorSpec("words", (1, 2), DType.I32), TensorSpec("table", (5, 4), data=TABLE),
+        TensorSpec("rows", (1, 2, 4)),
+    ]  # fmt: skip
+    steps = [OperatorSpec("GATHER", {"axis": 0}, [1, 0], [2])]
+    return write_model(ModelSpec(tensors, steps, [0], [2]))
+
+
+MODEL = doubled()
+
+
+def image(n: int, count: int = 1) -> Any:
+    return np.arange(n, n + count, dtype=np.float32)[:, None, None] + np.zeros((2, 3), np.float32)
+
+
+def check(found: Any, n: int, count: int = 1) -> None:
+    np.testing.assert_array_equal(found[0], 2 * image(n, count).reshape(count, 6))
+
+
+def pool_of(content: bytes = MODEL, **options: Any) -> tflgpu.Pool:
+    return tflgpu.Pool(content, **{"backend": "cpu_ref", "size": 1, **options})
+
+
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event, list[Any]]:
+    """Runs wait for the first event, set the second, and leave what they were given."""
+    go_on, inside, seen = threading.Event(), threading.Event(), []
+    together = Model._together
+
+    def slow(self: Model, parts: Sequence[Any]) -> Any:
+        inside.set()
+        assert go_on.wait(30)
+        seen.append([float(a.reshape(-1)[0]) for part in parts for a in part[0]])
+        return together(self, parts)
+
+    monkeypatch.setattr(Model, "_together", slow)
+    return go_on, inside, seen
+
+
+def test_a_full_batch_goes_at_once() -> None:
+    with pool_of(batch=4, deadline=LONG) as pool:
+        start = time.monotonic()
+        futures = [pool.submit(image(n)) for n in range(4)]
+        for n, future in enumerate(futures):
+            check(future.result(30), n)
+        assert time.monotonic() - start < LONG / 2
+        assert pool.runs == {4: 1}
+
+
+@pytest.mark.parametrize(("sizes", "used"), [(None, 4), ((1, 8), 8), ((2, 3, 8), 3)])
+def test_after_the_deadline_what_has_come(
+    sizes: Sequence[int] | None, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the smallest batch that was compiled."""
+    taken, rows = [], Model._run_rows
+
+    def spy(self: Model, parts: Any) -> Any:
+        taken.append(self._size)
+        return rows(self, parts)
+
+    monkeypatch.setattr(Model, "_run_rows", spy)
+    with pool_of(batch=8, sizes=sizes, deadline=0.2) as pool:
+        futures = [pool.submit(image(n)) for n in range(3)]
+        for n, future in enumerate(futures):
+            check(future.result(30), n)
+        assert pool.runs == {3: 1}
+        check(pool(image(9)), 9)
+        check(pool(image(20, 19)), 20, 19)  # larger than any batch: by itself
+    assert taken[0] == used
+    assert taken[2:] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "vulkan"])
+def test_many_callers(backend: str, require_backend: Callable[[str], Any]) -> None:
+    require_backend(backend)
+    with pool_of(backend=backend, batch=8, size=2, deadline=0.002) as pool:
+
+        def call(caller: int) -> None:
+            for i in range(3):
+                n, count = caller * 50 + i * 7, 1 + (caller + i) % 3
+                check(pool(image(n, count)), n, count)
+
+        with ThreadPoolExecutor(24) as threads:
+            list(threads.map(call, range(24)))
+
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*(pool.run(image(n)) for n in range(12)))
+
+        for n, found in enumerate(asyncio.run(all_of_them())):
+            check(found, n)
+        assert max(pool.runs) > 3
+        assert max(pool.runs) <= 8
+        asked = sum(1 + (c + i) % 3 for c in range(24) for i in range(3)) + 12
+        assert sum(items * runs for items, runs in pool.runs.items()) == asked
+        assert len(pool.reports) == 2 * 4
+
+
+def test_a_wrong_request_is_its_callers_before_it_is_gathered() -> None:
+    with pool_of(batch=2, deadline=LONG) as pool:
+        first = pool.submit(image(1))
+        for wrong in (np.zeros((1, 2, 4), np.float32), np.zeros(6, np.float32), "image"):
+            with pytest.raises(InputError):
+                pool(wrong)
+        second = pool.submit(image(2))
+        check(first.result(30), 1)
+        check(second.result(30), 2)
+        assert pool.runs == {2: 1}
+
+
+def test_wrong_numbers_are_their_callers() -> None:
+    """Found by the run only; the others of the batch are run again without them."""
+    with pool_of(lookup(), batch=4, deadline=LONG) as pool:
+        words = [np.array([[n, 1]], np.int32) for n in (0, 7, 2, 3)]
+        futures = [pool.submit(w) for w in words]
+        for n, future in zip((0, 7, 2, 3), futures, strict=True):
+            if n == 7:
+                with pytest.raises(InputError, match="7"):
+                    future.result(30)
+            else:
+                np.testing.assert_array_equal(future.result(30)[0], TABLE[[[n, 1]]])
+
+
+def test_a_failed_device_is_told_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Model._together
+
+    def some(self: Model, parts: Sequence[Any]) -> Any:
+        if any(part[0].reshape(-1)[0] == 5 for part in parts):
+            raise DeviceError("planted")
+        return together(self, parts)
+
+    monkeypatch.setattr(Model, "_together", some)
+    with pool_of(batch=4, deadline=LONG) as pool:
+        futures = [pool.submit(image(n)) for n in range(12)]
+        errors = []
+        for n, future in enumerate(futures):
+            if 4 <= n < 8:
+                with pytest.raises(DeviceError, match="planted") as caught:
+                    future.result(30)
+                errors.append(caught.value)
+            else:
+                check(future.result(30), n)
+        assert len(set(map(id, errors))) == 4  # tracebacks do not mix
+
+
+def test_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, inside, seen = held(monkeypatch)
+    with pool_of(batch=4, deadline=0) as pool:
+        futures = [pool.submit(image(0))]
+        assert inside.wait(30)
+        futures += [pool.submit(image(n)) for n in range(1, 11)]
+        with pytest.raises(BusyError, match=r"free in 0\.01 seconds"):
+            pool(image(99), timeout=0.01)
+        assert futures[2].cancel()
+        go_on.set()
+        wait(futures, 30)
+        for n, future in enumerate(futures):
+            if n != 2:
+                check(future.result(30), n)
+    assert seen == [[0], [1, 3, 4, 5], [6, 7, 8, 9], [10]]
+
+
+def test_only_equal_shapes_are_run_together() -> None:
+    with pool_of(doubled((1, 2, -1)), batch=4, deadline=0.3) as pool:
+        widths = (3, 3, 5, 3)
+        arrays = [np.full((1, 2, w), n, np.float32) for n, w in enumerate(widths)]
+        futures = [pool.submit(a) for a in arrays]
+        for array, future in zip(arrays, futures, strict=True):
+            np.testing.assert_array_equal(future.result(30)[0], 2 * array)
+        assert pool.runs == {1: 2, 2: 1}
+
+
+def test_closing_refuses_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, inside, seen = held(monkeypatch)
+    pool = pool_of(batch=2, deadline=LONG)
+    running: list[Future[Any]] = [pool.submit(image(n)) for n in (1, 2)]
+    assert inside.wait(30)
+    waiting = pool.submit(image(3))
+    closer = threading.Thread(target=pool.close)
+    closer.start()
+    with pytest.raises(StateError, match="closed"):
+        waiting.result(30)
+    assert closer.is_alive()
+    go_on.set()
+    closer.join(30)
+    for n, future in zip((1, 2), running, strict=True):
+        check(future.result(30), n)
+    assert seen == [[1, 2]]
+    pool.close()
+    for use_it in (pool, pool.submit):
+        with pytest.raises(StateError, match="closed"):
+            use_it(image(1))
+
+
+def test_closing_does_not_wait_for_the_deadline() -> None:
+    pool = pool_of(batch=2, deadline=LONG)
+    waiting, start = pool.submit(image(1)), time.monotonic()
+    time.sleep(0.05)  # so that its turn is in it
+    pool.close()
+    assert time.monotonic() - start < LONG / 2
+    with pytest.raises(StateError, match="closed"):
+        waiting.result(30)
+
+
+def test_several_devices_share(require_backend: Callable[[str], Any]) -> None:
+    """Each of two devices has a batch while the other one is at work."""
+    require_backend("vulkan")
+    used, together, both = set(), Model._together, threading.Barrier(2)
+
+    def spy(self: Model, parts: Sequence[Any]) -> Any:
+        both.wait(30)
+        used.add(self.report.backend)
+        return together(self, parts)
+
+    given = [tflgpu.GpuDelegate(backend=b) for b in ("vulkan", "cpu_ref")]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tflgpu.Pool(MODEL, delegates=given, size=1, batch=2, sizes=[2], deadline=LONG) as pool,
+    ):
+        patch.setattr(Model, "_together", spy)
+        for n, future in enumerate([pool.submit(image(n)) for n in range(4)]):
+            check(future.result(30), n)
+    for delegate in given:
+        delegate.close()
+    assert used == {"vulkan", "cpu_ref"}
+
+
+def test_mistakes() -> None:
+    for wrong, why in (
+        ({"batch": 0}, "batch"), ({"batch": 4, "sizes": [1, 2]}, "largest has to be the batch, 4"),
+        ({"batch": 4, "sizes": []}, "largest"), ({"batch": 2, "deadline": -1}, "deadline is -1"),
+        ({"batch": 2, "deadline": float("nan")}, "deadline is nan"),
+        ({"batch": 2, "deadline": True}, "deadline is True"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match=why):
+            pool_of(**wrong)
+    flat = write_model(
+        ModelSpec([TensorSpec("x", (3,)), TensorSpec("y", (3,))],
+                  [OperatorSpec("RELU", {}, [0], [1])], [0], [1])
+    )  # fmt: skip
+    with pytest.raises(tflgpu.UnsupportedError, match="without a leading dimension of 1"):
+        pool_of(flat, batch=2)

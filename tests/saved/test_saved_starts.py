@@ -1,0 +1,288 @@
+"""A model that was started once starts from what is kept of its file: nothing is built or compiled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import tflgpu
+from saved_models import small_model
+from test_saved_delegates import REF, assert_same, never, run
+from tflgpu import engine, starts
+from tflgpu.delegate import GpuDelegate
+from tflgpu.errors import DeviceError
+from tflgpu.interpreter import opening
+from tflgpu.ir.dtypes import DType
+from tflgpu.saved import asked, keeping
+from tflgpu.saved.given import SavedSource
+from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.store import entries
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+Device = Callable[..., GpuDelegate]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "token" / "models"
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """Delegates that keep models in the same folder."""
+
+    def made(**options: Any) -> GpuDelegate:
+        given = {**REF, "serialization_dir": str(tmp_path), "model_token": "token", **options}
+        return GpuDelegate(**given)
+
+    return made
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is built and compiled from now on."""
+    said: list[str] = []
+
+    def noted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*given: Any, **more: Any) -> Any:
+            said.append(what)
+            return call(*given, **more)
+
+        return made
+
+    monkeypatch.setattr(opening, "build_graph", noted("built", opening.build_graph))
+    for module in (engine, keeping):
+        call = noted("compiled", module.compile_graph)
+        monkeypatch.setattr(module, "compile_graph", call)
+    return said
+
+
+def mixed_model() -> bytes:
+    """MUL on the device, an operator that it lacks, and ADD."""
+    tensors = [
+        TensorSpec("x", (3, 5)), TensorSpec("a", (3, 5)), TensorSpec("b", (3, 5)),
+        TensorSpec("y", (3, 5)), TensorSpec("two", (5,), data=np.full(5, 2, np.float32)),
+        TensorSpec("axis", (), DType.I32, data=np.array(1, np.int32)),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("MUL", {}, (0, 4), (1,)),
+        OperatorSpec("CUMSUM", {"exclusive": True, "reverse": True}, (1, 5), (2,)),
+        OperatorSpec("ADD", {}, (2, 4), (3,)),
+    ]
+    return write_model(ModelSpec(tensors, operators, (0,), (3,)))
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl", "vulkan", "wgpu"])
+def test_the_second_start_builds_nothing(
+    backend: str, device: Device, folder: Path, compiled: list[str],
+    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    require_backend(backend)
+    which = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
+    with device(**which) as delegate:
+        first = run(small_model(), delegate)
+    assert compiled == ["built", "compiled"]
+    assert len(entries(folder)) == 1
+    with device(**which) as delegate:
+        if backend != "cpu_ref":  # which has no code but the statements
+            monkeypatch.setattr(SavedKernel, "body", property(never))
+        assert_same(run(small_model(), delegate), first)
+    assert compiled == ["built", "compiled"]
+
+
+def test_it_is_so_without_asking(
+    tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the user's cache folder, unless `enable_serialization` is off."""
+    monkeypatch.setattr(keeping, "default_folder", lambda: tmp_path / "kept")
+    for _ in range(2):
+        with GpuDelegate(**REF) as delegate:
+            run(small_model(), delegate)
+    assert compiled == ["built", "compiled"]
+    assert len(entries(tmp_path / "kept")) == 1
+    with GpuDelegate(**REF, enable_serialization=False) as delegate:
+        run(small_model(), delegate)
+    assert compiled == 2 * ["built", "compiled"]
+
+
+def test_parts_on_the_cpu_are_as_the_file_has_them(
+    device: Device, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What LiteRT is given of an operator is looked up in the graph, which is built for that alone."""
+    pytest.importorskip("ai_edge_litert.interpreter")
+    options = {"exclude": "CUMSUM", "cpu_backend": "litert"}
+    with device(**options) as delegate:
+        first = run(mixed_model(), delegate)
+    assert len(first[1].refusals) == 1
+    assert first[1].refusals[0].runs_on.startswith("LiteRT")
+    looked: list[SavedSource] = []
+    found = SavedSource.found
+    monkeypatch.setattr(
+        SavedSource, "found",
+        property(lambda self: looked.append(self) or found.__get__(self)),
+    )  # fmt: skip
+    with device(**options) as delegate:
+        assert_same(run(mixed_model(), delegate), first)
+    assert looked
+    assert compiled == ["built", "compiled", "built"]
+
+
+def test_other_shapes_are_kept_beside(device: Device, folder: Path) -> None:
+    def result(delegate: GpuDelegate, rows: int) -> bytes:
+        with tflgpu.Interpreter(
+            model_content=mixed_model(), experimental_delegates=[delegate]
+        ) as interpreter:
+            interpreter.resize_tensor_input(0, (rows, 5))
+            interpreter.allocate_tensors()
+            assert interpreter.get_output_details()[0]["shape"].tolist() == [rows, 5]
+            assert interpreter.get_input_details()[0]["shape"].tolist() == [rows, 5]
+            interpreter.set_tensor(0, np.arange(5 * rows, dtype=np.float32).reshape(rows, 5))
+            interpreter.invoke()
+            found: bytes = interpreter.get_tensor(3).tobytes()
+            return found
+
+    with device() as delegate:
+        first = [result(delegate, rows) for rows in (3, 2, 7)]
+    assert len(entries(folder)) == 3
+    with device() as delegate:
+        assert [result(delegate, rows) for rows in (3, 2, 7)] == first
+
+
+def changed_weight(model: bytes) -> bytes:
+    """The lowest bit of one weight."""
+    weight = np.full(5, 2, np.float32).tobytes()
+    at = model.index(weight)
+    return model[:at] + bytes([model[at] ^ 1]) + model[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "what", ["weight", "metadata", "option", "driver", "capability", "rule", "source"]
+)
+def test_whatever_changes_it_is_made_anew(
+    what: str, device: Device, folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = mixed_model()
+    with device() as delegate:
+        run(model, delegate)
+        run(model, delegate)
+    assert compiled == ["built", "compiled"]
+    options: dict[str, Any] = {"precision": "f32_f16"} if what == "option" else {}
+    if what == "weight":
+        model = changed_weight(model)
+    if what == "metadata":
+        model += b"\0"  # a file is its bytes, whatever they are for
+    if what == "rule":
+        monkeypatch.setattr(starts, "facts_of_registry", lambda *_: (("plugins' rules", "x"),))
+    if what == "source":
+        monkeypatch.setattr("tflgpu.saved.facts.stamp", lambda place: "another")
+        keeping.facts_of.__globals__["_own"].cache_clear()
+    with device(**options) as delegate:
+        assert delegate.device is not None
+        inner: Any = delegate.device
+        if what == "driver":
+            inner.info = attrs.evolve(inner.info, driver="another")
+        if what == "capability":
+            inner.caps = attrs.evolve(inner.caps, cache_bytes=12345)
+        run(model, delegate)
+    keeping.facts_of.__globals__["_own"].cache_clear()
+    assert compiled == 2 * ["built", "compiled"]
+    assert len(entries(folder)) == 2
+
+
+def test_every_option_is_in_the_key() -> None:
+    """Also one that comes later."""
+    said = dict(asked.facts_of_options(tflgpu.DelegateOptions()))
+    names = {field.name for field in attrs.fields(tflgpu.DelegateOptions)}
+    places = {"serialization_dir", "model_token", "enable_serialization"}
+    assert {name.removeprefix("option ") for name in said} == names - places
+    other = dict(asked.facts_of_options(tflgpu.DelegateOptions(exclude=("ADD",))))
+    assert {name for name in said if said[name] != other[name]} == {"option exclude"}
+
+
+def test_a_file_under_the_name_of_another_is_dropped(
+    device: Device, folder: Path, compiled: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    models = [mixed_model(), changed_weight(mixed_model())]
+    with device() as delegate:
+        first = [run(model, delegate) for model in models]
+    one, other = (entry.path for entry in entries(folder))
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    compiled.clear()
+    with device() as delegate, caplog.at_level(logging.WARNING):
+        for model, results in zip(models, first, strict=True):
+            assert_same(run(model, delegate), results)
+    assert compiled == 2 * ["built", "compiled"]
+    assert sum("is for something else" in r.getMessage() for r in caplog.records) == 2
+
+
+def test_a_part_that_cannot_be_loaded_goes_to_the_cpu(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report is made of the graph then, which is built for it."""
+    model = mixed_model()
+    with device() as delegate:
+        first = run(model, delegate)
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise DeviceError("no more memory")
+
+    with device() as delegate:
+        assert delegate.device is not None
+        monkeypatch.setattr(type(delegate.device), "load", lost)
+        monkeypatch.setattr(type(delegate), "_may_fall_back", True)
+        outputs, report = run(model, delegate)
+    np.testing.assert_allclose(outputs[0], first[0][0], rtol=1e-5)
+    assert report.delegated_nodes == 0
+    assert "no more memory" in report.refusals[0].reason
+
+
+def test_what_only_others_understand_is_not_kept_by_its_file(
+    device: Device, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What LiteRT makes of it hangs on LiteRT's version."""
+    pytest.importorskip("ai_edge_litert.interpreter")
+    tensors = [TensorSpec("x", (3, 5)), TensorSpec("y", (3, 5)), TensorSpec("z", (3, 5))]
+    operators = [OperatorSpec("HARD_SWISH", {}, (0,), (1,)), OperatorSpec("ABS", {}, (1,), (2,))]
+    model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
+    with device(cpu_backend="litert") as delegate:
+        known = dict(delegate.ops)
+        del known["ABS"]
+        monkeypatch.setattr(delegate._registry, "_all_ops", known)
+        run(model, delegate)
+        run(model, delegate)
+    assert all(not entry.path.name.startswith(digest_start(model)) for entry in entries(folder))
+
+
+def digest_start(model: bytes) -> str:
+    from tflgpu.cache.digest import digest_of
+
+    return digest_of(model).hex()[:16]
+
+
+@pytest.mark.parametrize("options", [{"experimental_preserve_all_tensors": True},
+                                     {"experimental_disable_delegate_node_fusion": True}])  # fmt: skip
+def test_other_graphs_of_the_same_file_are_not_mixed_up(
+    options: dict[str, Any], device: Device
+) -> None:
+    model = mixed_model()
+
+    def dispatches(delegate: GpuDelegate, **more: Any) -> int:
+        with tflgpu.Interpreter(
+            model_content=model, experimental_delegates=[delegate], **more
+        ) as interpreter:
+            interpreter.allocate_tensors()
+            return interpreter.delegation_report().dispatches
+
+    with device() as delegate:
+        plain, other = dispatches(delegate), dispatches(delegate, **options)
+    with device() as delegate:
+        assert (dispatches(delegate), dispatches(delegate, **options)) == (plain, other)
+    assert plain < other
