@@ -27,6 +27,7 @@ from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import NodeDevice
+from tflgpu.contract.progress import Progress
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.targets import node_choice, target_on
 from tflgpu.errors import (
@@ -65,9 +66,12 @@ class Engine(OpenedDevice):
         *,
         is_default: bool = False,
         kept: keeping.Keeping = keeping.Keeping(),  # noqa: B008  (frozen)
+        progress: Progress | None = None,
     ) -> None:
-        """As `OpenedDevice`; ``kept`` is where compiled graphs come from. A folder may also be named
-        by the options."""
+        """As `OpenedDevice`; ``kept`` is where compiled graphs come from, and a folder may also be
+        named by the options. ``progress`` is told how many of a part's kernels are ready, and of how
+        many."""
+        self._progress = progress
         self._kept = kept.asked(options)
         self._broken_rules: dict[tuple[str, str, str], str] = {}
         self._accuracy: deque[AccuracyCheck] = deque(maxlen=_MOST_CHECKS)
@@ -215,7 +219,15 @@ class Engine(OpenedDevice):
     def _loader(self, cpu: CpuSide, may_fall_back: bool) -> Loader:
         assert self._device is not None
         bands, running = self.options.guard_bands, Running.of(self.options)
-        return Loader(self._device, self._registry, cpu, bands, may_fall_back, running)
+        return Loader(
+            self._device,
+            self._registry,
+            cpu,
+            bands,
+            may_fall_back,
+            running,
+            progress=self._progress,
+        )
 
     def _load(
         self,

@@ -23,11 +23,15 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}),
         "are run by the host, between compiled graphs; no graph has a node of them",
     ),
+    "flow/list_items.py": (
+        frozenset({"SLICE", "CONCATENATION", "RESHAPE", "ADD", "DYNAMIC_UPDATE_SLICE"}),
+        "reads what converters make of the first ones, and writes the last",
+    ),
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}), "gives these names"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
-                   "RESHAPE"}),
+                   "QUANTIZED_TABLE", "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),

@@ -34,7 +34,7 @@ from tflgpu.language.tree import (
     Vec,
 )
 from tflgpu.language.types import I32, Scalar, Type
-from tflgpu.language.walk import statements, walk
+from tflgpu.language.walk import expressions
 from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_wgpu.words import is_reserved
@@ -95,11 +95,8 @@ class _WgslPrinter(DefiningPrinter):
         self.dialect = dialect
         self.shuffles = dialect.subgroup_shuffle
         self._writable = writable
-        self._ids: dict[str, str] = {}
-        for stmt in statements(kernel.body):
-            for expr in walk(stmt).order:
-                if isinstance(expr, Builtin) and expr.kind not in self._ids:
-                    self._ids[expr.kind] = self.names.fresh(expr.kind)
+        ids = dict.fromkeys(e.kind for e in expressions(kernel) if isinstance(e, Builtin))
+        self._ids = {kind: self.names.fresh(kind) for kind in ids}
 
     # Types and literals
 
@@ -180,10 +177,8 @@ class _WgslPrinter(DefiningPrinter):
     def _uses_f16(self) -> bool:
         kinds = [b.scalar for b in self.kernel.buffers]
         kinds += [a.type.scalar for a in self.kernel.shared]
-        ways = (walk(stmt) for stmt in statements(self.kernel.body))
-        return Scalar.F16 in kinds or any(
-            expr.type.scalar is Scalar.F16 for way in ways for expr in way.order
-        )
+        kinds += [expr.type.scalar for expr in expressions(self.kernel)]
+        return Scalar.F16 in kinds
 
     def declare_shared(self, array: Shared) -> str:
         return ""  # `open_kernel` does: they belong to the module

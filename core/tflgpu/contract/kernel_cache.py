@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from tflgpu.contract.parallel import as_they_come
+from tflgpu.contract.progress import Count
 from tflgpu.language.tree import Kernel
 
 #: Results that are kept. Those in use live on in their recordings.
@@ -35,6 +36,7 @@ class KernelCache(Generic[W, C, T]):
         self._made: dict[C, T] = {}
         self._written: weakref.WeakKeyDictionary[Kernel, dict[W, C]] = weakref.WeakKeyDictionary()
         self._counting = threading.Lock()
+        self._progress: Count | None = None
         #: How much a driver was asked to compile so far, for tests and reports.
         self.compiled = 0
 
@@ -74,6 +76,8 @@ class KernelCache(Generic[W, C, T]):
         """Have ``made`` for that code. At once, so that `clear` finds it where a signal ends the
         compiling of others."""
         self._made[code] = made
+        if self._progress is not None:
+            self._progress.one_more()
 
     def count(self) -> None:
         """A driver is asked to compile something."""
@@ -112,7 +116,12 @@ class KernelCache(Generic[W, C, T]):
                         yield kernel, code
 
             if new:
-                self._make_all(wanted())
+                self._progress = Count(len(new))
+                try:
+                    self._make_all(wanted())
+                    self._progress.end()
+                finally:
+                    self._progress = None
             return {job: self._made[codes[job]] for job in jobs}
 
     def code(self, kernel: Kernel, way: W) -> C:

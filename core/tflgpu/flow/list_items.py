@@ -25,7 +25,7 @@ _UPDATE = "DYNAMIC_UPDATE_SLICE"
 def with_items_written(info: SubgraphInfo) -> SubgraphInfo:
     """The subgraph, with one operator for each such three. The two slices are gone, or one of them makes
     where the item goes; all other operators keep their numbers, and tensors theirs."""
-    return _Rewriting(info).run()
+    return _Rewriting(info.whole).run()
 
 
 @attrs.frozen

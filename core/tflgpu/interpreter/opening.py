@@ -81,7 +81,8 @@ class Opening:
             if found is not None:
                 session, start = found
                 _say(warn, start.warnings)
-                return session, Seen(start.shapes, frozenset(start.edge))
+                info = self.model.subgraphs[number]
+                return session, Seen(start.shapes, {*start.edge, *info.inputs, *info.outputs})
         graph = origin.graph
         _say(warn, origin.warnings)
         if not self.delegation.options.allow_fallback or not self._takes_several(graph):

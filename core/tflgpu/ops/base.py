@@ -295,6 +295,9 @@ class OpDef:
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
             multiplies. Without it the weights become real numbers, and nothing is rounded.
+        int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
+            stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
+            rounds the true result.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -344,6 +347,7 @@ class OpDef:
     takes_stored: bool = False
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
+    int16_table: Callable[[Node], Array | None] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()

@@ -1,9 +1,12 @@
 """Functions of 16-bit quantized numbers, as TFLite's kernels take them from tables.
 
 Of 16 bits TFLite computes EXP, LOG, GELU, LOGISTIC and TANH from tables of a few hundred numbers, with
-straight lines between them. What comes is off by up to dozens of steps from the rounded function, so a
-function that is computed and rounded is not the same. Here each becomes one number for each of the
+straight lines between them. What comes is many steps off from the rounded function where that bends, so
+a function that is computed and rounded is not the same. Here each becomes one number for each of the
 65536 operands: `table[q + 32768]` is the result that is stored for the stored operand q.
+
+LOGISTIC and TANH of operands whose scale is a certain power of two are computed by other means, which have
+no table here.
 
 Sources: TFLite's `kernels/internal/common.h` (LUTPopulateInt16, LUTLookup), `kernels/activations.cc`
 (TanhPrepare, SigmoidPrepare), `kernels/internal/reference/integer_ops/logistic.h` and `tanh.h`.
@@ -75,8 +78,9 @@ def _sigmoid_points() -> Array:
     return np.asarray(np.minimum(np.floor(65536 / (1 + np.exp(-at)) + 0.5), 65535), np.int64)
 
 
-def _scaled(node: Node, shifts: tuple[int, ...]) -> Array:
-    """All operands in units of 1 / 12288, as the multiplier of the file's scale makes them."""
+def _scaled(node: Node, shifts: tuple[int, ...]) -> Array | None:
+    """All operands in units of 1 / 12288, as the multiplier of the file's scale makes them; None where
+    the scale is ``2 ** (shift - 12)`` for one of ``shifts``."""
     quant = node.input(0).quant
     assert quant is not None
     scale = float(np.float32(quant.scale[0]))
@@ -84,7 +88,7 @@ def _scaled(node: Node, shifts: tuple[int, ...]) -> Array:
     power = math.log2(scale)
     shift = 12 + round(power)
     if abs(power - round(power)) < 1e-3 and shift in shifts:
-        return operand * (3 << shift)
+        return None
     multiplier, shift = scale * 4096 * 3, 0
     while multiplier <= _HIGH / 2 and shift <= 30:
         multiplier, shift = multiplier * 2, shift + 1
@@ -101,17 +105,21 @@ def _along(x: Array, bits: int) -> Array:
     return np.asarray((base << bits) + part * (points[piece + 1] - base))
 
 
-def logistic(node: Node) -> Array:
+def logistic(node: Node) -> Array | None:
     """LOGISTIC, whose results are steps of 1 / 32768."""
     x = _scaled(node, (0,))
+    if x is None:
+        return None
     found = np.where(np.abs(x) >> 9 >= 255, _HIGH << 10, _along(x, 9))
     found = np.where(x >= 0, found + (1 << 9), (1 << 25) - found + (1 << 9) - 1)
     return (found >> 10).astype(np.int16)
 
 
-def tanh(node: Node) -> Array:
+def tanh(node: Node) -> Array | None:
     """TANH, by ``2 * sigmoid(2 * x) - 1``; its results are steps of 1 / 32768."""
     x = _scaled(node, (0, 1))
+    if x is None:
+        return None
     found = np.where(np.abs(x) >> 8 >= 255, 0xFFFF << 8, _along(x, 8))
     half, rounding = 1 << 23, 1 << 7
     found = np.where(x >= 0, found - half + rounding, half - found + rounding - 1)

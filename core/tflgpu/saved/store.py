@@ -108,7 +108,7 @@ def open_or_make(
     Raises:
         Whatever ``make`` does. Errors of ``read`` and ``write`` are logged.
     """
-    path = folder / f"{key.name}{SUFFIX}"
+    path = path_of(folder, key)
     if not private_folder.make(folder):
         return make()
     found = _read(path, read)
@@ -125,6 +125,11 @@ def open_or_make(
             private_folder.warn_once(folder, "a compiled model is not kept", f": {error}")
     prune(folder, limit)
     return made
+
+
+def path_of(folder: Path, key: Key) -> Path:
+    """Where a folder has what is kept under a key."""
+    return folder / f"{key.name}{SUFFIX}"
 
 
 def knows(folder: Path, digest: Callable[[], str]) -> bool:
