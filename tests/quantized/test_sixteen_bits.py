@@ -88,3 +88,77 @@ def test_within_a_step(
     ours.close()
     for delegate in delegates:
         delegate.close()
+
+
+_S = (1, 5, 7, 3)
+_POOL = {"padding": 0, "stride_h": 2, "stride_w": 2, "filter_height": 3, "filter_width": 3}
+_FINE, _UNIT = 1e-4, 2.0**-15
+#: Operators that LiteRT has for 16-bit data: shapes and scales of the operands (numbers are i32
+#: constants), those of the result, options, version, and most steps of 65536 beside LiteRT.
+OPERATORS: tuple[tuple[str, list[Any], Any, dict[str, Any], int, int], ...] = (
+    ("SUB", [(_S, _FINE), (_S, 3e-4)], (_S, 2.5e-4), {}, 5, 0),
+    ("MUL", [(_S, _FINE), (_S, 3e-4)], (_S, 2.5e-4), {}, 6, 0),
+    ("DIV", [(_S, _FINE), (_S, 3e-4)], (_S, 2.5e-4), {}, 2, 1),
+    ("MAXIMUM", [(_S, _FINE), ((3,), _FINE)], (_S, _FINE), {}, 4, 0),
+    ("AVERAGE_POOL_2D", [(_S, _FINE)], ((1, 3, 4, 3), _FINE), _POOL, 3, 1),
+    ("MAX_POOL_2D", [(_S, _FINE)], ((1, 3, 4, 3), _FINE), _POOL, 3, 0),
+    ("LEAKY_RELU", [(_S, _FINE)], (_S, 0.7e-4), {"alpha": 0.2}, 2, 1),
+    ("RELU", [(_S, 3e-4)], (_S, _FINE), {}, 3, 0),
+    ("LOGISTIC", [(_S, 3e-4)], (_S, _UNIT), {}, 3, 1),
+    ("TANH", [(_S, 2e-4)], (_S, _UNIT), {}, 3, 2),
+    ("GELU", [(_S, 2e-4)], (_S, 2e-4), {}, 2, 1),
+    ("MEAN", [(_S, _FINE), [1, 2]], ((1, 3), 0.5e-4), {}, 3, 1),
+    ("BATCH_MATMUL", [((2, 3, 11), _FINE), ((2, 11, 5), 2e-4)], ((2, 3, 5), 1e-3), {}, 3, 1),
+    ("PAD", [(_S, _FINE), [[0, 0], [1, 1], [2, 0], [0, 0]]], ((1, 7, 9, 3), _FINE), {}, 4, 0),
+    ("TRANSPOSE", [(_S, _FINE), [0, 3, 1, 2]], ((1, 3, 5, 7), _FINE), {}, 5, 0),
+    ("STRIDED_SLICE", [(_S, _FINE), [0, 0, 1, 0], [1, 5, 6, 3], [1, 2, 2, 1]],
+     ((1, 3, 3, 3), _FINE), {}, 4, 0),
+    ("PACK", [(_S, _FINE), (_S, _FINE)], ((2, *_S), _FINE), {"axis": 0, "values_count": 2}, 3, 0),
+    ("QUANTIZE", [(_S, _FINE)], (_S, 1.7e-4), {}, 2, 0),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_other_operators(device: int) -> None:
+    """A bias of 32 bits is read as one where the file says so."""
+    rng = np.random.default_rng(7)
+    x, weights = _activation((2, 29), _FINE), _weights(rng, 7, 29)
+    long = _bias(rng, x, weights)
+    assert long.data is not None
+    short = TensorSpec("", (7,), DType.I32, np.asarray(long.data, np.int32), long.quantization)
+    tensors = [x, weights, short, _activation((2, 7), 2e-4)]
+    dense = OperatorSpec("FULLY_CONNECTED", {"quantized_bias_type": 2}, [0, 1, 2], [3], version=13)
+    operators, inputs, outputs, most = [dense], [0], [3], [1]
+    for op, operands, (shape, scale), fields, version, steps in OPERATORS:
+        read = []
+        for given in operands:
+            read.append(len(tensors))
+            if isinstance(given, tuple):
+                tensors.append(_activation(*given))
+                inputs.append(read[-1])
+            else:
+                numbers = np.asarray(given, np.int32)
+                tensors.append(TensorSpec("", numbers.shape, DType.I32, numbers))
+        operators.append(OperatorSpec(op, fields, read, [len(tensors)], version=version))
+        outputs.append(len(tensors))
+        most.append(steps)
+        tensors.append(_activation(shape, scale))
+    content = write_model(ModelSpec(tensors, operators, inputs, outputs))
+    data = {i: rng.integers(-32768, 32768, tensors[i].shape, np.int16) for i in inputs}
+    for array in data.values():
+        array[array == 0] = 1  # LiteRT refuses to divide by 0
+    resolver = litert.OpResolverType.BUILTIN_REF
+    results: list[list[Array]] = []
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate:
+        theirs = litert.Interpreter(model_content=content, experimental_op_resolver_type=resolver)
+        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        for interpreter in (theirs, ours):
+            interpreter.allocate_tensors()
+            for index, array in data.items():
+                interpreter.set_tensor(index, array)
+            interpreter.invoke()
+            results.append([np.array(interpreter.get_tensor(i), np.int32) for i in outputs])
+        ours.close()
+    for operator, limit, want, got in zip(operators, most, *results, strict=True):
+        assert np.abs(got - want).max() <= limit, operator.name
+        assert len(np.unique(want)) >= 3, operator.name

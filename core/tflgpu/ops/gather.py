@@ -14,16 +14,8 @@ from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_operands
-from tflgpu.ops.base import (
-    Accuracy,
-    Arg,
-    Fields,
-    NoAttrs,
-    OpDef,
-    Operand,
-    Sample,
-    no_attrs,
-)
+from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.elementwise import check_unscaled
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import each_row
 
@@ -125,7 +117,19 @@ def _reference_gather_nd(attributes: NoAttrs, arrays: Sequence[Array | None]) ->
     return [np.array(x[columns], x.dtype)]
 
 
-def _infer_lookup(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+@attrs.frozen
+class Lookup:
+    """``floats``: a table of 8-bit numbers gives the real ones that they stand for. Of a table of
+    floats it says nothing, so that it makes no difference between attributes."""
+
+    floats: bool = attrs.field(default=False, eq=False)
+
+
+def _parse_lookup(fields: Fields) -> Lookup:
+    return Lookup(fields.get("output_dtype") is DType.F32)
+
+
+def _infer_lookup(attributes: Lookup, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     ids, table = take_operands("EMBEDDING_LOOKUP", operands, 2)
     need_rank("EMBEDDING_LOOKUP", ids, "ids (operand 0)", 1)
     if ids.dtype is not DType.I32:
@@ -133,11 +137,15 @@ def _infer_lookup(attributes: NoAttrs, operands: Sequence[Operand | None]) -> li
     if table.rank < 2:
         raise ModelError(f"EMBEDDING_LOOKUP: table (operand 1) has shape {list(table.shape)}")
     _check_const("EMBEDDING_LOOKUP", ids, table.shape[0])
-    return [TensorSpec((*ids.shape, *table.shape[1:]), table.dtype)]
+    is_hybrid = attributes.floats and table.dtype is DType.I8
+    dtype = DType.F32 if is_hybrid else table.dtype
+    return [TensorSpec((*ids.shape, *table.shape[1:]), dtype)]
 
 
-def _reference_lookup(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_lookup(attributes: Lookup, arrays: Sequence[Array | None]) -> list[Array]:
     ids, table = present(arrays[0]), present(arrays[1])
+    if attributes.floats:
+        check_unscaled("EMBEDDING_LOOKUP", table)
     _within("EMBEDDING_LOOKUP", ids, table.shape[0])
     return [np.take(table, ids, 0)]
 
@@ -237,7 +245,7 @@ OPS = (
         accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(1,), checked=(1,), batch=each_row(1, rank=2),
     ),
     OpDef(
-        "EMBEDDING_LOOKUP", no_attrs, _infer_lookup, _reference_lookup, _lookup_samples,
+        "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,
         accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, checked=(0,), batch=each_row(0),
     ),
 )  # fmt: skip

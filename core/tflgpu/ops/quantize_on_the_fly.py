@@ -26,11 +26,12 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import Rounding
+from tflgpu.ops.facets import Batched, Items, Rounding
+from tflgpu.ops.items import rows_of
 
 OP = "QUANTIZE_ON_THE_FLY"
 #: Steps to either side of 0, symmetric.
@@ -109,6 +110,12 @@ def _whole(x: Array) -> Array:
     return np.asarray(np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x))
 
 
+def _batch(node: Node, items: Items) -> Batched | str:
+    refused = "it rounds over axis 0, on which the items lie" if 0 in node.attrs.axes else None
+    refused = refused or rows_of(node, items, (0,))
+    return Batched(node.attrs) if refused is None else refused
+
+
 def _samples() -> list[Sample]:
     def sample(
         id: str, shape: tuple[int, ...], axes: tuple[int, ...], low: float, high: float,
@@ -131,4 +138,4 @@ def _samples() -> list[Sample]:
     ]
 
 
-OPS = (OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED),)
+OPS = (OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, batch=_batch),)

@@ -200,6 +200,8 @@ class _Viewing:
         inputs = self._real_operands(op, node)
         if inputs is None:
             return False
+        if op.hybrid is not None and node.input(0).dtype is DType.F32:
+            self._read_legacy_weights(node, inputs)
         specs = _infer(op, node, inputs)
         wanted = [
             TensorSpec(v.shape, DType.F32) if is_quantized(v) else v.spec for v in node.outputs
@@ -316,6 +318,18 @@ class _Viewing:
         return self.graph.add_const(quant.dequantize(bias.data), name=bias.name)
 
     # Float data and 8-bit weights
+
+    def _read_legacy_weights(self, node: Node, inputs: list[Value | None]) -> None:
+        """Weights that the first converters stored as u8 beside float data: their bits are those of
+        i8, whose 0 is 0, and TFLite's kernels look at no zero point."""
+        for index, value in enumerate(node.inputs):
+            if value is None or value.dtype is not DType.U8 or value.data is None:
+                continue
+            if value.quant is not None:
+                zeros = (0,) * len(value.quant.scale)
+                quant = Quantization(value.quant.scale, zeros, value.quant.axis)
+                data = quant.dequantize(np.ascontiguousarray(value.data).view(np.int8))
+                inputs[index] = self.graph.add_const(data, name=value.name)
 
     def _round_data(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
         """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
