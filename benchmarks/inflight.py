@@ -1,11 +1,19 @@
 """One thread with one, two, three runs in flight: images a second, NumPy in to NumPy out.
 
     python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --precision f16
+    python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --within 15
+    python -m benchmarks.inflight --models mobilenet_v2_1.0_224_f32 --backend vulkan --batch 32 --input u8
 
-For each number in flight the rounds are the same: `invoke_async` with an image of its own, of which
+For each number in flight the rounds are the same: `invoke_async` with images of its own, of which
 there are several by turns, and the results of the oldest run once so many are under way. The first
 line is `set_tensor`, `invoke`, `get_tensor`. What each run gives is held against that at the end:
 the numbers must be the same.
+
+With ``--batch 32`` a run is of so many images (``Interpreter(..., batch=32)``). With ``--input u8``
+they are bytes: `tflgpu.converters` puts CAST, SUB and MUL before a float model, so that a quarter as much is
+copied, and one kernel before the model's own computes (x - mean) * scale. In both cases the first two images are
+also run one by one by the model as its file is, on floats that NumPy made of them. Bytes that a run
+copies between host and device are counted (0 where they share memory).
 """
 
 from __future__ import annotations
@@ -13,14 +21,41 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
-from tflgpu import GpuDelegate, Interpreter
+from tflgpu import GpuDelegate, Interpreter, converters
 
 from benchmarks.run import find_model
 
 _IMAGES = 4
+_CHECKED = 2
+#: Of the time for one measurement, what it is warmed up for.
+_WARM = 1 / 6
+
+
+@attrs.frozen
+class Given:
+    """What is measured, and how.
+
+    Attributes:
+        batch: Images in a run.
+        u8: Whether they are bytes.
+        mean, scale: What makes floats of these.
+        within: Seconds for all measurements of a model, opening it included; None for `seconds`
+            of each.
+        seconds, repeats: Of each measurement, and how often; the best counts.
+    """
+
+    batch: int
+    u8: bool
+    mean: float
+    scale: float
+    within: float | None
+    seconds: float
+    repeats: int
 
 
 def main() -> None:
@@ -33,44 +68,117 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--precision", default="f16", choices=["f32", "f16", "f32_f16"])
     parser.add_argument("--in-flight", nargs="+", type=int, default=[1, 2, 3], metavar="N")
+    parser.add_argument("--batch", type=int, default=1, help="images in a run")
+    parser.add_argument("--input", default="model", choices=["model", "u8"])
+    parser.add_argument("--mean", type=float, default=127.5, help="of bytes, subtracted")
+    parser.add_argument("--scale", type=float, default=1 / 127.5, help="of bytes, multiplied by")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3, help="measurements; the best is told")
-    given = parser.parse_args()
-    options = {"backend": given.backend, "precision": given.precision}
-    if given.device is not None:
-        options["device"] = given.device
+    parser.add_argument("--within", type=float, help="seconds for a model, in place of --seconds")
+    asked = parser.parse_args()
+    options = {"backend": asked.backend, "precision": asked.precision}
+    if asked.device is not None:
+        options["device"] = asked.device
+    given = Given(asked.batch, asked.input == "u8", asked.mean, asked.scale, asked.within,
+                  asked.seconds, asked.repeats)  # fmt: skip
     with GpuDelegate(**options) as delegate:
-        for name in given.models:
+        for name in asked.models:
             path = find_model(name)
-            for most in (0, *given.in_flight):
-                with Interpreter(
-                    path, experimental_delegates=[delegate], max_in_flight=max(1, most)
-                ) as interpreter:
-                    found = _measured(interpreter, most, given.seconds, given.repeats)
-                    what = f"{most} in flight" if most else "invoke     "
-                    print(
-                        f"{path.stem} {given.backend} {given.precision} {what}: {found}", flush=True
-                    )
+            what = f"{path.stem} {asked.backend} {asked.precision} batch {given.batch}"
+            _measure(path, what + " u8" * given.u8, delegate, asked.in_flight, given)
 
 
-def _measured(interpreter: Interpreter, most: int, seconds: float, repeats: int) -> str:
-    interpreter.allocate_tensors()
+def _measure(
+    path: Path, what: str, delegate: GpuDelegate, in_flight: list[int], given: Given
+) -> None:
+    start = time.perf_counter()
+    with Interpreter(
+        model_content=_content(path, given), experimental_delegates=[delegate], batch=given.batch,
+        max_in_flight=max(in_flight),
+    ) as interpreter:  # fmt: skip
+        interpreter.allocate_tensors()
+        outputs = [d["index"] for d in interpreter.get_output_details()]
+        images = _images(interpreter)
+        wanted = [_invoked(interpreter, image, outputs) for image in images]
+        interpreter.reset_copied()
+        _invoked(interpreter, images[0], outputs)
+        copied = interpreter.copied.total
+        gap = _gap(path, delegate, given, images[0], wanted[0])
+        size = sum(array.nbytes for array in images[0].values())
+        told = (
+            f"{what}: an image has {size // given.batch} bytes, {copied // given.batch} are copied "
+            f"between host and device with its results{gap}"
+        )
+        print(f"{told}; opened in {time.perf_counter() - start:.1f} s", flush=True)
+        runs = (0, *in_flight)
+        for number, most in enumerate(runs):
+            _round(interpreter, most, images, outputs, 0.0)  # opens what this number takes
+            seconds = given.seconds
+            if given.within is not None:
+                left = given.within - (time.perf_counter() - start)
+                seconds = max(0.05, left / (len(runs) - number) / (given.repeats + _WARM))
+            _round(interpreter, most, images, outputs, seconds * _WARM)
+            rates = []
+            for _ in range(given.repeats):
+                count, took = _round(interpreter, most, images, outputs, seconds)
+                rates.append(count * given.batch / took)
+            same = _same(interpreter, most, images, outputs, wanted)
+            name = f"{most} in flight" if most else "invoke     "
+            print(
+                f"{what} {name}: {max(rates):8.0f} images/s, {1e3 / max(rates):.3f} ms an image, "
+                f"{same}",
+                flush=True,
+            )
+
+
+def _content(path: Path, given: Given) -> bytes:
+    """The model, with a converter of bytes before each input of floats where that is asked for."""
+    if not given.u8:
+        return path.read_bytes()
+    with Interpreter(str(path), experimental_delegates=[]) as plain:
+        names = [d["name"] for d in plain.get_input_details() if d["dtype"] is np.float32]
+    from_bytes = converters.FromBytes(mean=given.mean, scale=given.scale)
+    return converters.converted(str(path), inputs=dict.fromkeys(names, from_bytes))
+
+
+def _images(interpreter: Interpreter) -> list[dict[int, Any]]:
     rng = np.random.default_rng(0)
+
+    def drawn(detail: dict[str, Any]) -> Any:
+        if np.dtype(detail["dtype"]).kind == "f":
+            return rng.uniform(-1, 1, detail["shape"]).astype(detail["dtype"])
+        if np.dtype(detail["dtype"]).itemsize > 1:  # mostly indices
+            return rng.integers(0, 2, detail["shape"]).astype(detail["dtype"])
+        limits = np.iinfo(detail["dtype"])
+        return rng.integers(limits.min, limits.max, detail["shape"], detail["dtype"], endpoint=True)
+
     inputs = interpreter.get_input_details()
-    outputs = [d["index"] for d in interpreter.get_output_details()]
-    images = [
-        {d["index"]: rng.uniform(-1, 1, d["shape"]).astype(d["dtype"]) for d in inputs}
-        for _ in range(_IMAGES)
-    ]
-    wanted = [_invoked(interpreter, image, outputs) for image in images]
-    best = 0.0
-    for turn in range(repeats + 1):
-        # The first is to warm up: lanes are opened in it.
-        lasts = min(0.5, seconds) if turn == 0 else seconds
-        count, took = _round(interpreter, most, images, outputs, lasts)
-        best = max(best, count / took if turn else 0.0)
-    same = _same(interpreter, most, images, outputs, wanted)
-    return f"{best:8.0f} images/s, {1e3 / best:.3f} ms an image, {same}"
+    return [{d["index"]: drawn(d) for d in inputs} for _ in range(_IMAGES)]
+
+
+def _gap(
+    path: Path, delegate: GpuDelegate, given: Given, images: dict[int, Any], wanted: list[Any]
+) -> str:
+    """How far results of a batch, or of bytes, are from those of the file's model on floats."""
+    if given.batch == 1 and not given.u8:
+        return ""
+    worst = 0.0
+    with Interpreter(str(path), experimental_delegates=[delegate]) as plain:
+        plain.allocate_tensors()
+        details = plain.get_input_details()
+        for n in range(min(_CHECKED, given.batch)):
+            one = {}
+            for detail, batch in zip(details, images.values(), strict=True):
+                item = batch[n : n + 1]
+                if item.dtype != detail["dtype"]:
+                    item = ((item.astype(np.float32) - given.mean) * given.scale).astype(np.float32)
+                one[detail["index"]] = item
+            found = _invoked(plain, one, [d["index"] for d in plain.get_output_details()])
+            for mine, theirs in zip(wanted, found, strict=True):
+                scale = float(np.abs(theirs.astype(np.float64)).max()) or 1.0
+                off = float(np.abs(mine[n : n + 1].astype(np.float64) - theirs).max())
+                worst = max(worst, off / scale)
+    return f", results are within {worst:.2g} of the largest of those of single images"
 
 
 def _invoked(interpreter: Interpreter, image: dict[int, Any], outputs: list[int]) -> list[Any]:
@@ -83,10 +191,10 @@ def _invoked(interpreter: Interpreter, image: dict[int, Any], outputs: list[int]
 def _round(
     interpreter: Interpreter, most: int, images: list[Any], outputs: list[int], seconds: float
 ) -> tuple[int, float]:
-    """How many images, and the seconds that they took."""
+    """How many runs, at least as many as there are images, and the seconds that they took."""
     flying: deque[Any] = deque()
     count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    while count < _IMAGES or time.perf_counter() - start < seconds:
         image = images[count % _IMAGES]
         if most:
             if len(flying) == most:

@@ -101,10 +101,6 @@ class DefaultDelegate:
                 raise
             return None
 
-    def knows(self, origin: Origin) -> bool:
-        """As `StartingEngine.knows`, of a device that is open."""
-        return self._shared is not None and self._shared.engine.knows(origin)
-
     @property
     def gives_way(self) -> bool:
         """Whether the CPU may take over what fails while it runs."""

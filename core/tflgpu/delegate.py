@@ -7,10 +7,11 @@ steps after the choice are in `tflgpu.engine`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.errors import OptionError
@@ -39,6 +40,10 @@ class GpuDelegate(StartingEngine):
     it is read, and nothing is compiled. It is refused for anything else (`SavedModelError`, when
     tensors are allocated).
 
+    ``progress`` is told, while a model is prepared, how many of its kernels the driver has made ready and
+    of how many: ``progress=lambda ready, whole: print(f"{ready} of {whole} kernels")``. It is called from
+    threads, one at a time, and may not use the delegate.
+
     Raises:
         OptionError: an unknown option, a bad value, or a clash.
         DeviceError: the backend or device asked for is not there or cannot be opened.
@@ -51,12 +56,15 @@ class GpuDelegate(StartingEngine):
         options: DelegateOptions | None = None,
         *,
         saved: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
         **kwargs: Unpack[OptionKeywords],
     ) -> None:
         if saved is not None and not isinstance(saved, (str, os.PathLike)):
             raise OptionError(f"saved is the path of a file, not {type(saved).__name__}")
+        if progress is not None and not callable(progress):
+            raise OptionError(f"progress is a function of two numbers, not {shown(progress)}")
         path = None if saved is None else Path(saved)
-        super().__init__(_options(options, kwargs), kept=Keeping(path))
+        super().__init__(_options(options, kwargs), kept=Keeping(path), progress=progress)
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:

@@ -1,4 +1,4 @@
-"""A device and what it makes of graphs: the middle of a delegate.
+"""What a device makes of graphs: the middle of a delegate.
 
 graph -> compiled parts (`compiler`) -> session (`loading`)
 
@@ -11,48 +11,38 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import attrs
 
-from tflgpu.compat.judge import effective_caps
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, PartitionBy, all_declined
 from tflgpu.compiler.report import DelegationReport, insist, tell
-from tflgpu.compiler.report_of import on_device, placed, report_of
+from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
-from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.contract.forks import Holder, immortal
-from tflgpu.devices.choose import open_best
+from tflgpu.contract.device import NodeDevice
+from tflgpu.contract.progress import Progress
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.honoured import objections
-from tflgpu.devices.paying import partition_by
-from tflgpu.devices.renewal import Renewal
-from tflgpu.devices.targets import node_choice, precision_note, precision_on, target_on
+from tflgpu.devices.targets import node_choice, target_on
 from tflgpu.errors import (
     MemoryLimitError,
-    OptionError,
     SavedModelError,
-    StateError,
     UnsupportedError,
 )
 from tflgpu.guard.guard import guard_session
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.reason import ReasonCode
-from tflgpu.ops.base import OpDef
+from tflgpu.opened_device import OpenedDevice
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference
-from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.running import Running
@@ -67,18 +57,8 @@ _LOG = logging.getLogger("tflgpu")
 _MOST_CHECKS = 32
 
 
-class Engine(Holder):
-    """The device that options ask for, opened, and the CPU beside it.
-
-    Attributes:
-        options: As the user gave them.
-        choice: Which device, and why.
-        partitioning: What goes to it of all that it can run, and why that.
-
-    Raises:
-        DeviceError: the backend or device asked for is not there or cannot be opened.
-        OptionError: the device cannot do what was asked for.
-    """
+class Engine(OpenedDevice):
+    """An `OpenedDevice` and what it makes of graphs."""
 
     def __init__(
         self,
@@ -86,51 +66,17 @@ class Engine(Holder):
         *,
         is_default: bool = False,
         kept: keeping.Keeping = keeping.Keeping(),  # noqa: B008  (frozen)
+        progress: Progress | None = None,
     ) -> None:
-        """Open it.
-
-        Args:
-            options: Which device, and how it is used.
-            is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the
-                environment names, and what fails on it may always run on the CPU.
-            kept: Where compiled graphs come from; a folder may also be named by the options.
-        """
-        self.options = options
-        self._is_default = is_default
+        """As `OpenedDevice`; ``kept`` is where compiled graphs come from, and a folder may also be
+        named by the options. ``progress`` is told how many of a part's kernels are ready, and of how
+        many."""
+        self._progress = progress
         self._kept = kept.asked(options)
-        self._registry: Registry = registry()
-        self._closed = False
         self._broken_rules: dict[tuple[str, str, str], str] = {}
-        self._cpu = CpuSide(self._registry, self.options)
         self._accuracy: deque[AccuracyCheck] = deque(maxlen=_MOST_CHECKS)
         self._times: TimeModel | None = None  # measured when it is first needed
-        self._renewal = Renewal()
-        self._device: Device | NodeDevice | None = None
-        self.belongs_to_process()
-        self._open()
-        if self._device is None and not is_default:
-            for reason in self.choice.reasons:
-                _LOG.warning("tflgpu: %s", reason)
-
-    @property
-    def device(self) -> Device | NodeDevice | None:
-        """The opened device, None where everything runs on the CPU."""
-        return self._device
-
-    @property
-    def caps(self) -> DeviceCaps:
-        """What is used of the device: its capabilities, less what the device database knows to
-        be broken."""
-        if self._device is None:
-            return DeviceCaps()
-        return effective_caps(self._device.caps, self.choice.judgement)
-
-    @property
-    def precision(self) -> Precision:
-        """The precision in use: the one asked for, or the next that the device has."""
-        if self._device is None:
-            return Precision.F32
-        return precision_on(self.caps, self.options.wanted_precision)
+        super().__init__(options, is_default=is_default)
 
     @property
     def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
@@ -187,19 +133,6 @@ class Engine(Holder):
         tell(session.report)
         return session
 
-    def renew(self, session: Session) -> None:
-        """Open the device anew, since it is lost; nothing where that was done since ``session`` was
-        opened. Sessions that are opened from now on are on the new one.
-
-        Raises:
-            DeviceError: it cannot be opened.
-            OptionError: what is there now cannot do what was asked for.
-            StateError: closed, or opened before a fork.
-        """
-        self._check_open()
-        if self._device is not None:
-            self._renewal.replace(self._device, session, self._open)
-
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
 
@@ -237,11 +170,6 @@ class Engine(Holder):
 
     # What hosts ask: see `tflgpu.hosts.subsets.Engine`
 
-    @property
-    def ops(self) -> Mapping[str, OpDef]:
-        """Op definitions by name, those of plugins among them."""
-        return self._registry.ops()
-
     def declined(self, graph: Graph) -> Sequence[Declined]:
         """The operators that the device refuses, as far as that shows before kernels are made.
 
@@ -278,57 +206,11 @@ class Engine(Holder):
         gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
         return Opened(session, gain, seconds, sum(plan.device_bytes for plan in compiled.plans))
 
-    def signed(self, report: DelegationReport) -> DelegationReport:
-        """A report with this delegate's device, precision and reasons for them in it."""
-        if self._device is None:
-            return attrs.evolve(report, choice=self.choice.reasons)
-        by, why = self.partitioning
-        report = attrs.evolve(report, partitioning=by.value, partitioning_reason=why)
-        info = self._device.info
-        choice = self.choice.reasons + precision_note(self.options.wanted_precision, self.precision)
-        return on_device(report, info.backend, info.name, self.precision.value, choice)
-
-    def close(self) -> None:
-        """Release the device; twice is harmless. Close the interpreters that use it first."""
-        self._closed = True
-        self._cpu.close()
-        if self.inherited:
-            return
-        self._renewal.close()
-        if self._device is not None:
-            self._device.close()
-
-    def after_fork(self) -> None:
-        """A child may not touch its device."""
-        if self._device is not None:
-            super().after_fork()
-            self._renewal.after_fork()
-            immortal(self._device)
-
     # Inside
 
-    def _check_open(self) -> None:
-        self.check_inherited("this delegate's device")
-        if self._closed:
-            raise StateError("this delegate is closed")
-
     def _open(self) -> None:
-        """Open the device, and see whether it can do what the options ask for; close it if not."""
-        self.choice, self._device = open_best(
-            self._registry, self.options, only_gpus=self._is_default
-        )
-        self.partitioning = partition_by(self.options, self.choice)
         self._times = None
-        if self._device is None:
-            return
-        try:
-            notes = objections(self.options, self._device, explicit=self.choice.explicit)
-        except OptionError:
-            self.close()
-            raise
-        for note in notes:
-            _LOG.warning("tflgpu: %s", note)
-        self.choice = attrs.evolve(self.choice, reasons=(*self.choice.reasons, *notes))
+        super()._open()
 
     def _warn_of_names(self, graph: Graph) -> None:
         for sentence in node_choice(self.options).unmatched(graph):
@@ -337,7 +219,15 @@ class Engine(Holder):
     def _loader(self, cpu: CpuSide, may_fall_back: bool) -> Loader:
         assert self._device is not None
         bands, running = self.options.guard_bands, Running.of(self.options)
-        return Loader(self._device, self._registry, cpu, bands, may_fall_back, running)
+        return Loader(
+            self._device,
+            self._registry,
+            cpu,
+            bands,
+            may_fall_back,
+            running,
+            progress=self._progress,
+        )
 
     def _load(
         self,
@@ -405,11 +295,6 @@ class Engine(Holder):
             _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
             self._broken_rules[rule] = reason
         return compiled
-
-    @property
-    def _may_fall_back(self) -> bool:
-        """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
-        return self.options.allow_fallback and (self._is_default or not self.choice.explicit)
 
     @property
     def _cpu_numerics(self) -> Numerics:

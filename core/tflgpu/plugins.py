@@ -34,7 +34,7 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import checked_op
-from tflgpu.ops.registry import builtin_ops
+from tflgpu.ops.registry import LaterOps, builtin_ops
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
 from tflgpu.passes.registry import builtin_passes
@@ -85,7 +85,7 @@ class Registry(Holder):
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
         own = {op.name: checked_op(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
-        self._merged: Mapping[str, OpDef] | None = None
+        self._all_ops: Mapping[str, OpDef] = LaterOps(own)
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
         self._passes = tuple(sorted(marked, key=lambda p: (p.phase, p.name)))
         self._generators = {item.name: (plugin, item) for plugin, item in host.usable(generators)}
@@ -132,10 +132,7 @@ class Registry(Holder):
 
     def ops(self) -> Mapping[str, OpDef]:
         """All ops, shipped ones and plugins', by name."""
-        with self._lock:
-            if self._merged is None:
-                self._merged = {**builtin_ops(), **self._own_ops}
-            return self._merged
+        return self._all_ops
 
     @property
     def own_ops(self) -> Mapping[str, OpDef]:

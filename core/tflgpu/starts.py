@@ -7,8 +7,10 @@ is nothing yet, or where somebody asks for what only the graph has.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
+from tflgpu.blame import in_a_line, of_signal
 from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import report_of
@@ -24,6 +26,8 @@ from tflgpu.saved.asked import facts_of_options, facts_of_registry
 from tflgpu.saved.keeping import device_facts
 from tflgpu.saved.origin import Facts, Origin
 from tflgpu.saved.start import Start, start_of
+
+_LOG = logging.getLogger("tflgpu")
 
 
 class _NotPlainError(Exception):
@@ -61,16 +65,29 @@ class StartingEngine(Engine):
         except _NotPlainError:
             return None
         side = cpu or self._cpu
+        try:
+            return self._opened_start(origin, start, side), start
+        except Exception as error:
+            # Of what was compiled just now it is as it would be without a file; what was read may be
+            # what nobody would have compiled.
+            if vars(origin).get("compiled") is start.compiled or of_signal(error):
+                raise
+            said = f"{type(error).__name__}: {in_a_line(error)}"
+            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", said)
+        start = self._kept.start(origin, facts, device, partial(self._start, origin), anew=True)
+        return self._opened_start(origin, start, side), start
+
+    # Inside
+
+    def _opened_start(self, origin: Origin, start: Start, side: CpuSide) -> Session:
         if not start.compiled.delegated:
-            return self._none_delegated(origin.graph, start.compiled, side, False), start
+            return self._none_delegated(origin.graph, start.compiled, side, False)
         users = self._renewal.users()
         report = partial(self._report_of_start, origin, start)
         session = self._loader(side, self._may_fall_back).open(start.compiled, report)
         users.add(session)
         tell(session.report)
-        return session, start
-
-    # Inside
+        return session
 
     @property
     def _keeps(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import tflgpu
 from tflgpu.conformance.plans import affine
 from tflgpu.contract import kernel_cache
-from tflgpu.contract.kernel_cache import KernelCache
+from tflgpu.contract.kernel_cache import KernelCache, OwnedKernels
 from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
@@ -70,6 +70,39 @@ def test_the_oldest_are_forgotten_and_compiled_anew(monkeypatch: pytest.MonkeyPa
     assert cache.compiled == 5
     cache.clear()
     assert len(cache.forgotten) == 5
+
+
+def test_owned_kernels_are_destroyed_when_nobody_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    destroyed: list[str] = []
+
+    class Made:
+        def __init__(self, code: str) -> None:
+            self.code = code
+
+    class Owned(OwnedKernels[int, str, Made]):
+        def _write(self, kernel: Kernel, way: int) -> str:
+            return str(way)
+
+        def _make(self, kernel: Kernel, code: str) -> Made:
+            return Made(code)
+
+        def _handle_of(self, made: Made) -> str:
+            return made.code
+
+        def _destroy(self, handle: str) -> None:
+            destroyed.append(handle)
+
+    monkeypatch.setattr(kernel_cache, "KEPT", 1)
+    cache, kernel = Owned(), affine(8, 2)
+    used = cache.get([(kernel, 0)])
+    for way in (1, 2, 3):
+        cache.get([(kernel, way)])
+    assert destroyed == ["1"]  # 0 is in use, and 2 was forgotten in the last call
+    used.clear()
+    cache.get([(kernel, 4)])
+    assert sorted(destroyed) == ["0", "1", "2"]
+    cache.destroy()
+    assert sorted(destroyed) == ["0", "1", "2", "3", "4"]
 
 
 @pytest.fixture

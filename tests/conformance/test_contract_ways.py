@@ -16,10 +16,10 @@ from tflgpu.plugins import registry
 
 
 def opencl(cache: Path, **options: bool) -> Device:
-    from tflgpu_opencl.binary_cache import BinaryCache
+    from tflgpu.cache.disk_cache import DiskCache
     from tflgpu_opencl.device import OpenCLDevice
 
-    return OpenCLDevice(0, cache=BinaryCache(cache), **options)
+    return OpenCLDevice(0, cache=DiskCache(cache), **options)
 
 
 def vulkan(cache: Path, **options: bool) -> Device:

@@ -44,6 +44,7 @@ ROOMS = (
     "saved",
     "guard",
     "hosts",
+    "opened_device",
     "engine",
     "starts",
     "default_delegate",

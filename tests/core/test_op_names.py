@@ -23,11 +23,15 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}),
         "are run by the host, between compiled graphs; no graph has a node of them",
     ),
+    "flow/list_items.py": (
+        frozenset({"SLICE", "CONCATENATION", "RESHAPE", "ADD", "DYNAMIC_UPDATE_SLICE"}),
+        "reads what converters make of the first ones, and writes the last",
+    ),
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}), "gives these names"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
-                   "RESHAPE"}),
+                   "QUANTIZED_TABLE", "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
@@ -50,7 +54,9 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
-        frozenset({"BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
+        frozenset({"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL",
+                   "GREATER", "GREATER_EQUAL", "CONV_2D", "FULLY_CONNECTED",
+                   "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
                    "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "SPARSE_TO_DENSE",
                    "STABLEHLO_GATHER", "STABLEHLO_SCATTER"}), "is about what LiteRT gets wrong of them"),
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (
@@ -83,6 +89,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"RELU", "MAX_POOL_2D", "DEPTHWISE_CONV_2D", "CONV_2D"}),
         "makes the graphs of these that devices are timed by",
     ),
+    "compiler/narrow.py": (
+        frozenset({"CAST", "NARROW"}), "puts the second before nodes, and the first behind them"),
     "conformance/other_builtins.py": (
         frozenset({
             "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "HASHTABLE", "HASHTABLE_FIND",

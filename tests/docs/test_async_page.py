@@ -13,14 +13,14 @@ PAGE = (ROOT / "docs" / "async.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_the_programs_print_what_the_page_says(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     shutil.copy(ROOT / "core/tflgpu/demo/digits.tflite", tmp_path / "model.tflite")
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
     block = BLOCKS[number]
     said = re.match(r"```\s+prints `([^`]*)`", PAGE.partition(block)[2])
     assert said

@@ -105,6 +105,18 @@ def test_interpreters_have_a_state_each(by_numpy: list[GpuDelegate]) -> None:
     assert [call(one), call(one), call(other)] == [[11, 22], [12, 24], [11, 22]]
 
 
+def test_what_a_variable_held_is_copied_only_where_it_is_an_output(
+    by_numpy: list[GpuDelegate],
+) -> None:
+    with Interpreter(model_content=ADDING, experimental_delegates=by_numpy) as interpreter:
+        interpreter.allocate_tensors()
+        call(interpreter)
+        session = interpreter._main.session
+        assert session is not None
+        assert not session.arrays[2].flags.writeable  # the variable's own, which nothing writes to
+        assert interpreter.tensor(3)().flags.writeable
+
+
 def test_an_output_stays_when_the_variable_changes(by_numpy: list[GpuDelegate]) -> None:
     """A view of an output that is what a variable held is no way to write into that."""
     whole = subgraph(

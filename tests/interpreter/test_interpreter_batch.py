@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,69 @@ def test_a_model_says_what_does_not_fit() -> None:
         with pytest.raises(tflgpu.InputError, match=r"shape \[3, 4\] for input 'words'"):
             model(words[:, :4], factor)
         assert model(words, factor)[0].shape == (3, 20)
+
+
+def test_a_shape_that_is_a_number_is_of_one_item() -> None:
+    """y = x * (the batch, as the model sees it): 1 of each item, however many are computed at once. By
+    resizing its input the same file gives another answer."""
+
+    def ints(name: str, *values: int) -> TensorSpec:
+        return TensorSpec(name, (len(values),), DType.I32, data=np.array(values, np.int32))
+
+    tensors = [
+        TensorSpec("x", (1, 3), shape_signature=(-1, 3)), TensorSpec("shape", (2,), DType.I32),
+        ints("begin", 0), ints("end", 1), ints("step", 1), TensorSpec("first", (1,), DType.I32),
+        TensorSpec("number", (1,)), TensorSpec("y", (1, 3), shape_signature=(-1, 3)),
+    ]  # fmt: skip
+    steps = [
+        OperatorSpec("SHAPE", {"out_type": DType.I32.tflite}, [0], [1]),
+        OperatorSpec("STRIDED_SLICE", {}, [1, 2, 3, 4], [5]),
+        OperatorSpec("CAST", {}, [5], [6]),
+        OperatorSpec("MUL", {}, [0, 6], [7]),
+    ]
+    content = write_model(ModelSpec(tensors, steps, [0], [7]))
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    with (
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[], batch=4) as batch,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as resized,
+    ):
+        resized.resize_tensor_input(0, x.shape)
+        for interpreter, factor in ((batch, 1), (resized, 4)):
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(0, x)
+            interpreter.invoke()
+            np.testing.assert_array_equal(interpreter.get_tensor(7), factor * x)
+
+
+def test_every_tensor_of_a_batch_can_be_read() -> None:
+    (image,) = inputs(MODELS["floats"], 3)
+    with tflgpu.Interpreter(
+        model_content=MODELS["floats"], experimental_delegates=[], batch=3,
+        experimental_preserve_all_tensors=True,
+    ) as interpreter:  # fmt: skip
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, image)
+        interpreter.invoke()
+        mean, row = interpreter.get_tensor(5), interpreter.get_tensor(7)
+        assert (mean.shape, row.shape) == ((3, 1, 1, 4), (3, 4))
+        np.testing.assert_array_equal(mean.reshape(3, 4), row)
+        features = interpreter.get_tensor(3)
+        np.testing.assert_allclose(features.mean((1, 2)), row, rtol=1e-5)
+
+
+def test_batches_are_kept_apart_in_folders_of_compiled_models(tmp_path: Path) -> None:
+    """What was compiled for one batch is not taken for another, nor for the file as it is."""
+    (image,) = inputs(MODELS["floats"], 3)
+    kept: dict[str, Any] = {
+        "backend": "cpu_ref", "device": 1, "serialization_dir": tmp_path, "model_token": "scores",
+    }  # fmt: skip
+    with tflgpu.Model(MODELS["floats"], backend="cpu_ref") as one:
+        wanted = one(image)["scores"]
+    for batch in (1, 2, 3, 2, 1):
+        with tflgpu.Model(MODELS["floats"], batch=batch, **kept) as model:
+            found = model(image)["scores"]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert len(list((tmp_path / "scores" / "models").glob("*.tflgpu"))) == 3
 
 
 def test_state_is_refused_by_name() -> None:

@@ -15,11 +15,9 @@ import pytest
 from cl_runner import ClRunner
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, Kernel, interpret
-from tflgpu.language.code import Names
 from tflgpu.language.fingerprint import fingerprint
 from tflgpu.language.matrix import (
     Matrix,
-    MatrixFill,
     MatrixLoad,
     MatrixRole,
     MatrixStore,
@@ -29,7 +27,6 @@ from tflgpu.language.tree import Stmt
 from tflgpu.language.types import F16x4, F32x4, Scalar, Type
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu_opencl.dialect import OpenCLDialect
-from tflgpu_opencl.matrix import matrix_line
 from tflgpu_vulkan.spirv.module import module_of, text_of
 from tflgpu_vulkan.spirv.target import Target
 
@@ -369,6 +366,10 @@ def test_an_opencl_device_multiplies(
 
 def test_an_accumulator_of_special_numbers_is_printed_as_opencl_spells_them() -> None:
     for value, text in ((math.nan, "NAN"), (-math.inf, "-INFINITY"), (1e39, "INFINITY")):
-        fill = MatrixFill(Matrix("m", MatrixRole.ACCUMULATOR), value)
-        line = matrix_line(fill, Names(["m"], lambda _: False), [])
-        assert line == f"matrix_sums m = matrix_fill({text});"
+        k = Builder("fill", (32, 1, 1))
+        dst = k.buffer("dst", Scalar.F32, 1, "write")
+        shared = k.shared("shared", Type(Scalar.F32), 256)
+        k.matrix_store(shared, 0, 16, k.matrix_fill(value))
+        k.barrier()
+        k.store(dst, 0, k.load_shared(shared, 0))
+        assert f" = matrix_fill({text});\n" in PTX.source(k.build())

@@ -184,3 +184,60 @@ def test_places_of_sparse_to_dense_that_come_at_run_time() -> None:
     assert [r.runs_on for r in report.refusals] == [""]
     with pytest.raises(TflgpuError, match=r"index 1000000 is outside \[0, 5\)"):
         run(model, [np.array([3, 1_000_000], np.int32)])
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"), [("ADD", DType.I8), ("SUB", DType.I16), ("LESS", DType.U8)]
+)
+def test_stored_numbers_without_a_scale(op: str, kind: DType) -> None:
+    """LiteRT's kernels end the process; here it is an error that names the operator."""
+    made = DType.BOOL if op == "LESS" else kind
+    tensors = [
+        TensorSpec("a", (3,), kind),
+        TensorSpec("b", (3,), kind),
+        TensorSpec("y", (3,), made),
+    ]
+    x = np.array([1, 2, 3], kind.numpy)
+    with pytest.raises(TflgpuError, match=op):
+        run(one(op, {}, tensors, [0, 1], version=2), [x, x])
+
+
+def test_a_bias_that_is_shorter_than_litert_takes_it_for() -> None:
+    """It reads the bytes behind it, unless an option says that there are 32 bits."""
+    quant = Quantization((1e-3,), (0,))
+    weights = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
+    bias = np.array([500, -500, 0], np.int32)
+    tensors = [
+        TensorSpec("x", (2, 4), DType.I16, None, quant),
+        TensorSpec("w", (3, 4), DType.I8, weights, quant),
+        TensorSpec("b", (3,), DType.I32, bias, Quantization((1e-6,), (0,))),
+        TensorSpec("y", (2, 3), DType.I16, None, Quantization((1e-5,), (0,))),
+    ]
+    x = np.arange(-4000, 4000, 1000, dtype=np.int16).reshape(2, 4)
+    told, untold = (
+        one("FULLY_CONNECTED", {"quantized_bias_type": kind}, tensors, [0], operands=[0, 1, 2],
+            version=13)
+        for kind in (2, 0)
+    )  # fmt: skip
+    wanted = litert(told, [x])[0]
+    assert len(np.unique(wanted)) == 6
+    for model in (told, untold):
+        (found,), _ = run(model, [x])
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_depthwise_filter_of_8_bits_with_one_scale() -> None:
+    """LiteRT reads a scale for each channel, of which there is one."""
+    weights = np.arange(-6, 6, dtype=np.int8).reshape(1, 2, 2, 3)
+    tensors = [
+        TensorSpec("x", (1, 4, 5, 3)),
+        TensorSpec("w", (1, 2, 2, 3), DType.I8, weights, Quantization((0.01,), (0,))),
+        TensorSpec("b", (3,), data=numbers((3,), 1)),
+        TensorSpec("y", (1, 3, 4, 3)),
+    ]
+    fields = {"padding": 1, "stride_h": 1, "stride_w": 1, "depth_multiplier": 1}
+    model = one("DEPTHWISE_CONV_2D", fields, tensors, [0], operands=[0, 1, 2], version=6)
+    x = numbers((1, 4, 5, 3), 2)
+    (found,), _ = run(model, [x])
+    np.testing.assert_allclose(found, reference(model, x), rtol=0, atol=1e-6)
+    assert 0.1 < np.abs(found).max() < 10

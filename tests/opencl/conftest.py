@@ -13,13 +13,13 @@ import pytest
 def open_device(require_backend: Callable[[str], Any], tmp_path: Path) -> Iterator[Any]:
     """``open_device(**arguments of OpenCLDevice)``; closed at the end of the test."""
     require_backend("opencl")
-    from tflgpu_opencl.binary_cache import BinaryCache
+    from tflgpu.cache.disk_cache import DiskCache
     from tflgpu_opencl.device import OpenCLDevice
 
     opened: list[OpenCLDevice] = []
 
     def make(**arguments: Any) -> OpenCLDevice:
-        arguments.setdefault("cache", BinaryCache(tmp_path / "cache"))
+        arguments.setdefault("cache", DiskCache(tmp_path / "cache"))
         opened.append(OpenCLDevice(0, **arguments))
         return opened[-1]
 

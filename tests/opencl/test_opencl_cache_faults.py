@@ -248,10 +248,10 @@ def test_cut_binaries(use: Callable[..., int | None], folder: Path) -> None:
 def test_what_the_driver_cannot_read_itself_is_not_kept(
     open_device: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu_opencl import binary_cache
+    from tflgpu_opencl.program import Compiler
 
     descriptions = iter(range(1000))
-    monkeypatch.setattr(binary_cache, "_describe", lambda *a: str(next(descriptions)).encode())
+    monkeypatch.setattr(Compiler, "_describe", lambda *a: str(next(descriptions)).encode())
     device = open_device(keep_binaries=True)
     device.load(plan([dispatch(affine(8), 8, [InputRef(0), OutputRef(0)])],
                      [io("x", (8,))], [io("y", (8,))]))  # fmt: skip

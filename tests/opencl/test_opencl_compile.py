@@ -97,11 +97,11 @@ def test_damaged_files_are_compiled_anew(
 def test_an_intact_file_that_the_driver_refuses(
     keeping: Callable[..., Any], cache_files: Callable[[], list[Path]], tmp_path: Path
 ) -> None:
-    from tflgpu_opencl.binary_cache import BinaryCache
+    from tflgpu.cache.disk_cache import DiskCache
 
     first = keeping()
     check(first)
-    cache = BinaryCache(tmp_path / "cache")
+    cache = DiskCache(tmp_path / "cache")
     for file in cache_files():
         cache.store(file.stem, b"once was a program")
     second = keeping()
@@ -110,10 +110,10 @@ def test_an_intact_file_that_the_driver_refuses(
 
 
 def test_a_cache_that_cannot_be_written(keeping: Callable[..., Any], tmp_path: Path) -> None:
-    from tflgpu_opencl.binary_cache import BinaryCache
+    from tflgpu.cache.disk_cache import DiskCache
 
     (tmp_path / "file").write_text("in the way")
-    check(keeping(cache=BinaryCache(tmp_path / "file" / "cache")))
+    check(keeping(cache=DiskCache(tmp_path / "file" / "cache")))
 
 
 def test_the_folder_is_the_environment_s(

@@ -236,14 +236,8 @@ def test_the_detector_runs_to_its_end(
     assert 0 < drift(got, xnnpack, scores, 1 / 256) <= drift(xnnpack, builtin, scores, 1 / 256)
 
 
-@pytest.mark.parametrize("where", WHERE)
-def test_dynamic_range_weights(
-    where: str, require_backend: Callable[[str], Any], model_path: Callable[[str], Path]
-) -> None:
-    """int8 weights of a float model are real numbers here: the result is what LiteRT gives for
-    the same model with its weights stored as f32. (LiteRT itself also rounds the activations of
-    such models to 8 bits, for speed.)"""
-    content = model_path("dtln_model_quant_1").read_bytes()
+def in_floats(content: bytes) -> bytes:
+    """The model with its weights stored as f32."""
     spec = spec_of(read_model(content))
     tensors = [
         attrs.evolve(
@@ -257,11 +251,30 @@ def test_dynamic_range_weights(
         for t in spec.tensors
     ]
     assert sum(a is not b for a, b in zip(tensors, spec.tensors, strict=True)) == 5
-    truth = litert.Interpreter(model_content=write_model(attrs.evolve(spec, tensors=tensors)))
+    return write_model(attrs.evolve(spec, tensors=tensors))
+
+
+@pytest.mark.parametrize("rounds", [True, False], ids=["rounded", "real"])
+@pytest.mark.parametrize("where", WHERE)
+def test_dynamic_range_weights(
+    where: str,
+    rounds: bool,
+    require_backend: Callable[[str], Any],
+    model_path: Callable[[str], Path],
+) -> None:
+    """int8 weights of a float model: data is rounded to 8 bits before it meets them, as LiteRT does;
+    where that is not wanted, the result is what LiteRT gives for the weights as f32."""
+    content = model_path("dtln_model_quant_1").read_bytes()
+    if where == "cpu" and not rounds:
+        pytest.skip("only a delegate has the option")
+    truth = litert.Interpreter(
+        model_content=content if rounds else in_floats(content),
+        experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
+    )
     delegates = []
     if where != "cpu":
         require_backend(where)
-        delegates = [tflgpu.GpuDelegate(backend=where, precision="f32")]
+        delegates = [tflgpu.GpuDelegate(backend=where, precision="f32", round_hybrid_inputs=rounds)]
     interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=delegates)
     for each in (truth, interpreter):
         each.allocate_tensors()

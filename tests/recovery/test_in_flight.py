@@ -49,6 +49,23 @@ def ready(delegate: Any, content: bytes | None = None, most: int = 3) -> Any:
     return interpreter
 
 
+@pytest.mark.parametrize("wait", ["active", "passive"])
+def test_no_thread_is_needed_however_runs_are_waited_for(
+    wait: str, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend("vulkan")
+    with (
+        tflgpu.GpuDelegate(backend="vulkan", wait_type=wait) as made,
+        ready(made) as interpreter,
+    ):
+        runs = [interpreter.invoke_async({0: number(n)}) for n in range(5)]
+        assert not runs[-1].wait(0) or runs[-1].done()
+        for n, run in enumerate(runs):
+            assert run.wait(30)
+            np.testing.assert_array_equal(run.results()[0], expected(number(n)))
+        assert not [t for t in threading.enumerate() if t.name.startswith("tflgpu-invoke")]
+
+
 def test_each_has_inputs_and_results_of_its_own(delegate: Any) -> None:
     with ready(delegate) as interpreter:
         interpreter.set_tensor(0, number(100))

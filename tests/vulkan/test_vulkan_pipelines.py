@@ -48,12 +48,12 @@ def test_equal_modules_are_made_once(open_device: Callable[..., Any]) -> None:
 def test_the_driver_s_cache_is_kept_and_handed_back(
     open_device: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu_vulkan.pipelines import Pipelines
+    from tflgpu_vulkan.pipeline_cache import PipelineCache
 
     given: list[bytes] = []
-    original = Pipelines._driver_cache
+    original = PipelineCache._new
     monkeypatch.setattr(
-        Pipelines, "_driver_cache", lambda self, c: (given.append(c), original(self, c))[1]
+        PipelineCache, "_new", lambda self, c: (given.append(c), original(self, c))[1]
     )
     check(open_device())
     (file,) = (tmp_path / "cache").glob("*.bin")
@@ -155,12 +155,12 @@ class TestFaults:
     @pytest.fixture
     def given(self, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         """What drivers are handed from now on."""
-        from tflgpu_vulkan.pipelines import Pipelines
+        from tflgpu_vulkan.pipeline_cache import PipelineCache
 
         found: list[bytes] = []
-        original = Pipelines._driver_cache
+        original = PipelineCache._new
         monkeypatch.setattr(
-            Pipelines, "_driver_cache", lambda self, c: (found.append(c), original(self, c))[1]
+            PipelineCache, "_new", lambda self, c: (found.append(c), original(self, c))[1]
         )
         return found
 
@@ -209,7 +209,7 @@ class TestFaults:
             from tflgpu.conformance.plans import affine, dispatch, io, plan
             from tflgpu.cache.disk_cache import DiskCache
             from tflgpu.compiler.plan import InputRef, OutputRef
-            from tflgpu_vulkan import pipelines
+            from tflgpu_vulkan import pipeline_cache, pipelines
             from tflgpu_vulkan.device import VulkanDevice
             real = pipelines.lib
             class Dying:
@@ -217,7 +217,7 @@ class TestFaults:
                     return getattr(real, name)
                 def {name}(self, *arguments):
                     os.abort()
-            pipelines.lib = Dying()
+            pipelines.lib = pipeline_cache.lib = Dying()
             device = VulkanDevice(0, cache=DiskCache(Path({str(cache.path(key).parent)!r})))
             device.load(plan([dispatch(affine(8), 8, [InputRef(0), OutputRef(0)])],
                              [io("x", (8,))], [io("y", (8,))]))
@@ -236,16 +236,16 @@ class TestFaults:
     def test_a_driver_that_cannot_read_its_own(
         self, open_device: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from tflgpu_vulkan.pipelines import Pipelines
+        from tflgpu_vulkan.pipeline_cache import PipelineCache
 
-        original = Pipelines._driver_cache
+        original = PipelineCache._new
 
         def refusing(self: Any, content: bytes) -> Any:
             if content:
                 raise DeviceError("no")
             return original(self, content)
 
-        monkeypatch.setattr(Pipelines, "_driver_cache", refusing)
+        monkeypatch.setattr(PipelineCache, "_new", refusing)
         check(open_device())
         assert not list((tmp_path / "cache").glob("*.bin"))
 

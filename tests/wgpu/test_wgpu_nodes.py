@@ -18,8 +18,7 @@ from kernel_programs import PROGRAMS, Program
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, interpret, make
 from tflgpu.language.types import Scalar, Type
-from tflgpu_wgpu.dialect import WgslDialect
-from tflgpu_wgpu.functions import helper
+from tflgpu_wgpu.dialect import WgslDialect, helper_lines
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 
@@ -165,7 +164,7 @@ def test_remainders_of_negative_numbers_avoid_the_operator() -> None:
         k.store(dst, i * 3 + turn, k.load(src, at) % 5 + (at - 7) % 2)
     text = WgslDialect().source(k.build())
     assert "let at: i32 = (i * 3 + turn) % 8;" in text
-    assert "rem_1(src[at], 5) + rem_1(at - 7, 2)" in text
+    assert "rem_i32_1(src[at], 5) + rem_i32_1(at - 7, 2)" in text
 
 
 def test_comparisons_among_arguments_are_no_template_list() -> None:
@@ -188,12 +187,12 @@ def test_the_rounding_that_stands_in_for_conversions(
     src = k.buffer("src", Scalar.F32, width, "read")
     dst = k.buffer("dst", Scalar.F32, width, "write")
     k.store(dst, k.global_id(0), k.call("abs", k.load(src, k.global_id(0))))
-    function, printed = f"round_to_f16_{width}", WgslDialect.source
+    function, printed = f"to_f16_and_back_f32_{width}", WgslDialect.source
 
     def source(self: WgslDialect, *arguments: Any, **options: Any) -> str:
         text = printed(self, *arguments, **options)
         assert text.count("abs(") == 1
-        return "\n".join([*helper(function), text.replace("abs(", f"{function}(")])
+        return "\n".join([*helper_lines(function, False)[0], text.replace("abs(", f"{function}(")])
 
     monkeypatch.setattr(WgslDialect, "source", source)
     rng = np.random.default_rng(0)

@@ -18,6 +18,15 @@ _POSITIONS = frozenset({"MaxPoolingWithArgmax2D", "MaxUnpooling2D"})
 # Far below where a channel's number and a radius overflow an int.
 _RADIUS = 1 << 24
 
+# Their kernels divide by scales, and check nothing.
+_DIVIDES_BY_SCALES = frozenset(
+    {"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER",
+     "GREATER_EQUAL"}
+)  # fmt: skip
+_BYTES = frozenset({DType.I8, DType.U8})
+_BIASED = frozenset({"CONV_2D", "FULLY_CONNECTED"})
+_I32 = 2  # the schema's number of the type
+
 
 def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = None) -> str | None:
     """Why LiteRT must not be given a node that it would take; None where nothing is known.
@@ -41,6 +50,17 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     unbiased = node.op == "DEPTHWISE_CONV_2D" and node.optional_input(2) is None
     if unbiased and node.input(0).dtype is not DType.F32:  # f32 ones are given one of zeros
         return "LiteRT crashes on DEPTHWISE_CONV_2D without a bias"
+    if node.op in _DIVIDES_BY_SCALES and (found := _unscaled(node)) is not None:
+        return f"LiteRT ends the process: {node.op} needs a scale of {found.name}"
+    if (
+        node.op in _BIASED
+        and _is_short(node.optional_input(2))
+        and (node.input(0).dtype is DType.I16 and not _says_short(node))
+    ):
+        return (
+            f"LiteRT reads the i32 bias of {node.op} as i64, beyond its end, since the option "
+            "quantized_bias_type does not say INT32"
+        )
     if _is_hybrid(node):
         if node.op == "DEPTHWISE_CONV_2D" and not _per_axis(node.input(1)):
             return (
@@ -88,3 +108,23 @@ def _is_hybrid(node: Node) -> bool:
 def _per_axis(weights: Value) -> bool:
     """Whether there is a scale for each of a filter's channels."""
     return weights.quant is not None and len(weights.quant.scale) == weights.shape[-1]
+
+
+def _unscaled(node: Node) -> Value | None:
+    """A tensor of stored numbers without a scale."""
+    # Of 16-bit numbers the other kernels add and compare what is stored, where there is no scale.
+    kinds = _BYTES | {DType.I16} if node.op == "SUB" else _BYTES
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.dtype in kinds and value.quant is None:
+            return value
+    return None
+
+
+def _is_short(bias: Value | None) -> bool:
+    return bias is not None and bias.dtype is DType.I32
+
+
+def _says_short(node: Node) -> bool:
+    """Whether a file's options say that the bias has 32 bits."""
+    source = node.source
+    return source is not None and source.fields.get("quantized_bias_type") == _I32

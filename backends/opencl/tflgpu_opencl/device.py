@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
+from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
 from tflgpu.contract.base_device import BaseDevice
 from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
@@ -16,7 +17,6 @@ from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
-from tflgpu_opencl.binary_cache import BinaryCache, default_folder
 from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported
 from tflgpu_opencl.devices import (
     alignment_of,
@@ -26,9 +26,9 @@ from tflgpu_opencl.devices import (
     shares_memory,
     widest_shuffle,
 )
+from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
-from tflgpu_opencl.generator import dialect_of
 from tflgpu_opencl.memory import Memory, footprint
 from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, Dialect, Entry
@@ -48,7 +48,7 @@ class OpenCLDevice(BaseDevice):
         index: int = 0,
         *,
         dialect: Dialect | None = None,
-        cache: BinaryCache | None = None,
+        cache: DiskCache | None = None,
         cache_root: str | None = None,
         keep_binaries: bool | None = None,
         raw_calls: bool = True,
@@ -79,12 +79,10 @@ class OpenCLDevice(BaseDevice):
         with device_errors(f"opening {self.info.name}"):
             self._context: Any = cl.Context([self._handle])
             self.alignment = alignment_of(self._handle)
-            self._compiler = Compiler(
-                self._context, self._handle, cache or BinaryCache(default_folder(cache_root)),
-                keep=keep_binaries,
-            )  # fmt: skip
+            disk = cache or DiskCache(cache_folder("opencl", cache_root))
+            self._compiler = Compiler(self._context, self._handle, disk, keep=keep_binaries)
             self.caps = caps_of(self._handle, f16_arithmetic=lists_f16(self._handle))
-        self._dialect: Dialect = dialect_of(self.caps)
+        self._dialect: Dialect = OpenCLDialect.of(self.caps)
         if self.caps.vendor == "nvidia":
             self._try_what_nvidia_does_not_list()
         self._dialect = dialect or self._dialect
@@ -115,7 +113,7 @@ class OpenCLDevice(BaseDevice):
     def _assume(self, **caps: Any) -> None:
         """Print for these capabilities from now on."""
         self.caps = attrs.evolve(self.caps, **caps)
-        self._dialect = dialect_of(self.caps)
+        self._dialect = OpenCLDialect.of(self.caps)
 
     def _try_what_nvidia_does_not_list(self) -> None:
         """NVIDIA's driver does not list cl_khr_fp16 and computes with `half` all the same, and its

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyopencl as cl
 from tflgpu.contract.device import DeviceInfo
-from tflgpu.contract.forks import REMEDY, Holder
+from tflgpu.contract.forks import REMEDY, Begun
 from tflgpu.contract.listing import Found, Listing, vendor_named
 from tflgpu.errors import DeviceError
 from tflgpu.language.subgroup import LARGEST
@@ -20,26 +20,8 @@ _LEAST_SUBGROUP = 8
 #: Vendors whose devices compute in threads that were started when the devices were first listed.
 #: A child has none of them, and there is no way to have them started again.
 _NO_CHILDREN = ("pocl",)
-
-
-class _Library(Holder):
-    """What this process has of OpenCL's library.
-
-    Attributes:
-        listed: Whether devices were listed, by this process or by one that it was forked from.
-    """
-
-    listed = False
-
-    def __init__(self) -> None:
-        self.belongs_to_process()
-
-    def after_fork(self) -> None:
-        """Listed by the parent."""
-        self.inherited = self.listed
-
-
-_library = _Library()
+#: Of OpenCL's library: that devices were listed.
+_listing = Begun()
 
 
 def find_devices() -> Listing[Any]:
@@ -50,7 +32,7 @@ def find_devices() -> Listing[Any]:
     """
     ranked: list[tuple[Any, DeviceInfo, Any]] = []
     problems: list[str] = []
-    _library.listed = True
+    _listing.begun = True
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
@@ -83,7 +65,7 @@ def device_at(index: int) -> Found[Any]:
     """
     device = find_devices().at(index)
     info = device.info
-    if _library.inherited and info.vendor in _NO_CHILDREN:
+    if _listing.inherited and info.vendor in _NO_CHILDREN:
         raise DeviceError(
             f"{info.name} cannot be opened: its driver, {info.driver}, was in use before this "
             f"process was forked, and its threads are gone; {REMEDY}"

@@ -30,20 +30,9 @@ def finish(queue: Any, what: str, *, is_short: bool = False) -> None:
         with device_errors(what):
             queue.finish()
         return
-    with device_errors(what):
-        marker = cl.enqueue_marker(queue)
-        queue.flush()
-        status = _COMPLETE
-
-        def ended() -> bool:
-            nonlocal status
-            status = marker.command_execution_status
-            return bool(status <= _COMPLETE)
-
-        wait_until(ended)
-        queue.finish()
-    if status < _COMPLETE:
-        raise failure(what, status)
+    marker = Marker(queue, what)
+    wait_until(marker.is_over)
+    marker.finish()
 
 
 class Marker:

@@ -8,21 +8,6 @@ that `mma` wants (transposed for ``b``, whose columns a lane walks).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-import numpy as np
-from tflgpu.language.code import ADD, MUL, Code, Names
-from tflgpu.language.matrix import (
-    Matrix,
-    MatrixAdd,
-    MatrixFill,
-    MatrixLoad,
-    MatrixMultiply,
-    MatrixRole,
-    MatrixStmt,
-)
-
 MATRIX_PRELUDE = r"""
 typedef struct { uint x0, x1, x2, x3; } matrix_operand;
 typedef struct { float x0, x1, x2, x3, x4, x5, x6, x7; } matrix_sums;
@@ -89,37 +74,3 @@ void matrix_store(__local float* tile, int stride, matrix_sums m) {
     *(__local float2*)(lower + 8) = (float2)(m.x6, m.x7);
 }
 """.strip()
-
-
-def matrix_line(stmt: MatrixStmt, names: Names, operands: Sequence[Code]) -> str:
-    """One statement; ``operands`` has the index where there is one."""
-
-    def name(matrix: Matrix) -> str:
-        return names[matrix.ident]
-
-    if isinstance(stmt, MatrixFill):
-        return f"matrix_sums {name(stmt.target)} = matrix_fill({_literal(stmt.value)});"
-    if isinstance(stmt, MatrixMultiply):
-        target, a, b = name(stmt.target), name(stmt.a), name(stmt.b)
-        return f"{target} = matrix_multiply({target}, {a}, {b});"
-    if isinstance(stmt, MatrixAdd):
-        target, other = name(stmt.target), name(stmt.other)
-        return f"{target} = matrix_add({target}, {other}, {_literal(stmt.factor)});"
-    array, width = names[stmt.array.name], stmt.array.type.width
-    index = f"{operands[0].at(MUL)} * {width}" if width > 1 else operands[0].at(ADD)
-    stride = stmt.stride * width
-    if isinstance(stmt, MatrixLoad):
-        part = "a" if stmt.target.role is MatrixRole.A else "b"
-        call = f"matrix_load_{part}((__local const half*){array} + {index}, {stride})"
-        return f"const matrix_operand {name(stmt.target)} = {call};"
-    return f"matrix_store((__local float*){array} + {index}, {stride}, {name(stmt.source)});"
-
-
-def _literal(value: float) -> str:
-    if math.isnan(value):
-        return "NAN"
-    with np.errstate(over="ignore"):
-        number = float(np.float32(value))
-    if math.isinf(number):
-        return "INFINITY" if number > 0 else "-INFINITY"
-    return f"{number!r}f"

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import attrs
 import numpy as np
 import pyopencl as cl
+from tflgpu.contract.calls import Call
 
-#: A function that gives an OpenCL status, and its arguments.
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
 _NULL = ctypes.c_void_p(None)
 _NONE = ctypes.c_uint(0)
 _NOT_BLOCKING = ctypes.c_uint(0)

@@ -62,6 +62,6 @@ def tflgpu_register_generators() -> list[ShaderGenerator]:
 
 
 def _source(kernel: Kernel, caps: DeviceCaps) -> str:
-    from tflgpu_opencl.generator import dialect_of
+    from tflgpu_opencl.dialect import OpenCLDialect
 
-    return dialect_of(caps).source(kernel)
+    return OpenCLDialect.of(caps).source(kernel)

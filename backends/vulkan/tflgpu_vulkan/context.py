@@ -1,12 +1,14 @@
-"""An opened device: its handle, its queue, and what must outlive everything made on it."""
+"""An opened device: its handle, its queues, and what must outlive everything made on it."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from itertools import cycle
 from typing import Any
 
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.counted import Counted
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
@@ -20,10 +22,16 @@ _SPIN = 2e-3
 #: So that a signal (Ctrl-C) gets through to a thread that waits. Nanoseconds.
 _NAP = 100_000_000
 _WAITING = "waiting for the device"
+#: How many queues recordings are spread over, where the device has them. With one, whatever several
+#: runs in flight do is done in turn, the copies of one between the kernels of another.
+QUEUES = "TFLGPU_VULKAN_QUEUES"
 
 
-class Context(Holder):
-    """A logical device with one queue.
+class Context(Counted):
+    """A logical device with a queue, or as many as the environment asks for.
+
+    A recording keeps to one queue; they take them in turn. What two recordings do has no order but
+    that of whoever waits for one before the other begins.
 
     It is destroyed when it is closed and nothing uses its memory any more: arrays that someone
     still holds keep it.
@@ -35,58 +43,38 @@ class Context(Holder):
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
-        self._lock = threading.Lock()
+        super().__init__()
         self._queue_lock = threading.Lock()
-        self._users = 1
-        self._is_open = True
         self._fences: list[Any] = []  # of waits that were interrupted
         self.handle: Any = None
         self.instance = Instance()
         try:
             found = find_devices(self.instance).at(index)
             self.info, self.details = found.info, found.handle
-            self.handle = self._device()
-            queue = ffi.new("VkQueue*")
-            lib.vkGetDeviceQueue(self.handle, self.details.queue_family, 0, queue)
-            self.queue = queue[0]
+            count = min(_wanted_queues(), self.details.queues)
+            self.handle = self._device(count)
+            self.queues = tuple(self._queue(i) for i in range(count))
         except BaseException:
             self.instance.close()
             raise
+        self._turns = cycle(self.queues)
         self.belongs_to_process()
         # Asking again and again takes the processor from a device that is one.
         self._spin = _SPIN if self.info.is_gpu else 0.0
 
-    def retain(self) -> None:
-        """Something on the device now lives on its own."""
-        with self._lock:
-            self._users += 1
+    def next_queue(self) -> Any:
+        """The queue of whoever comes next."""
+        with self._queue_lock:
+            return next(self._turns)
 
-    def release(self) -> None:
-        """It is gone."""
-        with self._lock:
-            self._users -= 1
-            last = self._users == 0
-        if last and not self.inherited:
-            for fence in self._fences:
-                lib.vkDestroyFence(self.handle, fence[0], NULL)
-            lib.vkDestroyDevice(self.handle, NULL)
-            self.instance.close()
-
-    def close(self) -> None:
-        """Let go of the device; twice is harmless."""
-        with self._lock:
-            was_open, self._is_open = self._is_open, False
-        if was_open:
-            self.release()
-
-    def start(self, submit_info: Any, fence: Any, what: str) -> None:
-        """Hand a command buffer to the queue; ``fence`` will tell of its end.
+    def start(self, submit_info: Any, fence: Any, what: str, queue: Any) -> None:
+        """Hand a command buffer to a queue; ``fence`` will tell of its end.
 
         Raises:
             DeviceError: the device failed.
         """
         with self._queue_lock:
-            result = lib.vkQueueSubmit(self.queue, 1, submit_info, fence[0])
+            result = lib.vkQueueSubmit(queue, 1, submit_info, fence[0])
         check(result, what)
 
     def finish(self, fence: Any, what: str) -> None:
@@ -120,8 +108,8 @@ class Context(Holder):
             result = lib.vkWaitForFences(handle, 1, fence, vk.VK_TRUE, _NAP)
         return result
 
-    def fence_behind(self) -> Any:
-        """A fence behind all that the queue has now; it is destroyed with the device.
+    def fence_behind(self, queue: Any) -> Any:
+        """A fence behind all that a queue has now; it is destroyed with the device.
 
         Raises:
             DeviceError: the device failed, and does nothing any more.
@@ -132,24 +120,20 @@ class Context(Holder):
         # It may only be destroyed when it is not waited for, which a signal may end.
         self._fences.append(fence)
         with self._queue_lock:
-            check(lib.vkQueueSubmit(self.queue, 0, NULL, fence[0]), _WAITING)
+            check(lib.vkQueueSubmit(queue, 0, NULL, fence[0]), _WAITING)
         return fence
 
-    def wait_idle(self) -> None:
-        """Wait until the queue has done what it has now. Signals get through.
+    def wait_idle(self, *queues: Any) -> None:
+        """Wait until these queues, or all, have done what they have now. Signals get through.
 
         Raises:
             DeviceError: the device failed, and does nothing any more.
         """
-        fence = self.fence_behind()
-        check(self._wait(self.handle, fence), _WAITING)
-        self._fences.remove(fence)
-        lib.vkDestroyFence(self.handle, fence[0], NULL)
-
-    def after_fork(self) -> None:
-        """A child may not touch it; whatever is released there is not."""
-        super().after_fork()
-        self._lock = threading.Lock()
+        for queue in queues or self.queues:
+            fence = self.fence_behind(queue)
+            check(self._wait(self.handle, fence), _WAITING)
+            self._fences.remove(fence)
+            lib.vkDestroyFence(self.handle, fence[0], NULL)
 
     def memory_type(self, allowed: int, *wishes: int) -> int | None:
         """The first memory type among the ``allowed`` bits that has the flags of the first wish
@@ -162,7 +146,18 @@ class Context(Holder):
 
     # Inside
 
-    def _device(self) -> Any:
+    def _destroy(self) -> None:
+        for fence in self._fences:
+            lib.vkDestroyFence(self.handle, fence[0], NULL)
+        lib.vkDestroyDevice(self.handle, NULL)
+        self.instance.close()
+
+    def _queue(self, index: int) -> Any:
+        queue = ffi.new("VkQueue*")
+        lib.vkGetDeviceQueue(self.handle, self.details.queue_family, index, queue)
+        return queue[0]
+
+    def _device(self, queues: int) -> Any:
         details = self.details
         target = details.target
         chain: Any = NULL
@@ -178,8 +173,8 @@ class Context(Holder):
         queue = make(
             "VkDeviceQueueCreateInfo",
             queueFamilyIndex=details.queue_family,
-            queueCount=1,
-            pQueuePriorities=ffi.new("float[]", [1.0]),
+            queueCount=queues,
+            pQueuePriorities=ffi.new("float[]", [1.0] * queues),
         )
         info = make(
             "VkDeviceCreateInfo",
@@ -194,10 +189,12 @@ class Context(Holder):
 
 
 class Commands:
-    """A pool with command buffers, recorded once and submitted again and again."""
+    """A pool with command buffers, recorded once and submitted again and again, to one queue."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, queue: Any = None) -> None:
+        """For ``queue``, or the first."""
         self._context = context
+        self.queue = context.queues[0] if queue is None else queue
         pool = make("VkCommandPoolCreateInfo", queueFamilyIndex=context.details.queue_family)
         self._pool = create(
             lib.vkCreateCommandPool, "VkCommandPool", context.handle, pool, "making commands"
@@ -243,7 +240,7 @@ class Commands:
         Raises:
             DeviceError: the device failed.
         """
-        self._context.start(submit_info, self.fence, what)
+        self._context.start(submit_info, self.fence, what, self.queue)
         self._context.finish(self.fence, what)
 
     def clear(self) -> None:
@@ -257,3 +254,15 @@ class Commands:
         handle = self._context.handle
         lib.vkDestroyFence(handle, self.fence[0], NULL)
         lib.vkDestroyCommandPool(handle, self._pool, NULL)
+
+
+def _wanted_queues() -> int:
+    """Raises:
+    DeviceError: the environment says something else than how many, from 1.
+    """
+    said = os.environ.get(QUEUES, "").strip() or "1"
+    if not said.isascii() or not said.isdigit() or not int(said):
+        raise DeviceError(
+            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 (one is usual)"
+        )
+    return int(said)

@@ -29,7 +29,7 @@ from tflgpu_vulkan.spirv.module import text_of
 
 
 class VulkanDevice(BaseDevice):
-    """A `Device` with one queue, which its recordings share."""
+    """A `Device`. Its recordings share one queue, or take several in turn (`context.QUEUES`)."""
 
     kind = "Vulkan"
     # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.

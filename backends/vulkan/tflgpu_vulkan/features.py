@@ -64,7 +64,8 @@ class Details:
         shares_memory: Host and device use the same memory.
         has_writable_memory: The host can write to memory of the device's own.
         has_cached_memory: The host has memory for the device that it reads at full speed.
-        queue_family: The family whose queue runs everything.
+        queue_family: The family whose queues run everything.
+        queues: How many it has.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
         extensions: To enable.
         host_page: Where host memory that is imported begins and ends; 0 where none can be.
@@ -86,6 +87,7 @@ class Details:
     has_writable_memory: bool
     has_cached_memory: bool
     queue_family: int
+    queues: int
     tick: float
     extensions: tuple[str, ...]
     host_page: int
@@ -142,7 +144,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
     maintenance = query.properties("VkPhysicalDeviceMaintenance3Properties", "")
     largest = min(int(maintenance.maxMemoryAllocationSize), 2**63 - 1)
     limits = properties.limits
-    family, ticks = queue
+    family, ticks, queues = queue
     return Details(
         name=name,
         driver=driver_name or f"Vulkan driver {version}",
@@ -156,6 +158,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         has_writable_memory=any(flags & WRITABLE == WRITABLE for flags in memory),
         has_cached_memory=any(flags & CACHED == CACHED for flags in memory),
         queue_family=family,
+        queues=queues,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
         extensions=tuple(e for e in wanted if e in known),
         host_page=0 if host is None else int(host.minImportedHostPointerAlignment),
@@ -288,14 +291,14 @@ def _compute_units(query: _Query, vendor: str) -> int:
     return _USUAL_UNITS.get(vendor, 8)
 
 
-def _compute_queue(handle: Any) -> tuple[int, bool] | None:
-    """The first family that computes, and whether it has timestamps."""
+def _compute_queue(handle: Any) -> tuple[int, bool, int] | None:
+    """The first family that computes, whether it has timestamps, and its number of queues."""
     families = listed(
         lib.vkGetPhysicalDeviceQueueFamilyProperties, "VkQueueFamilyProperties", handle
     )
     for index, family in enumerate(families):
         if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT:
-            return index, bool(family.timestampValidBits)
+            return index, bool(family.timestampValidBits), int(family.queueCount)
     return None
 
 

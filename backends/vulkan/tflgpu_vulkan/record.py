@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from tflgpu.compiler.plan import ConstRef, PlannedDispatch
-from tflgpu.contract.hazards import Access, Range, barriers
+from tflgpu.compiler.plan import PlannedDispatch
+from tflgpu.contract.hazards import Access, access_of, barriers
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.barriers import Between, barrier
@@ -28,19 +28,9 @@ class Launch:
 
     @property
     def access(self) -> Access:
-        """The bytes that it reads and writes; constants never change."""
-        reads: list[Range] = []
-        writes: list[Range] = []
-        parts = zip(self.dispatch.kernel.buffers, self.dispatch.refs, self.regions, strict=True)
-        for buffer, ref, region in parts:
-            if isinstance(ref, ConstRef):
-                continue
-            span = (id(region.block), region.offset, region.offset + region.nbytes)
-            if buffer.access != "write":
-                reads.append(span)
-            if buffer.access != "read":
-                writes.append(span)
-        return Access(tuple(reads), tuple(writes))
+        """The bytes that it reads and writes."""
+        parts = [(id(r.block), r.offset, r.offset + r.nbytes) for r in self.regions]
+        return access_of(self.dispatch, parts)
 
     def add_to(self, buffer: Any) -> None:
         """Bind and dispatch."""

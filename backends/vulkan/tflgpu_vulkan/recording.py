@@ -50,7 +50,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         self._timed: tuple[Outputs, Any] | None = None
         self._single: list[Any] = []
         self._launches: list[Launch] = []
-        self._commands = Commands(context)
+        self._commands = Commands(context, context.next_queue())
         self._descriptors: Descriptors | None = None
         try:
             self._descriptors = Descriptors(context, pipelines, self._regions)
@@ -81,12 +81,12 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
     # Inside
 
     def _wait_idle(self) -> None:
-        self._context.wait_idle()
+        self._context.wait_idle(self._commands.queue)
 
     def _is_idle(self) -> bool:
         if self._last is None:
             # Its own may belong to a run that never was begun.
-            self._last = self._context.fence_behind()
+            self._last = self._context.fence_behind(self._commands.queue)
         return self._context.is_over(self._last)
 
     def _release(self) -> None:
@@ -123,7 +123,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
 
     def _begin(self) -> None:
         commands = self._outputs.for_run().commands
-        self._context.start(commands, self._commands.fence, "running")
+        self._context.start(commands, self._commands.fence, "running", self._commands.queue)
 
     def _is_over(self) -> bool:
         return self._context.is_over(self._commands.fence)

@@ -18,7 +18,7 @@ from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, footprint
-from tflgpu_wgpu.pipelines import Compiler, Dialect, Way
+from tflgpu_wgpu.pipelines import Compiler, Dialect, Job, Way
 from tflgpu_wgpu.recording import WgpuRecording
 
 #: Least alignment of arena offsets: a vector of four f32, and whole cache lines.
@@ -79,7 +79,9 @@ class WgpuDevice(BaseDevice):
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
         """As `tflgpu.contract.kept_code.KeepsCode`."""
-        self._compiler.use_texts(kernel, self._dialect(0), json.loads(code))
+        for writable, text in zip((False, True), json.loads(code), strict=True):
+            way = Way(self._dialect(0), writable)
+            self._compiler.use(kernel, way, Job.of(kernel, way, text))
 
     # Inside
 

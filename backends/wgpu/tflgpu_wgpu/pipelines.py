@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
+import threading
 from typing import Any, Protocol
 
 import attrs
@@ -15,17 +14,6 @@ from tflgpu.language.tree import Kernel
 
 from tflgpu_wgpu.dialect import ENTRY_POINT
 from tflgpu_wgpu.native import shader_module
-
-
-@attrs.frozen
-class Job:
-    """What a pipeline is made of: the module's text, which bindings are read-only (and the layout
-    that says so), and whether indices are checked when it runs."""
-
-    source: str
-    read_only: tuple[bool, ...]
-    checked: bool
-    layout: Any = attrs.field(eq=False, repr=False)
 
 
 @attrs.frozen(eq=False)
@@ -59,6 +47,22 @@ class Way:
     checked: bool = False
 
 
+@attrs.frozen
+class Job:
+    """What a pipeline is made of: the module's text, which bindings are read-only, and whether
+    indices are checked when it runs."""
+
+    source: str
+    read_only: tuple[bool, ...]
+    checked: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel, way: Way, source: str) -> Job:
+        """That of a kernel's text."""
+        only = tuple(b.access == "read" and not way.writable for b in kernel.buffers)
+        return cls(source, only, way.checked)
+
+
 class Compiler(KernelCache[Way, Job, Pipeline]):
     """Pipelines of one device."""
 
@@ -67,48 +71,33 @@ class Compiler(KernelCache[Way, Job, Pipeline]):
     def __init__(self, device: Any) -> None:
         super().__init__()
         self._device = device
+        self._making = threading.Lock()
         self._layouts: dict[tuple[bool, ...], Any] = {}
-        #: Texts that another process printed: for which dialect, read-only bindings, read_write.
-        self._texts: weakref.WeakKeyDictionary[Kernel, tuple[Dialect, Sequence[str]]]
-        self._texts = weakref.WeakKeyDictionary()
-
-    def use_texts(self, kernel: Kernel, dialect: Dialect, texts: Sequence[str]) -> None:
-        """Take these for what a dialect prints of a kernel, as it is and ``writable``."""
-        with self._lock:
-            self._texts[kernel] = dialect, texts
 
     def clear(self) -> None:
         """Forget all pipelines."""
         super().clear()
         self._layouts.clear()
-        self._texts.clear()
 
     def _write(self, kernel: Kernel, way: Way) -> Job:
-        dialect, texts = self._texts.get(kernel, (None, ()))
-        if dialect == way.dialect:
-            source = texts[way.writable]
-        else:
-            source = way.dialect.source(kernel, writable=way.writable)
-        access = tuple(b.access == "read" and not way.writable for b in kernel.buffers)
-        return Job(source, access, way.checked, self._layout(access))
+        return Job.of(kernel, way, way.dialect.source(kernel, writable=way.writable))
 
     def _layout(self, read_only: tuple[bool, ...]) -> Any:
-        found = self._layouts.get(read_only)
-        if found is None:
-            entries = [
-                {
-                    "binding": i,
-                    "visibility": wgpu.ShaderStage.COMPUTE,
-                    "buffer": {"type": "read-only-storage" if only else "storage"},
-                }
-                for i, only in enumerate(read_only)
-            ]
-            found = self._device.create_bind_group_layout(entries=entries)
-            self._layouts[read_only] = found
-        return found
+        with self._making:
+            if read_only not in self._layouts:
+                entries = [
+                    {
+                        "binding": i,
+                        "visibility": wgpu.ShaderStage.COMPUTE,
+                        "buffer": {"type": "read-only-storage" if only else "storage"},
+                    }
+                    for i, only in enumerate(read_only)
+                ]
+                self._layouts[read_only] = self._device.create_bind_group_layout(entries=entries)
+            return self._layouts[read_only]
 
     def _make(self, kernel: Kernel, job: Job) -> Pipeline:
-        device, name = self._device, kernel.name
+        device, name, layout = self._device, kernel.name, self._layout(job.read_only)
         self.count()
         try:
             if job.checked:
@@ -117,7 +106,7 @@ class Compiler(KernelCache[Way, Job, Pipeline]):
                 module = shader_module(device, name, job.source)
             handle = device.create_compute_pipeline(
                 label=name,
-                layout=device.create_pipeline_layout(bind_group_layouts=[job.layout]),
+                layout=device.create_pipeline_layout(bind_group_layouts=[layout]),
                 compute={"module": module, "entry_point": ENTRY_POINT},
             )
         except (wgpu.GPUError, RuntimeError) as error:
@@ -126,4 +115,4 @@ class Compiler(KernelCache[Way, Job, Pipeline]):
             raise CompileError(
                 f"wgpu refused kernel {name}\n--- log\n{error}\n--- source\n{job.source}"
             ) from error
-        return Pipeline(handle, job.layout)
+        return Pipeline(handle, layout)

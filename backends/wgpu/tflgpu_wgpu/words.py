@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tflgpu_wgpu.functions import STEMS
+from tflgpu.language.defining import STEMS
 
 # WebGPU Shading Language, sections "Keyword Summary", "Reserved Words", "Predeclared Types" and
 # "Built-in Functions"; a module may shadow the predeclared ones, and then cannot use them.

@@ -79,6 +79,8 @@ class DiskCache:
             return None
         content = data[_START:]
         if data[:_START] == _header(key, content):
+            with contextlib.suppress(OSError):
+                os.utime(path)  # used now
             return content
         is_older = data.startswith(_FAMILY) and not data.startswith(_MAGIC)
         self.drop(key, "" if is_older else "it is damaged")
@@ -184,6 +186,23 @@ class DiskCache:
 
     def _unsafe(self, key: str) -> Path:
         return self._folder / f"{key}{_UNSAFE}"
+
+
+def is_entry(path: Path) -> bool:
+    """Whether a file is an entry of some store."""
+    with path.open("rb") as file:
+        return file.read(len(_FAMILY)) == _FAMILY
+
+
+def file_fault(path: Path) -> str:
+    """What is wrong with an entry, "" where nothing is: its digest is right, and of its name."""
+    try:
+        data = _read(path)
+    except OSError as error:
+        return f"it cannot be used: {error.strerror or error}"
+    if not data.startswith(_MAGIC):
+        return "it is of another version"
+    return "" if data[:_START] == _header(path.stem, data[_START:]) else "it is damaged"
 
 
 def _header(key: str, content: bytes) -> bytes:

@@ -1,18 +1,20 @@
-"""`tflgpu cache`: the compiled models that are kept on disk."""
+"""`tflgpu cache`: what is kept on disk, compiled models and what other stores have."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tflgpu.cache.stores import Stored, stored
 from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
 from tflgpu.saved.model import checked
-from tflgpu.saved.store import LIMIT, Entry, default_folder, drop, entries, fault, prune
+from tflgpu.saved.origin import FILE
+from tflgpu.saved.store import FOLDER, LIMIT, Entry, default_folder, drop, entries, fault, prune
 
 #: The exit code where something is wrong with a file.
 FAULTY = 1
@@ -21,15 +23,21 @@ _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Default: models in TFLGPU_CACHE_DIR, or in the user's cache folder."),
+    typer.Option(
+        help="A folder of compiled models only. Default: everything in TFLGPU_CACHE_DIR, or in the user's "
+        "cache folder."
+    ),
 ]
 
-cache = typer.Typer(no_args_is_help=True, help="The compiled models that are kept on disk.")
+cache = typer.Typer(
+    no_args_is_help=True,
+    help="What is kept on disk: compiled models, drivers' programs, measurements.",
+)
 
 
 @cache.command("ls")
 def show(folder: Folder = None) -> None:
-    """List them: size, time since the last use, what for."""
+    """List it: size, time since the last use, what for."""
     place = folder or default_folder()
     found = entries(place)
     table = console.table(
@@ -39,27 +47,34 @@ def show(folder: Folder = None) -> None:
         try:
             facts = dict(checked(entry.path)[1].facts)
             where = f"{facts.get('backend', '?')}: {facts.get('device', '?')}"
-            inputs = facts.get("inputs", "?")
+            inputs = facts.get("inputs") or _started(facts)
         except SavedModelError as error:
             where, inputs = f"not usable: {error}", ""
         table.add_row(entry.path.name[:12], _size(entry.nbytes), _age(entry.age), where, inputs)
     console.show(table)
     console.say(f"{len(found)} models, {_size(sum(entry.nbytes for entry in found))}")
+    others = _others(folder)
+    for store in sorted({each.path.parent for each in others}):
+        inside = [each for each in others if each.path.parent == store]
+        size = _size(sum(each.nbytes for each in inside))
+        console.say(
+            f"{len(inside)} entries of {store.name}, {size}, used {_age(inside[0].age)} ago"
+        )
 
 
 @cache.command()
 def verify(folder: Folder = None) -> None:
     """Read every file whole: is its digest right, and is it what its name says? Ends with 1 where
     one is not."""
-    faults = 0
-    found = entries(folder or default_folder())
-    for entry in found:
-        reason = fault(entry.path)
-        if reason:
-            faults += 1
-            console.say(f"{entry.path}: {reason}")
-    console.say(f"{len(found)} models, {faults} of them faulty")
-    if faults:
+    found, others = entries(folder or default_folder()), _others(folder)
+    reasons = [(entry.path, fault(entry.path)) for entry in found]
+    reasons += [(each.path, each.fault) for each in others]
+    faulty = [(path, reason) for path, reason in reasons if reason]
+    for path, reason in faulty:
+        console.say(f"{path}: {reason}")
+    more = f" and {len(others)} other entries" if others else ""
+    console.say(f"{len(found)} models{more}, {len(faulty)} of them faulty")
+    if faulty:
         raise typer.Exit(FAULTY)
 
 
@@ -71,17 +86,42 @@ def shrink(
     folder: Folder = None,
 ) -> None:
     """Remove what was not used for longest, until the others are within a limit."""
-    _removed(prune(folder or default_folder(), _bytes(limit)))
+    most, place = _bytes(limit), folder or default_folder()
+    found: list[Entry | Stored] = [*entries(place), *_others(folder)]
+    total = sum(each.nbytes for each in found)
+    gone = []
+    for each in sorted(found, key=lambda each: -each.age):
+        if total > most and drop(each.path):
+            total -= each.nbytes
+            gone.append(each)
+    prune(place, most)  # what processes that died have left
+    _removed(gone)
 
 
 @cache.command()
 def clear(folder: Folder = None) -> None:
-    """Remove all of them."""
-    _removed([entry for entry in entries(folder or default_folder()) if drop(entry.path)])
+    """Remove all of it."""
+    found: list[Entry | Stored] = [*entries(folder or default_folder()), *_others(folder)]
+    _removed([each for each in found if drop(each.path)])
 
 
-def _removed(gone: Sequence[Entry]) -> None:
-    console.say(f"{len(gone)} models removed, {_size(sum(entry.nbytes for entry in gone))}")
+def _others(folder: Path | None) -> list[Stored]:
+    """What other stores have in the cache folder, where all of that is asked for."""
+    return [] if folder is not None else stored(default_folder().parent, besides=FOLDER)
+
+
+def _started(facts: Mapping[str, str]) -> str:
+    """What a start is of, which was found without reading its inputs."""
+    resized = facts.get("resized", "{}")
+    name = f"file {facts.get(FILE, '?')[:12]}"
+    return name if resized == "{}" else f"{name}, resized {resized}"
+
+
+def _removed(gone: Sequence[Entry | Stored]) -> None:
+    models = [each for each in gone if isinstance(each, Entry)]
+    more = f" and {len(gone) - len(models)} other entries" if len(gone) > len(models) else ""
+    size = _size(sum(each.nbytes for each in gone))
+    console.say(f"{len(models)} models{more} removed, {size}")
 
 
 def _bytes(text: str) -> int:

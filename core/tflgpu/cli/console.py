@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ from rich.table import Table
 
 #: Characters of an error message: some list every operator of a model.
 _LONGEST = 800
+#: Seconds without a sign of life where stderr is no terminal.
+_SILENCE = 5.0
 
 # Made for each use, because a test (or a pipe) may have replaced the streams since.
 
@@ -74,15 +77,52 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2))  # noqa: T201
 
 
+#: What `working` is about: a delegate is made before it is known what for.
+_works: list[Work] = []
+
+
+class Work:
+    """Something that takes its time, and how far it is."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.said = self._what
+
+    def kernels(self, ready: int, whole: int) -> None:
+        """So many kernels are ready, of so many."""
+        self.said = f"{self._what}: {ready} of {whole} kernels"
+
+
+def kernels(ready: int, whole: int) -> None:
+    """For a delegate: tells whoever is `working`."""
+    for work in _works:
+        work.kernels(ready, whole)
+
+
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner while something takes its time; nothing where stderr is no terminal."""
-    console = err()
-    if not console.is_terminal:
+    """A spinner while something takes its time, with the number of kernels that are ready. Where stderr
+    is no terminal, a line there every few seconds, so that nobody takes it for dead."""
+    console, work, ended = err(), Work(what), threading.Event()
+    _works.append(work)
+
+    def tell() -> None:
+        while not ended.wait(_SILENCE):
+            console.print(f"{escape(work.said)} ...")
+
+    def turn() -> None:
+        with console.status(escape(work.said)) as status:
+            while not ended.wait(0.1):
+                status.update(escape(work.said))
+
+    teller = threading.Thread(target=turn if console.is_terminal else tell, daemon=True)
+    teller.start()
+    try:
         yield
-        return
-    with console.status(escape(what)):
-        yield
+    finally:
+        ended.set()
+        teller.join()
+        _works.remove(work)
 
 
 @contextmanager

@@ -79,7 +79,8 @@ def delegate_of(
         is_short = numerics is not None and name == "quantized_numerics"
         return "--numerics" if is_short else flag_of(name)
 
-    return GpuDelegate(DelegateOptions.gathered(given, text=True, called=called, environ=environ))
+    options = DelegateOptions.gathered(given, text=True, called=called, environ=environ)
+    return GpuDelegate(options, progress=console.kernels)
 
 
 @contextmanager

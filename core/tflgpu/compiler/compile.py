@@ -12,6 +12,7 @@ import attrs
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
+from tflgpu.compiler.narrow import narrow_indices
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
@@ -90,6 +91,7 @@ def compile(graph: Graph, target: Target) -> Compiled:
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
     run_passes(view.graph, target.passes, PassContext(target.ops, target.site))
+    narrow_indices(view.graph, target)
     kept_off = target.choice.refusals(graph)
     # Where everything stays on the CPU, the model runs as the file has it.
     whole = alone(graph, target.ops, target.times)

@@ -58,6 +58,25 @@ class Holder:
             raise inherited_error(what)
 
 
+class Begun(Holder):
+    """What a library begins once in a process and a child has not, though it takes it for begun: the
+    threads of PoCL's devices, or what CUDA's cuInit sets up.
+
+    Attributes:
+        begun: Whether that was done, by this process or by one that it was forked from. Where
+            `inherited` is true it was the parent.
+    """
+
+    begun = False
+
+    def __init__(self) -> None:
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """Begun by the parent, if at all."""
+        self.inherited = self.begun
+
+
 def inherited_error(what: str) -> StateError:
     """What to raise where a child uses ``what`` its parent opened."""
     return StateError(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
+from tflgpu.compiler.plan import ConstRef, PlannedDispatch
+
 #: Some bytes: of which memory, first, and one past the last.
 Range = tuple[int, int, int]
 
@@ -16,6 +18,21 @@ class Access:
 
     reads: tuple[Range, ...]
     writes: tuple[Range, ...]
+
+
+def access_of(dispatch: PlannedDispatch, parts: Sequence[Range]) -> Access:
+    """What a dispatch reads and writes, whose buffers are these parts of memory; constants are left
+    out, since they never change."""
+    buffers = dispatch.kernel.buffers
+    bound = [
+        (buffer.access, part)
+        for buffer, ref, part in zip(buffers, dispatch.refs, parts, strict=True)
+        if not isinstance(ref, ConstRef)
+    ]
+    return Access(
+        tuple(part for access, part in bound if access != "write"),
+        tuple(part for access, part in bound if access != "read"),
+    )
 
 
 def barriers(accesses: Sequence[Access]) -> list[bool]:

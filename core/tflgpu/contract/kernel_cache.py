@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 from tflgpu.contract.parallel import as_they_come
+from tflgpu.contract.progress import Count
 from tflgpu.language.tree import Kernel
 
 #: Results that are kept. Those in use live on in their recordings.
@@ -35,6 +36,7 @@ class KernelCache(Generic[W, C, T]):
         self._made: dict[C, T] = {}
         self._written: weakref.WeakKeyDictionary[Kernel, dict[W, C]] = weakref.WeakKeyDictionary()
         self._counting = threading.Lock()
+        self._progress: Count | None = None
         #: How much a driver was asked to compile so far, for tests and reports.
         self.compiled = 0
 
@@ -74,6 +76,8 @@ class KernelCache(Generic[W, C, T]):
         """Have ``made`` for that code. At once, so that `clear` finds it where a signal ends the
         compiling of others."""
         self._made[code] = made
+        if self._progress is not None:
+            self._progress.one_more()
 
     def count(self) -> None:
         """A driver is asked to compile something."""
@@ -112,7 +116,12 @@ class KernelCache(Generic[W, C, T]):
                         yield kernel, code
 
             if new:
-                self._make_all(wanted())
+                self._progress = Count(len(new))
+                try:
+                    self._make_all(wanted())
+                    self._progress.end()
+                finally:
+                    self._progress = None
             return {job: self._made[codes[job]] for job in jobs}
 
     def code(self, kernel: Kernel, way: W) -> C:
@@ -138,3 +147,39 @@ class KernelCache(Generic[W, C, T]):
             self._written.clear()
             while self._made:  # each leaves before it is forgotten: a signal may end this
                 self._forget(self._made.popitem()[1])
+
+
+class OwnedKernels(KernelCache[W, C, T]):
+    """For APIs that count no references: what is forgotten is destroyed when no recording has it any
+    more. A subclass has `_destroy` besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._forgotten: list[tuple[weakref.ref[T], Any]] = []  # with their handles
+
+    def _destroy(self, handle: Any) -> None:
+        """Release what `_handle_of` gave."""
+        raise NotImplementedError
+
+    def _handle_of(self, made: T) -> Any:
+        """What the API knows it by."""
+        raise NotImplementedError
+
+    def _forget(self, made: T) -> None:
+        self._forgotten.append((weakref.ref(made), self._handle_of(made)))
+
+    def _make_all(self, items: Iterator[tuple[Kernel, C]]) -> None:
+        self._destroy_forgotten(lambda made: made is None)
+        super()._make_all(items)
+
+    def destroy(self) -> None:
+        """Forget and destroy everything; nothing may be running."""
+        self.clear()
+        with self._lock:
+            self._destroy_forgotten(lambda made: True)
+
+    def _destroy_forgotten(self, ends: Callable[[T | None], bool]) -> None:
+        # Each leaves the list first: a signal may end this, and it is called again.
+        for entry in [e for e in self._forgotten if ends(e[0]())]:
+            self._forgotten.remove(entry)
+            self._destroy(entry[1])

@@ -57,7 +57,7 @@ def forwarded(info: SubgraphInfo, subgraphs: tuple[SubgraphInfo, ...]) -> Subgra
             held.clear()
     if not instead:
         return info
-    return attrs.evolve(info, operators=tuple(operators))
+    return attrs.evolve(info.whole, operators=tuple(operators))
 
 
 def _distinct(one: _Key, other: _Key) -> bool:

@@ -17,6 +17,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.flow.cut import Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
+from tflgpu.flow.list_items import with_items_written
 from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE, is_run_by_host
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle, Store
@@ -181,7 +182,9 @@ class Program:
 
     def __init__(self, shared: Shared, number: int) -> None:
         self.number = number
-        self.info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
+        info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
+        # Where every tensor is kept, those between the operators of the file are too.
+        self.info = info if shared.keep_all else with_items_written(info)
         self.evaluated: set[int] = set()
         self._misses = 0
         self._path: list[Stretch] = []

@@ -96,6 +96,8 @@ class FlowSession(Session):
             self._close_programs()
             raise
         self._inputs = [self._arrays[i] for i in info.inputs]
+        self._given_tensors = frozenset(info.inputs)
+        self._shown = None if preserve_all else frozenset(info.outputs)  # None: all are
         self._give_known()
 
     @property
@@ -131,12 +133,13 @@ class FlowSession(Session):
             if isinstance(error, ModelError) and not isinstance(error, RuntimeError):
                 raise AllocationError(f"with what was computed: {error}") from error
             raise
-        inputs = {id(a) for a in self._inputs}
+        arrays, given, shown = self._arrays, self._given_tensors, self._shown
         for i, array in env.items():
-            if isinstance(array, np.ndarray) and i not in self._info.inputs:
-                # A view of an output is no way to write into an input, a variable or a constant.
-                ours = id(array) in inputs or not array.flags.writeable
-                self._arrays[i] = np.array(array) if ours else array
+            if i in given or not isinstance(array, np.ndarray):
+                continue
+            # A view of an output is no way to write into an input, a variable or a constant.
+            ours = not array.flags.writeable or any(array is a for a in self._inputs)
+            arrays[i] = np.array(array) if ours and (shown is None or i in shown) else array
         if self._edition != self._told:
             self.report = self._report()
         self.traffic.add(self._moved.to_device, self._moved.to_host)

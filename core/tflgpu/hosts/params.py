@@ -17,7 +17,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.schema import layout, options_of
 
 # TfLiteType to TensorType: those whose codes differ. The schema has no code for "no type".
-_TYPES = {0: 0, 1: 0, 10: 1, **{code: code - 1 for code in range(11, 20)}}
+_TYPES = {0: 0, 1: 0, 10: 1, **{code: code - 1 for code in range(11, 22)}}
 
 Read = Callable[[Any], Any]
 

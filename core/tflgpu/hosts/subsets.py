@@ -19,7 +19,6 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import StateError, TflgpuError
 from tflgpu.hosts.callbacks import Nodes, Preview
 from tflgpu.hosts.reading import TAKEN, HostGraph
-from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
@@ -250,7 +249,7 @@ def _has_arrays(host: HostGraph, tensor: int) -> bool:
     return (
         tensor < 0
         or host.tensors[tensor].dtype.has_numpy
-        or (host.tensors[tensor].dtype is DType.I4 and host.tensors[tensor].is_constant)
+        or (bool(host.tensors[tensor].dtype.packed) and host.tensors[tensor].is_constant)
     )
 
 

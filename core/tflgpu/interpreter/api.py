@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
@@ -17,7 +18,7 @@ from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
-from tflgpu.interpreter.opening import Opening, opener
+from tflgpu.interpreter.opening import Opening, known_by, opener
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
@@ -147,16 +148,17 @@ class Interpreter(BufferMethods, ModelDetails):
         )
         self._most = Count().read("max_in_flight", max_in_flight)
         self._lanes: Lanes | None = None
-        self._model = load(model_path, model_content)
         made: Any = experimental_delegates
         self._delegation: Delegation = (
             made if isinstance(made, Delegation) else Delegation(made, resolver)
         )
+        digest: list[str] = []
+        self._model = load(model_path, model_content, partial(known_by, self._delegation, digest))
         options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
         self._cpu = CpuSide(registry(), options, registerers=self._registerers)
         self._opening = Opening(
             self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
-            self._fuse,
+            self._fuse, "".join(digest),
         )  # fmt: skip
         if Count().read("batch", batch) > 1:
             batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
@@ -217,9 +219,9 @@ class Interpreter(BufferMethods, ModelDetails):
         with self._busy:
             if not self._main.allocated:
                 self._main.run()  # says what lacks
-            unknown = [i for i in inputs or () if i not in self._main.info.inputs]
-            if unknown:
-                raise InputError(f"tensor {shown(unknown[0])} is no input of the model")
+            for index in inputs or ():
+                if index not in self._main.info.inputs:
+                    raise InputError(f"tensor {shown(index)} is no input of the model")
             self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()

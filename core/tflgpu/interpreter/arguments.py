@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
 
 
-def load(path: Any, content: Any) -> ModelFile:
-    """The model that a path or bytes are of.
+def load(path: Any, content: Any, known: Callable[[memoryview], bool]) -> ModelFile:
+    """The model that a path or bytes are of; of bytes that are ``known``, as `read_model`.
 
     Raises:
         OptionError: both or neither were given.
@@ -37,10 +38,10 @@ def load(path: Any, content: Any) -> ModelFile:
     if has_content:
         if not isinstance(content, (bytes, bytearray, memoryview)):
             raise ArgumentError(f"model_content is bytes, not {type(content).__name__}")
-        return read_model(content)
+        return read_model(content, known)
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise ArgumentError(f"model_path is a path, not {type(path).__name__}")
-    return read_model(os.fsdecode(path))
+    return read_model(os.fsdecode(path), known)
 
 
 def cpu_options(

@@ -95,8 +95,8 @@ class Batching:
             return attrs.evolve(tensor, shape=value.shape, shape_signature=signature)
 
         tensors = tuple(map(wide, main.tensors))
-        subgraphs = (attrs.evolve(main, tensors=tensors), *self.model.subgraphs[1:])
-        return attrs.evolve(self.model, subgraphs=subgraphs)
+        subgraphs = (attrs.evolve(main.whole, tensors=tensors), *self.model.subgraphs[1:])
+        return attrs.evolve(self.model.whole, subgraphs=subgraphs)
 
     @property
     def _what(self) -> str:

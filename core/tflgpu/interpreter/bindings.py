@@ -129,6 +129,11 @@ class Bindings:
         return self._bound.get(index)
 
     @property
+    def any(self) -> bool:
+        """Whether a tensor is bound."""
+        return bool(self._bound)
+
+    @property
     def all(self) -> tuple[int, ...]:
         """The tensors that are bound."""
         return tuple(self._bound)

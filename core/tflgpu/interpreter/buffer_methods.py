@@ -236,7 +236,7 @@ class BufferMethods:
             StateError: an output is bound to memory, which would keep what it has.
         """
         bindings = self._main.bindings
-        for index in bindings.all:
+        for index in bindings.all if bindings.any else ():
             bound = bindings.get(index)
             if bound is not None and not bound.port.is_input:
                 raise StateError(

@@ -17,6 +17,7 @@ from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
+from tflgpu.saved.keeping import Keeping
 from tflgpu.saved.origin import Origin
 from tflgpu.saved.start import Start
 
@@ -106,6 +107,15 @@ class Delegation:
         if self._given is not None:
             return self._given.open_origin(origin, cpu=cpu)
         return self._the_default().open_origin(origin, cpu=cpu)
+
+    def knows(self, origin: Origin) -> bool:
+        """Whether something is kept of a model's file, so that it was read before without fault. Opens
+        nothing."""
+        if self._why_none:
+            return False
+        if self._given is not None:
+            return self._given.knows(origin)
+        return Keeping().asked(self.options).knows(origin)
 
     @property
     def has_device(self) -> bool:

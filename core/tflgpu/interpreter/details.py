@@ -13,10 +13,12 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
 from tflgpu.tflite.sparsity import Sparsity
 
-# Types that NumPy lacks, by what stands for them in Python. I4 is unpacked to bytes.
+# Types that NumPy lacks, by what stands for them in Python. Those of less than 8 bits are unpacked to bytes.
 _STAND_INS: dict[DType, type[np.generic]] = {
     DType.STRING: np.bytes_,
+    DType.I2: np.int8,
     DType.I4: np.int8,
+    DType.U4: np.uint8,
     DType.RESOURCE: np.object_,
     DType.VARIANT: np.object_,
 }

@@ -76,7 +76,10 @@ class Gatherer:
             if self._closed:
                 raise StateError("this pool is closed")
             # As many turns as requests: those that find their request answered end at once.
-            self._workers.submit(self._turn)
+            try:
+                self._workers.submit(self._turn)
+            except RuntimeError:  # the process is about to end
+                raise StateError("this pool is closed") from None
             self._queue.append(request)
             self._waiting += items
             if self._waiting >= self._most:

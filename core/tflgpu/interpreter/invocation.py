@@ -190,7 +190,8 @@ class Lanes(Holder):
                 "shapes that only a run decides, which one run at a time can change; call invoke"
             )
         self._main, self._make = main, make
-        self._most = 1 if main.variables else most
+        self._keeps_state = bool(main.variables)
+        self._most = 1 if self._keeps_state else most
         self._lanes: list[Lane] = []  # the one whose run is the oldest first
         self._workers: ThreadPoolExecutor | None = None
         self._opening = opening
@@ -204,8 +205,9 @@ class Lanes(Holder):
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
                 subgraph.set(index, inputs[index] if index in inputs else self._main.value(index))
-            for index, state in self._main.variables.items():
-                np.copyto(subgraph.variables[index], state)
+            if self._keeps_state:
+                for index, state in self._main.variables.items():
+                    np.copyto(subgraph.variables[index], state)
             flight = lane.begin()
         self._lanes.remove(lane)
         self._lanes.append(lane)

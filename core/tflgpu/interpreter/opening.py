@@ -38,6 +38,7 @@ class Opening:
         cpu: Runs what no device takes.
         preserve_all: Whether every tensor is kept.
         fuse: Whether operators may be merged.
+        digest: Of the file's bytes; "" as long as nobody needed it.
         batching: How many items the main subgraph computes at once; None for what the file has.
         store: The model's state.
         lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
@@ -49,6 +50,7 @@ class Opening:
     cpu: CpuSide
     preserve_all: bool
     fuse: bool
+    digest: str = ""
     batching: Batching | None = None
     store: Store = attrs.Factory(Store)
     lock: threading.RLock = attrs.Factory(threading.RLock)
@@ -69,16 +71,18 @@ class Opening:
             # Not by its origin: at these shapes the file alone has a graph of its own.
             graph = self.batching.graph(shapes, warn)
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
-        origin = Origin(
-            self.model.content, number, shapes, partial(self._graph, number, dict(shapes))
-        )
+        build = partial(self._graph, number, dict(shapes))
+        origin = Origin(self.model.content, number, shapes, build, self.digest)
         if self.fuse and not self.preserve_all and len(origin.content):
             with self.lock:
                 found = self.delegation.open_origin(origin, self.cpu)
+            if origin.is_digested:
+                self.digest = origin.digest
             if found is not None:
                 session, start = found
                 _say(warn, start.warnings)
-                return session, Seen(start.shapes, frozenset(start.edge))
+                info = self.model.subgraphs[number]
+                return session, Seen(start.shapes, {*start.edge, *info.inputs, *info.outputs})
         graph = origin.graph
         _say(warn, origin.warnings)
         if not self.delegation.options.allow_fallback or not self._takes_several(graph):
@@ -129,6 +133,19 @@ class Opening:
             graph, self.ops, preserve_all=self.preserve_all, side=self.cpu,
             reason="its shapes change from run to run",
         )  # fmt: skip
+
+
+def known_by(delegation: Delegation, digest: list[str], content: memoryview) -> bool:
+    """Whether something is kept of a file's bytes. Adds their digest to a list, where it was needed."""
+    origin = Origin(content, 0, {}, _unbuilt)
+    known = delegation.knows(origin)
+    if origin.is_digested:
+        digest.append(origin.digest)
+    return known
+
+
+def _unbuilt(warn: Callable[[str], object]) -> Graph:
+    raise AssertionError("nobody builds a graph of this")
 
 
 @attrs.frozen

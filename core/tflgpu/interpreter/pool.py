@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.contract.copy import copy
 from tflgpu.errors import AllocationError
 from tflgpu.ir.dtypes import Array
 
@@ -28,6 +29,16 @@ class ResultPool:
     def __init__(self) -> None:
         self._blocks: list[Array] = []
         self._free = _holders([np.empty(1, np.uint8)], 0)
+
+    def copied(self, source: Array) -> Array:
+        """A copy, in memory that no one else holds.
+
+        Raises:
+            AllocationError: there is no memory for it.
+        """
+        made = self.empty(source.shape, source.dtype)
+        copy(made, source)
+        return made
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """An array that no one else holds.

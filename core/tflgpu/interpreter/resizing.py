@@ -57,3 +57,9 @@ def all_named(info: SubgraphInfo, indices: Collection[int]) -> str:
 def named(info: TensorInfo) -> str:
     """A tensor, for messages."""
     return f"tensor {info.index} ({quoted(info.name)})"
+
+
+def told(info: SubgraphInfo, resized: Mapping[int, Shape]) -> str:
+    """What was resized, as the end of a message; nothing where nothing was."""
+    pairs = (f"{named(info.tensors[i])} to {listed(s)}" for i, s in resized.items())
+    return f"; inputs were resized: {', '.join(pairs)}" if resized else ""

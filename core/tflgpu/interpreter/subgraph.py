@@ -24,12 +24,12 @@ from tflgpu.interpreter.arguments import array_of, as_index
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
+from tflgpu.interpreter.known import Known
 from tflgpu.interpreter.opening import Open, seen
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
-from tflgpu.interpreter.resizing import all_named, named, new_shape
+from tflgpu.interpreter.resizing import all_named, named, new_shape, told
 from tflgpu.interpreter.views import SessionMemory
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.runtime.session import Session
@@ -71,6 +71,7 @@ class Subgraph:
         self.bindings = Bindings()
         self._open_session = open_session
         self._pool = ResultPool()
+        self._known = Known(self._pool)
         self._preserve_all = preserve_all
         self._compress = compress
         self._delegation = delegation
@@ -203,10 +204,10 @@ class Subgraph:
         except ModelError as error:
             if isinstance(error, RuntimeError):
                 raise
-            raise AllocationError(f"{error}{self._resizes()}") from error
+            raise AllocationError(f"{error}{told(self.info, self._resized)}") from error
         except MemoryError as error:
             raise AllocationError(
-                f"not enough memory for the model's tensors{self._resizes()}"
+                f"not enough memory for the model's tensors{told(self.info, self._resized)}"
             ) from error
         self._shapes, self._visible = seen(session, found, self.info, all_of_it=self._preserve_all)
         return memory
@@ -219,6 +220,7 @@ class Subgraph:
 
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""
+        self._known.forget()
         self.run = self._cannot_run
         if self._memory is not None:  # once more, where a signal ended it before
             self._delegation.release(self._memory.release)
@@ -302,6 +304,9 @@ class Subgraph:
         Raises:
             As `array`.
         """
+        known = self._known.copied(self._session(), index) if self._is_plain else None
+        if known is not None:
+            return known
         source = self.array(index)
         if self._lost and int(index) in self._lost:
             raise StateError(_FORKED)
@@ -310,14 +315,15 @@ class Subgraph:
             return bound[()] if not bound.ndim else bound
         if not source.ndim:
             return source.copy()[()]
-        if source.nbytes >= _LENT and self._memory is not None and not self.has_views:
-            lent = self._reading(self._memory.session, lambda s: s.lend(int(index)))
+        memory = self._memory
+        if memory is not None and source.nbytes < _LENT:
+            self._known.learn_output(memory.session, int(index))
+        elif memory is not None and not self.has_views:
+            lent = self._reading(memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent
             source = self.array(index)
-        result = self._pool.empty(source.shape, source.dtype)
-        copy(result, source)
-        return result
+        return self._pool.copied(source)
 
     def set(self, index: int, value: Any) -> None:
         """Copy ``value`` into a tensor.
@@ -326,6 +332,9 @@ class Subgraph:
             InputError: another type or shape than the tensor has, or a constant.
             NotAllocatedError, ArgumentError: as `array`.
         """
+        if self._is_plain and self._known.put(self._session(), index, value):
+            self._recovery.inputs_changed = True
+            return
         target = self.array(index)
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
@@ -343,7 +352,14 @@ class Subgraph:
             bound.write(source)
         else:
             copy(target, source)
+            if self._memory is not None:
+                self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.discard(info.index)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether tensors are in the session's arrays, and nowhere else."""
+        return self._memory is not None and not self._lost and not self.bindings.any
 
     def value(self, index: int) -> Array:
         """What an input has, wherever it is: not to be changed.
@@ -418,7 +434,7 @@ class Subgraph:
                 "runs the model again"
             )
 
-    def _session(self, what: str) -> Session:
+    def _session(self, what: str = "it") -> Session:
         if self._memory is None:
             raise NotAllocatedError(
                 f"{what} is not there before allocate_tensors() "
@@ -431,10 +447,3 @@ class Subgraph:
             "the model is not ready to run; call allocate_tensors() first, and again after "
             "resize_tensor_input()"
         )
-
-    def _resizes(self) -> str:
-        """What was resized, as the end of a message."""
-        if not self._resized:
-            return ""
-        pairs = (f"{named(self.info.tensors[i])} to {listed(s)}" for i, s in self._resized.items())
-        return f"; inputs were resized: {', '.join(pairs)}"

@@ -18,7 +18,9 @@ class DType(enum.Enum):
     F16 = "f16"
     F64 = "f64"
     BF16 = "bf16"
+    I2 = "i2"
     I4 = "i4"
+    U4 = "u4"
     I8 = "i8"
     U8 = "u8"
     I16 = "i16"
@@ -39,7 +41,7 @@ class DType(enum.Enum):
 
     @property
     def has_numpy(self) -> bool:
-        """Whether a NumPy dtype stands for it (not for i4, bf16, strings and handles)."""
+        """Whether a NumPy dtype stands for it (not for i2, i4, u4, bf16, strings and handles)."""
         return self in _NUMPY
 
     @property
@@ -60,6 +62,18 @@ class DType(enum.Enum):
         if self is DType.BF16:
             return 2
         return _NUMPY[self].itemsize if self in _NUMPY else 0
+
+    @property
+    def packed(self) -> int:
+        """Bits of a number of which several lie in one byte of a file; 0 for all other types."""
+        return {DType.I2: 2, DType.I4: 4, DType.U4: 4}.get(self, 0)
+
+    @property
+    def unpacked(self) -> DType:
+        """The type of a whole byte that such a number is unpacked to; any other type itself."""
+        if not self.packed:
+            return self
+        return DType.U8 if self is DType.U4 else DType.I8
 
     @property
     def is_float(self) -> bool:
@@ -141,4 +155,6 @@ _TFLITE: dict[int, DType] = {
     16: DType.U16,
     17: DType.I4,
     18: DType.BF16,
+    19: DType.I2,
+    20: DType.U4,
 }

@@ -32,6 +32,16 @@ def is_same(a: Expr, b: Expr) -> bool:
     return a is b
 
 
+def extreme_of(expr: Binary) -> tuple[str, Expr, bool]:
+    """How a ``min`` or ``max`` of floats may be written where NaN counts: by its own name, or, where
+    one operand is no NaN, as the other one ``at_most`` or ``at_least`` that; which operand is asked
+    about NaN first; and whether that is the second one."""
+    is_turned = never_nan(expr.a) and not never_nan(expr.b)
+    first, other = (expr.b, expr.a) if is_turned else (expr.a, expr.b)
+    limit = "at_most" if expr.op == "min" else "at_least"
+    return (limit if never_nan(other) else expr.op), first, is_turned
+
+
 class Foregone(enum.Enum):
     """A result that is one number, unless it is NaN."""
 

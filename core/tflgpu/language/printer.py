@@ -8,8 +8,8 @@ of its operands. The text depends on nothing but the kernel, so it can key a cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from tflgpu.errors import KernelError
 from tflgpu.language.code import (
@@ -64,6 +64,13 @@ _MAX_DEPTH = 16  # operators nested in one line before a temporary is made
 class Printer:
     """Prints one kernel. Make one for each kernel; call `source` once."""
 
+    #: The language's names of functions, where they are others than the kernel language's.
+    function_names: ClassVar[Mapping[str, str]] = {}
+    #: The line before a loop that is to be unrolled.
+    unroll_hint = ""
+    #: The largest group of neighbours that shuffle values, 0 where none do.
+    shuffles = 0
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.helpers: set[str] = set()  # prelude functions that the body turned out to use
@@ -112,10 +119,6 @@ class Printer:
 
     def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
         """A let or a variable."""
-        raise NotImplementedError
-
-    def for_header(self, stmt: For, index: str, start: Code, stop: Code) -> list[str]:
-        """Everything of a loop up to the opening brace."""
         raise NotImplementedError
 
     def barrier(self) -> str:
@@ -174,15 +177,51 @@ class Printer:
         """
         raise self.fail("matrix tiles, which this device does not have (caps.matrix_tiles)")
 
-    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
-        """What a shuffle gives, in languages that can have them.
+    def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
+        """The value of 32 bits a lane that the neighbour has, in languages that can have it."""
+        raise NotImplementedError
 
-        Raises:
-            KernelError: this one cannot.
-        """
-        raise self.fail(lacking(group_size(stmt.mask), 0))
+    def converted(self, source: Type, target: Type, x: Code) -> Code:
+        """A value as another type that has all its values, or as the language itself converts it."""
+        raise NotImplementedError
 
     # What most of them share
+
+    def argument(self, x: Code) -> str:
+        """An argument of a function."""
+        return x.text
+
+    def function_of(self, name: str, *args: Code) -> Code:
+        """A call of a function."""
+        return Code(f"{name}({', '.join(map(self.argument, args))})")
+
+    def helper(self, name: str, *args: Code) -> Code:
+        """A call of a function that `prelude` writes."""
+        self.helpers.add(name)
+        return self.function_of(name, *args)
+
+    def for_header(self, stmt: For, index: str, start: Code, stop: Code) -> list[str]:
+        """Everything of a loop up to the opening brace."""
+        step = f"{index}++" if stmt.step == 1 else f"{index} += {stmt.step}"
+        first = self.declare(index, stmt.index.type, start.text, True)
+        hint = [self.unroll_hint] if stmt.unroll and self.unroll_hint else []
+        return [*hint, f"for ({first} {index} < {stop.at(ADD)}; {step}) {{"]
+
+    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
+        """What a shuffle gives. APIs promise it of words only.
+
+        Raises:
+            KernelError: the device does not shuffle among so many neighbours.
+        """
+        size = group_size(stmt.mask)
+        if size > self.shuffles:
+            raise self.fail(lacking(size, self.shuffles))
+        kind = stmt.type
+        if kind.scalar is not Scalar.F16:
+            return self.shuffle_word(value, kind, stmt.mask)
+        word = kind.with_scalar(Scalar.F32)
+        found = self.shuffle_word(self.converted(kind, word, value), word, stmt.mask)
+        return self.converted(word, kind, found)
 
     def name(self, expr: Name) -> Code:
         """A let, variable or index."""

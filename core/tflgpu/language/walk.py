@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from tflgpu.language.tree import Builtin, Const, Expr, For, If, Name, Stmt
+from tflgpu.language.tree import Builtin, Const, Expr, For, If, Kernel, Name, Stmt
 
 
 class Walk(NamedTuple):
@@ -136,3 +136,9 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
                 break
         else:
             waiting.pop()
+
+
+def expressions(kernel: Kernel) -> Iterator[Expr]:
+    """All expressions of a kernel, operands first; one that several statements have comes with each."""
+    for stmt in statements(kernel.body):
+        yield from walk(stmt).order

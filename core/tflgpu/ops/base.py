@@ -284,6 +284,9 @@ class OpDef:
             type, so an op that may also add or repeat elements need not look.
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
+        one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
+            on the result's scale, whatever scales the file gives them: most that only move elements
+            do, and the file format asks for equal scales there.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
@@ -292,10 +295,17 @@ class OpDef:
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
             multiplies. Without it the weights become real numbers, and nothing is rounded.
+        int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
+            stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
+            rounds the true result.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
             tests leave them as samples have them.
+        indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
+            do not hold does what any other one outside does.
+        positions: The attribute that holds the type of all results, which are positions in an operand:
+            i64 or i32. "" = there is none.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
         work: Node -> an estimate of what it computes and moves, for ranking; None where the general
             estimate will do, which counts the multiply-adds of a filter.
@@ -332,12 +342,16 @@ class OpDef:
     )
     copies: Callable[[Node], int | None] | None = None
     keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
+    one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
+    int16_table: Callable[[Node], Array | None] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
+    positions: str = ""
     largest_operand: float = math.inf
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(

@@ -43,6 +43,8 @@ from tflgpu.ops.elementwise import (
 from tflgpu.ops.facets import copies_only
 
 _ALL = FLOATS | WHOLE | QUANTIZED
+# Small whole numbers without a scale: what TFLite's kernels take. Sums and products wrap around.
+_SHORT, _SIGNED = frozenset({DType.I16}), frozenset({DType.I8, DType.I16})
 _PAIRS = draws.ranged(-4, 4, -4, 4)
 
 
@@ -241,9 +243,10 @@ def _op(
     parse: Callable[[Fields], Any] = no_attrs,
     keeps_values: bool = False,
     generate: Callable[[Draw], Sample] | None = None,
+    plain: frozenset[DType] = frozenset(),
 ) -> OpDef:
     return OpDef(
-        name, parse, infer_broadcast(name, allowed), reference_of(name, compute), samples,
+        name, parse, infer_broadcast(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
         generate=generate,
     )  # fmt: skip
@@ -257,10 +260,14 @@ def _fused_op(
     arithmetic: Arithmetic,
     copies: Callable[[Node], int | None],
     generate: Callable[[Draw], Sample] = _PAIRS,
+    *,
+    allowed: frozenset[DType] = _ALL,
+    plain: frozenset[DType] = frozenset(),
 ) -> OpDef:
     op = _op(
-        name, _with_activation(fn), samples, version=version, parse=_parse_fused, generate=generate
-    )
+        name, _with_activation(fn), samples, version=version, parse=_parse_fused,
+        generate=generate, allowed=allowed, plain=plain,
+    )  # fmt: skip
     return attrs.evolve(
         op, activation_field="activation", affine=affine_with(arithmetic), copies=copies
     )
@@ -287,26 +294,27 @@ def _divided(c: Array, at: int) -> tuple[Array, Array] | None:
 
 
 OPS = (
-    _fused_op("ADD", lambda a, b: a + b, _basic, 6, _shifted, copies_where_neutral(0.0, 0, 1)),
+    _fused_op("ADD", lambda a, b: a + b, _basic, 6, _shifted, copies_where_neutral(0.0, 0, 1),
+              plain=_SHORT),
     _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1)),
-    _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1)),
+    _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
+              allowed=_ALL | {DType.C64}, plain=_SHORT),
     _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
               copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4)),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
-        accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS),
+        accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),
     _op("MINIMUM", lambda a, x, y: np.minimum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
-        accuracy=Accuracy.EXACT, version=4, keeps_values=True,
-        generate=_PAIRS),
+        accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),
     _op("SQUARED_DIFFERENCE", _difference, lambda: _broadcasts() + _ints(_WHOLE_QUOTIENT),
         version=2, generate=_PAIRS),
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
-        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3),
+        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, plain=_SIGNED),
     _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
-        _WHOLE_QUOTIENT), version=2),
+        _WHOLE_QUOTIENT), version=2, plain=_SIGNED),
     OpDef("ATAN2", no_attrs, _infer_atan2,
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),

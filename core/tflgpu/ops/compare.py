@@ -29,13 +29,14 @@ from tflgpu.ops.elementwise import (
 _BOOL = frozenset({DType.BOOL})
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _ANY = _NUMBERS | _BOOL
+#: What TFLite compares without a scale, save for NOT_EQUAL, which takes it for quantized.
+_PLAIN = frozenset({DType.I16})
 
 
 def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:
     def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
         a, b = (present(x) for x in arrays)
-        if op != "EQUAL" or a.dtype != np.int16:  # which version 5 of EQUAL takes without a scale
-            check_unscaled(op, a)
+        check_unscaled(op, a, frozenset() if op == "NOT_EQUAL" else _PLAIN)
         return [np.asarray(fn(a, b), np.bool_)]
 
     return reference

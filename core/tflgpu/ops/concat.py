@@ -161,8 +161,8 @@ def _batch_pack(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
-        generate=draws.concat,        accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
-        keeps_values=True, copies=copies_only, batch=_batch_concat,
+        generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
+        keeps_values=True, one_scale=False, copies=copies_only, batch=_batch_concat,
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,

@@ -12,6 +12,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.items import each_row
 
 
 def _infer_diag(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -97,10 +98,10 @@ def _set_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "MATRIX_DIAG", no_attrs, _infer_diag, _reference_diag, _diag_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True,
+        accuracy=Accuracy.EXACT, keeps_values=True, batch=each_row(0, rank=2), takes_stored=True,
     ),
     OpDef(
         "MATRIX_SET_DIAG", no_attrs, _infer_set, _reference_set, _set_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True,
+        accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True,
     ),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """What the elementwise families share: dtype checks, broadcasting, arithmetic in f32.
 
-Numbers of 8 and 16 bits are stored by TFLite together with a scale; arithmetic on them needs
-it and is the business of quantized execution, so the references here refuse them.
+Numbers of 8 and 16 bits are mostly stored by TFLite together with a scale; arithmetic on them needs
+it and is the business of quantized execution, so the references here refuse them. Some kernels also
+compute on whole numbers that have none, and an op says of which types.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ def check_dtype(op: str, dtype: DType, allowed: frozenset[DType]) -> None:
         raise ModelError(f"{op} takes {names}, not {dtype.value}")
 
 
-def check_unscaled(op: str, array: Array) -> None:
+def check_unscaled(op: str, array: Array, plain: frozenset[DType] = frozenset()) -> None:
     """That arithmetic on an array needs no scale.
 
+    Args:
+        op: Its name.
+        array: An operand. One that has a scale never comes here: it is dequantized before.
+        plain: Small types on which the op computes without a scale.
+
     Raises:
-        UnsupportedError: it holds 8- or 16-bit numbers.
+        UnsupportedError: it holds 8- or 16-bit numbers of another type.
     """
-    if array.dtype.kind in "iu" and array.dtype.itemsize < 4:
+    small = array.dtype.kind in "iu" and array.dtype.itemsize < 4
+    if small and not any(array.dtype == dtype.numpy for dtype in plain):
         raise UnsupportedError(
             f"{op} of {array.dtype} needs the tensors' scales: dequantize its operands first"
         )
@@ -91,14 +98,16 @@ def widen(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def reference_of(op: str, compute: Callable[..., Any]) -> Reference:
+def reference_of(
+    op: str, compute: Callable[..., Any], plain: frozenset[DType] = frozenset()
+) -> Reference:
     """A reference that calls ``compute(attributes, *operands)`` and gives its result the
-    operands' type; f16 is computed in f32."""
+    operands' type; f16 is computed in f32. ``plain`` is as for `check_unscaled`."""
 
     def reference(attributes: Any, arrays: Sequence[Array | None]) -> list[Array]:
         operands = [present(a) for a in arrays]
         for operand in operands:
-            check_unscaled(op, operand)
+            check_unscaled(op, operand, plain)
         result = compute(attributes, *(widen(a) for a in operands))
         return [np.asarray(result).astype(operands[0].dtype, copy=False)]
 

@@ -230,11 +230,11 @@ def _batch_gather(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, max_version=8, keeps_values=True, batch=_batch_gather,
+        accuracy=Accuracy.EXACT, max_version=8, keeps_values=True, indices=(1,), batch=_batch_gather,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, batch=each_row(1, rank=2),
+        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(1,), batch=each_row(1, rank=2),
     ),
     OpDef(
         "EMBEDDING_LOOKUP", no_attrs, _infer_lookup, _reference_lookup, _lookup_samples,

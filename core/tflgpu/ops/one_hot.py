@@ -19,7 +19,7 @@ from tflgpu.ops.axes import (
     present,
     take_operands,
 )
-from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import along, each_row, rows_of
 
@@ -56,16 +56,28 @@ def _reference_one_hot(attributes: OneHotAttrs, arrays: Sequence[Array | None]) 
     return [np.where(np.moveaxis(hot, -1, attributes.axis), on, off).astype(on.dtype)]
 
 
-def _infer_topk(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+@attrs.frozen
+class TopK:
+    """The type of the positions, which only the file's tensor says: i32, or i16 from version 3 on."""
+
+    index: DType = DType.I32
+
+
+def _parse_topk(fields: Fields) -> TopK:
+    made = fields.get("output_dtypes", ())
+    return TopK(DType.I16 if len(made) == 2 and made[1] is DType.I16 else DType.I32)
+
+
+def _infer_topk(attributes: TopK, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, count = take_operands("TOPK_V2", operands, 2)
     k = const_integer("TOPK_V2", count, "k (operand 1)")
     if x.rank == 0 or not 0 <= k <= x.shape[-1]:
         raise ModelError(f"TOPK_V2: k is {k} for an operand of shape {list(x.shape)}")
     shape = (*x.shape[:-1], k)
-    return [TensorSpec(shape, x.dtype), TensorSpec(shape, DType.I32)]
+    return [TensorSpec(shape, x.dtype), TensorSpec(shape, attributes.index)]
 
 
-def _reference_topk(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_topk(attributes: TopK, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     (k,) = integers(present(arrays[1]))
     # Of equal elements the one with the lower index comes first. A stable sort of the reversed
@@ -74,7 +86,7 @@ def _reference_topk(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
     turned = x[..., ::-1]
     backwards = np.lexsort((turned, ~np.isnan(turned)), axis=-1)[..., ::-1][..., :k]
     order = x.shape[-1] - 1 - backwards
-    return [np.take_along_axis(x, order, -1), order.astype(np.int32)]
+    return [np.take_along_axis(x, order, -1), order.astype(attributes.index.numpy)]
 
 
 def _one_hot_samples() -> Sequence[Sample]:
@@ -123,10 +135,10 @@ def _batch_one_hot(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "ONE_HOT", _parse_one_hot, _infer_one_hot, _reference_one_hot, _one_hot_samples,
-        accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot,
+        accuracy=Accuracy.EXACT, keeps_values=True, batch=_batch_one_hot, indices=(0,),
     ),
     OpDef(
-        "TOPK_V2", no_attrs, _infer_topk, _reference_topk, _topk_samples,
+        "TOPK_V2", _parse_topk, _infer_topk, _reference_topk, _topk_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, batch=each_row(0, rank=2),
     ),
 )  # fmt: skip

@@ -153,11 +153,13 @@ def _op(
     accuracy: Accuracy,
     version: int,
     keeps_values: bool = False,
+    one_scale: bool = True,
 ) -> OpDef:
     return OpDef(
         name, _parse, _infer_for(name), _reference_for(name, compute), _samples,
         accuracy=accuracy, max_version=version, activation_field="activation",
-        keeps_values=keeps_values, work=_work, generate=draws.pool, batch=each_row(0),
+        keeps_values=keeps_values, one_scale=one_scale, work=_work, generate=draws.pool,
+        batch=each_row(0),
     )  # fmt: skip
 
 
@@ -169,5 +171,5 @@ def _work(node: Node) -> Work:
 OPS = (
     _op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3),
     _op("MAX_POOL_2D", _max, Accuracy.ROUNDED, 3, keeps_values=True),
-    _op("L2_POOL_2D", _root_mean_square, Accuracy.ACCUMULATE, 1),
+    _op("L2_POOL_2D", _root_mean_square, Accuracy.ACCUMULATE, 1, one_scale=False),
 )

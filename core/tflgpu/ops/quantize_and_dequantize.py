@@ -65,13 +65,17 @@ def _infer(
 
 def _reference(attributes: QuantizeAndDequantize, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
-    steps = x.astype(np.float32) * np.float32(attributes.inverse)
+    return [np.asarray(steps_of(attributes, x) * np.float32(attributes.scale)).astype(x.dtype)]
+
+
+def steps_of(stored: QuantizeAndDequantize, x: Array) -> Array:
+    """The whole numbers of steps, in f32, that real numbers are stored as, less the zero point."""
+    steps = x.astype(np.float32) * np.float32(stored.inverse)
     # NaN becomes what QUANTIZE stores for it.
-    steps = np.where(np.isnan(steps), np.float32(attributes.high), steps)
+    steps = np.where(np.isnan(steps), np.float32(stored.high), steps)
     # The limits are whole numbers, so clamping first changes nothing and avoids overflow.
-    steps = np.clip(steps, np.float32(attributes.low), np.float32(attributes.high))
-    rounded = np.copysign(np.floor(np.abs(steps) + np.float32(0.5)), steps)
-    return [np.asarray(rounded * np.float32(attributes.scale)).astype(x.dtype)]
+    steps = np.clip(steps, np.float32(stored.low), np.float32(stored.high))
+    return np.asarray(np.copysign(np.floor(np.abs(steps) + np.float32(0.5)), steps))
 
 
 def _samples() -> list[Sample]:

@@ -27,10 +27,13 @@ class ResizeAttrs:
     """Where pixels lie: ``align_corners`` lays the centres of the corner pixels of both images
     on each other, ``half_pixel_centers`` their outer edges; neither, their first pixels.
 
-    RESIZE_NEAREST_NEIGHBOR takes both: centres are looked at, at the scale of the corners."""
+    RESIZE_NEAREST_NEIGHBOR takes both: centres are looked at, at the scale of the corners.
+
+    ``fixed``: places are rounded to 1/1024 of a pixel, as RESIZE_BILINEAR does for 16-bit tensors."""
 
     align_corners: bool = False
     half_pixel_centers: bool = False
+    fixed: bool = False
 
 
 def _parse(fields: Fields) -> ResizeAttrs:
@@ -41,7 +44,9 @@ def _parse_bilinear(fields: Fields) -> ResizeAttrs:
     found = _parse(fields)
     if found.align_corners and found.half_pixel_centers:
         raise ModelError(f"{fields.op}: align_corners and half_pixel_centers exclude each other")
-    return found
+    made = fields.get("output_dtypes", ())
+    # Of 8 bits nobody sees the rounding.
+    return attrs.evolve(found, fixed=len(made) == 1 and made[0] is DType.I16)
 
 
 def scale_of(attributes: ResizeAttrs, size: int, wanted: int) -> np.float32:
@@ -72,6 +77,9 @@ def nearest(attributes: ResizeAttrs, size: int, wanted: int) -> Array:
 
 def neighbours(attributes: ResizeAttrs, size: int, wanted: int) -> tuple[Array, Array, Array]:
     """Lower and upper source pixel of each output pixel (int32), and the upper one's weight."""
+    if attributes.fixed:
+        lower, upper, steps = _fixed_neighbours(attributes, size, wanted)
+        return lower.astype(np.int32), upper.astype(np.int32), (steps / 1024).astype(_F32)
     at = positions(attributes, size, wanted)
     lower = np.maximum(np.floor(at), 0).astype(np.int32)
     upper = np.minimum(np.ceil(at), size - 1).astype(np.int32)
@@ -204,8 +212,8 @@ def _copies(node: Node) -> int | None:
 OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
-        generate=draws.resize,        accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        batch=each_row(0),
+        generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
+        one_scale=True, batch=each_row(0),
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,

@@ -114,5 +114,5 @@ def _batch(node: Node, items: Items) -> Batched | str:
 
 OPS = (
     OpDef(_NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, keeps_values=True,
-          batch=_batch),
+          batch=_batch, indices=(1,)),
 )  # fmt: skip

@@ -23,6 +23,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.flexible import read_map, write_map
+from tflgpu.ops.items import each_row
 
 BILINEAR, TENSOR, RESAMPLER = "TransformTensorBilinear", "TransformTensor", "Resampler"
 
@@ -155,6 +156,6 @@ OPS = (
     ),
     OpDef(
         RESAMPLER, no_attrs, _infer_resampler, _reference_resampler, _resampler_samples,
-        accuracy=Accuracy.ACCUMULATE, is_custom=True,
+        accuracy=Accuracy.ACCUMULATE, is_custom=True, batch=each_row(0, 1),
     ),
 )  # fmt: skip

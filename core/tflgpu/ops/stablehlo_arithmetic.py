@@ -124,6 +124,7 @@ def _op(
     return OpDef(
         name, no_attrs, _infer_same(name, allowed), _reference(fn), samples,
         accuracy=accuracy, elementwise=True, keeps_values=keeps_values, takes_stored=True,
+        batch=None,  # a constant operand may not be broadcast
     )  # fmt: skip
 
 
@@ -141,7 +142,7 @@ OPS = (
     _op("STABLEHLO_REMAINDER", _remainder, FLOATS | _WHOLE, lambda: _pairs(_NUMBERS, 1, 6)),
     OpDef(
         "STABLEHLO_CLAMP", no_attrs, _infer_clamp, _reference(_clamp), _clamp_samples,
-        accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, takes_stored=True,
+        accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, takes_stored=True, batch=None,
     ),
     OpDef(
         "STABLEHLO_CBRT", no_attrs, infer_unary("STABLEHLO_CBRT", FLOATS), _reference(np.cbrt),

@@ -225,7 +225,7 @@ def _broadcast_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _GATHER, _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, takes_stored=True, keeps_values=True,
+        accuracy=Accuracy.EXACT, takes_stored=True, keeps_values=True, indices=(1,),
     ),
     OpDef(
         _BROADCAST, _parse_broadcast, _infer_broadcast, _reference_broadcast, _broadcast_samples,

@@ -145,6 +145,6 @@ def _samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _NAME, _parse, _infer, _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, takes_stored=True,
+        accuracy=Accuracy.ACCUMULATE, takes_stored=True, indices=(1,),
     ),
 )  # fmt: skip

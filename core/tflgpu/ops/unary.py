@@ -14,6 +14,8 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node
+from tflgpu.ops import int16_tables
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, NoAttrs, OpDef, Sample, no_attrs
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
 
@@ -44,6 +46,22 @@ def _gelu(attributes: Gelu, x: Array) -> Array:
         inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
         return np.asarray(0.5 * wide * (1 + np.tanh(inner)))
     return np.asarray(0.5 * wide * (1 + _erf(wide / math.sqrt(2))))
+
+
+def _tabulated_exp(node: Node, x: Array) -> Array:
+    return np.asarray(np.exp(x))
+
+
+def _tabulated_log(node: Node, x: Array) -> Array:
+    quant = node.outputs[0].quant
+    assert quant is not None
+    # What has no logarithm becomes the lowest number.
+    lowest = np.float32(quant.scale[0]) * np.float32(-(1 << 15) - quant.zero_point[0])
+    return np.where(x > 0, np.log(np.where(x > 0, x, 1)), lowest)
+
+
+def _tabulated_gelu(node: Node, x: Array) -> Array:
+    return _gelu(node.attrs, x)
 
 
 def _logistic(attributes: NoAttrs, x: Array) -> Array:
@@ -108,11 +126,13 @@ def _op(
     parse: Callable[[Fields], Any] = no_attrs,
     computes: Activation = Activation.NONE,
     largest_operand: float = math.inf,
+    plain: frozenset[DType] = frozenset(),
+    int16_table: Callable[[Node], Array | None] | None = None,
 ) -> OpDef:
     return OpDef(
-        name, parse, infer_unary(name, allowed), reference_of(name, compute), samples,
+        name, parse, infer_unary(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
-        largest_operand=largest_operand,
+        largest_operand=largest_operand, int16_table=int16_table,
     )  # fmt: skip
 
 
@@ -123,23 +143,28 @@ _SCALED = FLOATS | QUANTIZED
 
 OPS = (
     _op("ABS", lambda a, x: np.abs(x), lambda: _samples(ints=True, version=5),
-        _SCALED | _I32, Accuracy.EXACT, 5),
-    _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT),
+        _SCALED | _I32, Accuracy.EXACT, 5, plain=frozenset({DType.I16})),
+    _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT,
+        plain=frozenset({DType.I8, DType.I16})),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),
     _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3),
-    _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2),
-    _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2),
+    _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,
+        int16_table=int16_tables.interpolated(_tabulated_exp)),
+    _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2,
+        int16_table=int16_tables.interpolated(_tabulated_log)),
     _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
         largest_operand=_LARGEST_ANGLE),
     _op("COS", lambda a, x: np.cos(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
         largest_operand=_LARGEST_ANGLE),
     _op("TANH", lambda a, x: np.tanh(x), _samples, _SCALED, _APPROXIMATE, 3,
-        computes=Activation.TANH),
-    _op("LOGISTIC", _logistic, lambda: _samples(-9, 9), _SCALED, _APPROXIMATE, 3),
+        computes=Activation.TANH, int16_table=int16_tables.tanh),
+    _op("LOGISTIC", _logistic, lambda: _samples(-9, 9), _SCALED, _APPROXIMATE, 3,
+        int16_table=int16_tables.logistic),
     _op("ELU", _elu, _samples, _SCALED, _APPROXIMATE),
-    _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 3, _parse_gelu),
+    _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 3, _parse_gelu,
+        int16_table=int16_tables.interpolated(_tabulated_gelu)),
     # Near -3 the sum cancels, and implementations order it differently.
     _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED, _APPROXIMATE),
     _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),

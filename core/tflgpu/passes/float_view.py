@@ -11,6 +11,11 @@ the model runs, and so does the view:
 
     f32 -> FULLY_CONNECTED (i8 weights)     f32 -> QUANTIZE_ON_THE_FLY -> FULLY_CONNECTED
 
+Functions that TFLite takes from tables of 16-bit numbers, which are not the rounded function, become
+such a table:
+
+    i16 -> EXP -> i16       f32 -> QUANTIZED_TABLE
+
 A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
 that is wanted, converted around it like any op that takes no real numbers:
 
@@ -42,8 +47,11 @@ from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
 from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
+from tflgpu.ops.quantized_table import OP as TABLE
+from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
+from tflgpu.passes.bias_steps import product_of_scales, same_steps
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
 _F32_MAX = float(np.finfo(np.float32).max)
@@ -154,7 +162,7 @@ class _Viewing:
             self._keep(node)
         elif node.op == "QUANTIZE" and source is not None:
             self._quantize(node, source)
-        elif not self._compute(node):
+        elif not self._look_up(node) and not self._compute(node):
             self._keep(node)
 
     # Conversions of the file
@@ -203,13 +211,20 @@ class _Viewing:
             v for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
         ]  # fmt: skip
-        results, rounded = [], []
+        as_one = _one_scale(op, node, operands)
+        if as_one is not None:
+            for i, v in enumerate(node.inputs):
+                if v is not None and is_quantized(v) and i not in op.counts:
+                    inputs[i] = self._read_as(v, as_one)
+        results, rounded, moved = [], [], []
         for out in node.outputs:
             if not is_quantized(out):
                 results.append(out)
                 continue
             results.append(self._new(out))
-            if _only_moves(op, node, operands, out):
+            if as_one is not None and _range(out) != _range(as_one):
+                moved.append((results[-1], out))
+            elif _only_moves(op, node, operands if as_one is None else [out], out):
                 self._real[out.id] = results[-1]
             else:
                 rounded.append((results[-1], out))
@@ -217,6 +232,33 @@ class _Viewing:
         self.graph.nodes.append(node)
         for raw, out in rounded:
             self._simulate(raw, out, node.origins)
+        for raw, out in moved:
+            assert as_one is not None
+            assert as_one.quant is not None
+            self.graph.add_node("QUANTIZE", Quantize(out.dtype, as_one.quant), [raw], [out])
+            self._stored.add(out.id)
+        return True
+
+    def _look_up(self, node: Node) -> bool:
+        """Take a node over as the table that TFLite's kernel goes by; False where there is none."""
+        op, x = self._ops.get(node.op), node.optional_input(0)
+        if op is None or op.int16_table is None or x is None or isinstance(node.attrs, UnknownOp):
+            return False
+        (out,) = node.outputs
+        if not all(v.dtype is DType.I16 and is_quantized(v) and _is_simple(v) for v in (x, out)):
+            return False
+        table = op.int16_table(node)
+        if table is None:
+            return False
+        assert out.quant is not None
+        (scale,), (zero_point,) = out.quant.scale, out.quant.zero_point
+        entries = self.graph.add_const(table.astype(np.int32) - zero_point, name=f"{x.name}/table")
+        real = self._make_real(x)
+        self._real[out.id] = self._new(out)
+        self.graph.add_node(
+            TABLE, QuantizedTable(_range(x), scale), [real, entries], [self._real[out.id]],
+            origins=node.origins,
+        )  # fmt: skip
         return True
 
     def _stays_in_integers(self, node: Node) -> bool:
@@ -264,8 +306,8 @@ class _Viewing:
         self._stored.update(v.id for v in node.outputs)
 
     def _real_bias(self, kind: Filter, node: Node, bias: Value) -> Value | None:
-        quant = _product_of_scales(kind, node, bias)
-        if quant is None or _same_steps(quant, bias.quant):
+        quant = product_of_scales(kind, node, bias)
+        if quant is None or same_steps(quant, bias.quant):
             quant = bias.quant
         if quant is None:
             return None
@@ -323,6 +365,16 @@ class _Viewing:
             self._real[value.id] = found
         return found
 
+    def _read_as(self, value: Value, other: Value) -> Value:
+        """The real numbers that a tensor's stored ones would be on the scale of another."""
+        if _range(value) == _range(other):
+            return self._make_real(value)
+        assert other.quant is not None
+        if value.data is not None:
+            return self.graph.add_const(other.quant.dequantize(value.data), name=value.name)
+        self._make_stored(value)
+        return self._add_dequantize(value, other.quant)
+
     def _make_stored(self, value: Value) -> None:
         if value.id not in self._stored:
             assert value.quant is not None
@@ -376,21 +428,13 @@ def _only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) ->
     return all(_is_simple(v) and _range(v) == _range(out) for v in operands)
 
 
-def _same_steps(product: Quantization, given: Quantization | None) -> bool:
-    """Whether a file gives a bias the scales that it has by the product, but for rounding. TFLite's
-    kernels look at nothing else of what it gives."""
-    if given is None or len(given.scale) != len(product.scale) or any(given.zero_point):
-        return False
-    return bool(np.allclose(given.scale, product.scale, rtol=1e-5, atol=0))
-
-
-def _product_of_scales(kind: Filter, node: Node, bias: Value) -> Quantization | None:
-    """The quantization of a bias: TFLite's kernels add it to sums of products as it is."""
-    x, weights = node.input(kind.source).quant, node.input(kind.weights).quant
-    if x is None or weights is None or x.per_axis:
+def _one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
+    """The result on whose scale TFLite's kernel takes all stored numbers to be, where the file says
+    otherwise of one of them; None where it does not, or the kernel rescales."""
+    results = [v for v in node.outputs if is_quantized(v)]
+    if not op.one_scale or not operands or not results:
         return None
-    scales = np.float32(x.scale[0]) * np.asarray(weights.scale, np.float32)
-    if len(scales) not in (1, bias.elements):
+    involved = [*operands, *results]
+    if not all(_is_simple(v) and v.dtype is results[0].dtype for v in involved):
         return None
-    axis = max(0, len(bias.shape) - 1)
-    return Quantization(tuple(float(s) for s in scales), (0,) * len(scales), axis)
+    return None if all(_range(v) == _range(results[0]) for v in involved) else results[0]

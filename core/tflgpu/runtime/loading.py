@@ -15,6 +15,7 @@ from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, NodeDevice, NodeRun
 from tflgpu.contract.given_up import close_what_ended
+from tflgpu.contract.progress import Progress, telling
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, MemoryLimitError
 from tflgpu.ir.dtypes import Array
@@ -50,6 +51,7 @@ class Loader:
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.
         running: How the device's recordings are run.
         whole: Whether even a part for which memory_limit leaves no room is to be an error.
+        progress: Told how many of a part's kernels are ready, and of how many.
     """
 
     device: Device | NodeDevice
@@ -59,6 +61,7 @@ class Loader:
     may_fall_back: bool
     running: Running = Running()  # noqa: RUF009  (frozen)
     whole: bool = False
+    progress: Progress | None = None
 
     def open(self, compiled: Compiled, report: Callable[[Compiled], DelegationReport]) -> Session:
         """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
@@ -101,7 +104,8 @@ class Loader:
         else:
             assert part.plan is not None
             self.known.plan_ready(self.device.info.backend, part.plan)
-            recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+            with telling(self.progress):
+                recording = self.device.load(part.plan, guard_bands=self.guard_bands)
         runner = self.running.of_recording(recording)
         if self.running.warm_up:
             try:
@@ -114,7 +118,7 @@ class Loader:
         states = () if part.plan is None else part.states
         return Step(
             recording, part.inputs, part.outputs, part.label, states=states, run=runner,
-            times=self.running.loops, device=device,
+            times=self.running.loops, device=device, submit=self.running.submission(recording),
         )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:

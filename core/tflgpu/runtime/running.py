@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,26 @@ from tflgpu.contract.given_up import give_up
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import RunTimeoutError
 from tflgpu.options import DelegateOptions, InferencePreference, WaitType
+
+
+class Spinning:
+    """A run that is waited for by asking again and again."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def done(self) -> bool:
+        """As `Pending.done`."""
+        return self._pending.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `Pending.wait`."""
+        done = self._pending.done
+        end = math.inf if timeout is None else time.perf_counter() + timeout
+        while not done():
+            if time.perf_counter() >= end:
+                return False
+        return self._pending.wait()
 
 
 @attrs.frozen
@@ -43,10 +64,7 @@ class Running:
         """
 
         def spin() -> None:
-            pending = recording.submit()
-            while not pending.done():
-                pass
-            pending.wait()
+            Spinning(recording.submit()).wait()
 
         def in_time() -> None:
             pending = recording.submit()
@@ -62,6 +80,15 @@ class Running:
                 once()
 
         return once if self.loops == 1 else repeat
+
+    def submission(self, recording: Recording) -> Callable[[], Pending] | None:
+        """What begins a run that goes on by itself, for whoever waits for it later; None where somebody
+        has to see to it meanwhile: to its time, or to the next of several."""
+        if self.loops > 1 or self.timeout is not None:
+            return None
+        if self.wait is WaitType.ACTIVE:
+            return lambda: Spinning(recording.submit())
+        return recording.submit
 
     def finish(self, recording: Recording, pending: Pending) -> None:
         """Wait for a run that was submitted, as long as it may take.

@@ -43,7 +43,7 @@ class Watcher(Protocol):
 class Step:
     """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
     again after an error, and in a forked child. ``run`` is what runs the recording to its end, so
-    many ``times``. ``device`` makes buffers that the recording can be bound to.
+    many ``times``; ``submit`` begins a run that goes on by itself, None where none can. ``device`` makes buffers that the recording can be bound to.
 
     ``states`` are variables that the recording is handed behind its inputs, and hands back behind its
     outputs. Their home is the session's, so that an error in the middle leaves them as they were."""
@@ -57,10 +57,16 @@ class Step:
     run: Callable[[], None] = attrs.field()
     times: int = 1
     device: Device | None = None
+    submit: Callable[[], Pending] | None = attrs.field()
 
     @run.default
     def _plainly(self) -> Callable[[], None]:
         return self.recording.run
+
+    @submit.default
+    def _by_itself(self) -> Callable[[], Pending] | None:
+        is_plain = not self.on_cpu and self.run == self.recording.run
+        return self.recording.submit if is_plain else None
 
 
 class Session(Holder):
@@ -215,7 +221,7 @@ class Session(Holder):
         if self._watcher is not None or len(self._steps) != 1:
             return None
         (step,), (moves,) = self._steps, self._moves
-        if step.on_cpu or step.states or step.run != step.recording.run:
+        if step.on_cpu or step.states or step.submit is None:
             return None
         if self._closed:
             self.check_inherited("this interpreter's device")
@@ -224,7 +230,7 @@ class Session(Holder):
         for target, source in (*self._given, *moves):
             np.copyto(target, source, casting="unsafe")
         self._running = step
-        return step.recording.submit()
+        return step.submit()
 
     def finish(self) -> None:
         """What follows when all parts of a run are over."""

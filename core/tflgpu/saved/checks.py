@@ -97,7 +97,7 @@ class Checks:
             kinds = (list,) if origin is list else _SEQUENCES
             return self._sequence(kinds, self.of(inner[0]) if inner else None)
         if origin in (dict, collections.abc.Mapping):
-            return _instance(dict)
+            return self._mapping(*(self.of(each) for each in inner))
         if origin in (frozenset, set):
             return _instance(frozenset)
         if origin is np.ndarray:
@@ -105,6 +105,15 @@ class Checks:
         if origin is collections.abc.Callable:
             return lambda value: False
         return _plain(hint if origin is None else origin)
+
+    @staticmethod
+    def _mapping(key: Check | None = None, value: Check | None = None) -> Check:
+        def fits(found: Any) -> bool:
+            return isinstance(found, dict) and all(
+                (key is None or key(k)) and (value is None or value(v)) for k, v in found.items()
+            )
+
+        return fits
 
     @staticmethod
     def _any_of(checks: list[Check | None]) -> Check | None:

@@ -23,7 +23,15 @@ from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import read_saved, read_start, write_saved
 from tflgpu.saved.origin import Facts, Origin
 from tflgpu.saved.start import Start
-from tflgpu.saved.store import FOLDER, default_folder, knows, open_or_compile, open_or_make
+from tflgpu.saved.store import (
+    FOLDER,
+    default_folder,
+    drop,
+    knows,
+    open_or_compile,
+    open_or_make,
+    path_of,
+)
 
 
 @attrs.frozen
@@ -53,18 +61,27 @@ class Keeping:
 
     def knows(self, origin: Origin) -> bool:
         """Whether there is something of a model's file, so that it was read before."""
-        return self.folder is not None and knows(self.folder, origin.digest)
+        return self.folder is not None and knows(self.folder, lambda: origin.digest)
 
     def start(
-        self, origin: Origin, facts: Facts, device: Device, make: Callable[[], Start]
+        self,
+        origin: Origin,
+        facts: Facts,
+        device: Device,
+        make: Callable[[], Start],
+        *,
+        anew: bool = False,
     ) -> Start:
-        """What becomes of a model's file: read from the folder, or made and kept there.
+        """What becomes of a model's file: read from the folder, or made and kept there. With ``anew``
+        what is there is dropped first.
 
         Raises:
             Whatever ``make`` does.
         """
         assert self.folder is not None
         key = Key((("token", self.token), *facts, *origin.facts))
+        if anew:
+            drop(path_of(self.folder, key))
         found = open_or_make(
             self.folder,
             key,

@@ -32,6 +32,7 @@ class Origin:
         subgraph: Which of its subgraphs.
         shapes: Those that inputs were given, by tensor index.
         build: Builds the graph; it is given what takes warnings.
+        known: The digest, where somebody has it already.
         warnings: What was said while it was built.
         compile: Compiles the graph as it was compiled when it was saved, for whoever asks for what a file
             does not have; set by who knows the target.
@@ -41,13 +42,19 @@ class Origin:
     subgraph: int
     shapes: Mapping[int, Shape]
     build: Callable[[Callable[[str], object]], Graph]
+    known: str = ""
     warnings: list[str] = attrs.Factory(list)
     compile: Callable[[], Compiled] | None = None
 
     @cached_property
     def digest(self) -> str:
         """Of every byte of the file."""
-        return digest_of(self.content).hex()
+        return self.known or digest_of(self.content).hex()
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether somebody asked for the digest."""
+        return bool(self.known) or "digest" in vars(self)
 
     @property
     def facts(self) -> Facts:

@@ -108,7 +108,7 @@ def open_or_make(
     Raises:
         Whatever ``make`` does. Errors of ``read`` and ``write`` are logged.
     """
-    path = folder / f"{key.name}{SUFFIX}"
+    path = path_of(folder, key)
     if not private_folder.make(folder):
         return make()
     found = _read(path, read)
@@ -127,14 +127,19 @@ def open_or_make(
     return made
 
 
-def knows(folder: Path, digest: str) -> bool:
+def path_of(folder: Path, key: Key) -> Path:
+    """Where a folder has what is kept under a key."""
+    return folder / f"{key.name}{SUFFIX}"
+
+
+def knows(folder: Path, digest: Callable[[], str]) -> bool:
     """Whether a folder has something of the model's file with this digest."""
-    start = name_start(digest)
     try:
         with os.scandir(folder) as inside:
-            return any(e.name.startswith(start) and e.name.endswith(SUFFIX) for e in inside)
+            names = [each.name for each in inside if each.name.endswith(SUFFIX)]
     except OSError:
         return False
+    return bool(names) and any(name.startswith(name_start(digest())) for name in names)
 
 
 @attrs.frozen

@@ -22,6 +22,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.told import tensor_fields
@@ -87,7 +88,7 @@ def build_subgraph(
     subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
     graph = Graph(info.name or "main")
     for tensor in info.tensors:
-        _add_tensor(graph, tensor)
+        _add_tensor(graph, tensor, info.tensors)
     graph.inputs = [graph.values[i] for i in info.inputs]
     graph.outputs = [graph.values[i] for i in info.outputs]
     for value in graph.inputs:
@@ -117,16 +118,24 @@ def _name(value: Value) -> str:
     return f"tensor {value.id} ({quoted(value.name)})"
 
 
-def _add_tensor(graph: Graph, info: TensorInfo) -> None:
+def _add_tensor(graph: Graph, info: TensorInfo, tensors: Sequence[TensorInfo]) -> None:
     data, dtype = info.data, info.dtype
     if data is not None and info.sparsity is not None:
         check_size(info.shape, dtype, f"the sparse tensor {info.index} ({quoted(info.name)})")
         data = info.sparsity.densify(data, info.shape)
         data.setflags(write=False)
-    if data is not None and dtype is DType.I4:
-        dtype = DType.I8  # the reader unpacks 4-bit numbers; 8-bit ones hold the same values
+    quant = info.quantization
+    if data is not None and info.blockwise is not None:
+        real = real_numbers(info, tensors)
+        if not isinstance(real, Unsupported):  # else whoever reads it says why it cannot
+            data, dtype, quant = real, DType.F32, None
+    if data is not None and dtype is DType.BF16:
+        data, dtype = of_bf16(data), DType.F32
+        data.setflags(write=False)
+    if data is not None:
+        dtype = dtype.unpacked  # the reader unpacks numbers of less than 8 bits
     value = graph.add_value(
-        info.shape, dtype, name=info.name, data=data, quant=info.quantization, id=info.index
+        info.shape, dtype, name=info.name, data=data, quant=quant, id=info.index
     )
     value.is_variable = info.is_variable
     if info.shape_signature != info.shape:
@@ -184,7 +193,7 @@ class _Building:
         definition = self.ops.get(operator.name)
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
-        reason = _why_not(operator, node, definition)
+        reason = _why_not(operator, node, definition) or self._blocks(node)
         unknown = None if reason is None else self._pass_on(node, UnknownOp(reason), where)
         if definition is not None and unknown is None:
             unknown = self._define(operator, node, definition, where)
@@ -198,6 +207,15 @@ class _Building:
         self.ready.update(v.id for v in outputs)
         if definition is None or unknown is not None or not _evaluate(node, definition, where):
             self.graph.nodes.append(node)
+
+    def _blocks(self, node: Node) -> str | None:
+        """Why a tensor that is quantized by blocks cannot be read; None where all can."""
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and by_blocks(value, self.info.tensors[value.id]):
+                found = real_numbers(self.info.tensors[value.id], self.info.tensors)
+                assert isinstance(found, Unsupported)
+                return f"{_name(value)}: {found.reason}"
+        return None
 
     def _define(
         self, operator: OperatorInfo, node: Node, definition: OpDef, where: str
@@ -315,7 +333,7 @@ def _source(
 ) -> FileOptions:
     gap, place = operator.gap, operator.place
     for index in (*operator.inputs, *operator.outputs):
-        if index >= 0 and info.tensors[index].blockwise is not None:
+        if index >= 0 and by_blocks(graph.values[index], info.tensors[index]):
             gap, place = f"tensor {index} is quantized by blocks", None
     run = bodies if runs_subgraphs(operator.fields) else ()
     return FileOptions(

@@ -40,9 +40,9 @@ def constant(content: memoryview, dtype: DType, shape: tuple[int, ...], where: s
     elements = check_shape(shape, dtype, where)
     if dtype is DType.STRING:
         return _strings(content, shape, elements, where)
-    if dtype is DType.I4:
-        _require(content, (elements + 1) // 2, dtype, shape, where)
-        return _frozen(unpack_int4(np.frombuffer(content, np.uint8), elements).reshape(shape))
+    if dtype.packed:
+        _require(content, -(-elements * dtype.packed // 8), dtype, shape, where)
+        return _frozen(unpack(np.frombuffer(content, np.uint8), dtype, elements).reshape(shape))
     if dtype.itemsize == 0:
         raise ModelError(f"{where}: a constant of type {dtype.value} has no defined content")
     _require(content, elements * dtype.itemsize, dtype, shape, where)
@@ -71,20 +71,35 @@ def _require(
         )
 
 
-def unpack_int4(packed: Array, elements: int) -> Array:
-    """Signed 4-bit numbers, two a byte with the first in the low half, as flat int8."""
-    pairs = np.empty((packed.size, 2), np.int8)
-    signed = packed.view(np.int8)
-    pairs[:, 0] = (signed << 4).astype(np.int8) >> 4
-    pairs[:, 1] = signed >> 4
-    return pairs.reshape(-1)[:elements]
+def unpack(packed: Array, dtype: DType, elements: int) -> Array:
+    """Numbers of less than 8 bits, the first of a byte in its lowest bits, as a flat array of bytes."""
+    bits = dtype.packed
+    found = np.empty((packed.size, 8 // bits), np.uint8)
+    for i in range(8 // bits):
+        found[:, i] = packed << (8 - bits * (i + 1))  # the number's bits are the highest now
+    stored = found.reshape(-1)[:elements].view(dtype.unpacked.numpy)
+    stored >>= 8 - bits
+    return stored
 
 
-def pack_int4(values: Array) -> bytes:
-    """The inverse of `unpack_int4`, for whole numbers from -8 to 7."""
-    flat = np.zeros((values.size + 1) // 2 * 2, np.uint8)
-    flat[: values.size] = values.reshape(-1).astype(np.int8).view(np.uint8) & 15
-    return (flat[0::2] | flat[1::2] << 4).astype(np.uint8).tobytes()
+def pack(values: Array, dtype: DType) -> bytes:
+    """The inverse of `unpack`, for numbers that the type can hold."""
+    bits = dtype.packed
+    each = 8 // bits
+    flat = np.zeros(-(-values.size // each) * each, np.uint8)
+    flat[: values.size] = values.reshape(-1).astype(dtype.unpacked.numpy).view(np.uint8)
+    flat &= (1 << bits) - 1
+    found = np.zeros(flat.size // each, np.uint8)
+    for i in range(each):
+        found |= flat[i::each] << (bits * i)
+    return found.tobytes()
+
+
+def packed_range(dtype: DType) -> tuple[int, int]:
+    """The lowest and the highest number of a type of less than 8 bits."""
+    if dtype is DType.U4:
+        return 0, 15
+    return -(1 << dtype.packed - 1), (1 << dtype.packed - 1) - 1
 
 
 def _strings(content: memoryview, shape: tuple[int, ...], elements: int, where: str) -> Array:

@@ -240,6 +240,13 @@ class Table:
             here = f"{where} {i}"
             yield self._file.table(self._file.follow(start + _OFFSET * i, here), here, fields)
 
+    def child_at(self, name: str, table: str, where: str, index: int) -> Table:
+        """One of the tables of `children`, of which there are `count`."""
+        start, _ = self._offsets(name)
+        here = f"{where} {index}"
+        position = self._file.follow(start + _OFFSET * index, here)
+        return self._file.table(position, here, layout(table))
+
     def _offsets(self, name: str) -> tuple[int, int]:
         position = self._at(self._layout.fields[name], _OFFSET)
         if position is None:

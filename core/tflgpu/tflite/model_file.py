@@ -6,7 +6,7 @@ shapes that operators make of each other, and what any operator means are not lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -144,10 +144,16 @@ class SubgraphInfo:
     """One subgraph; ``inputs`` and ``outputs`` are tensor indices."""
 
     name: str
-    tensors: tuple[TensorInfo, ...]
+    tensors: Sequence[TensorInfo]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[OperatorInfo, ...]
+
+    @property
+    def whole(self) -> SubgraphInfo:
+        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made of
+        one by `attrs.evolve` is made of this."""
+        return self
 
 
 @frozen
@@ -195,3 +201,9 @@ class ModelFile:
     def main(self) -> SubgraphInfo:
         """The subgraph that a call without a signature runs."""
         return self.subgraphs[0]
+
+    @property
+    def whole(self) -> ModelFile:
+        """This, with everything read that was left for later (`tflgpu.tflite.later`); what is made of
+        one by `attrs.evolve` is made of this."""
+        return self

@@ -6,28 +6,45 @@ can be read: what is wrong with it comes back as a ModelError that says where.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
+from tflgpu.tflite.inline import NAME as COMPOSITE
 from tflgpu.tflite.inline import inlined
-from tflgpu.tflite.model_file import ModelFile, OperatorCode, SignatureInfo, SubgraphInfo
+from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph
+from tflgpu.tflite.model_file import (
+    ModelFile,
+    OperatorCode,
+    SignatureInfo,
+    SubgraphInfo,
+    TensorInfo,
+)
 from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
 from tflgpu.tflite.source import Source, name_of, open_source
-from tflgpu.tflite.tensors import read_tensors, with_empty_constants
+from tflgpu.tflite.tensors import read_tensor, read_tensors, with_empty_constants
 
 _VERSION = 3
 
 
-def read_model(source: Source, *, as_written: bool = False) -> ModelFile:
+def read_model(
+    source: Source,
+    known: Callable[[memoryview], bool] = lambda data: False,
+    *,
+    as_written: bool = False,
+) -> ModelFile:
     """Read a model from a path or from bytes.
+
+    Of bytes that are ``known``, since they were read before without fault, only what is asked for is
+    read, when it is.
 
     A file is memory-mapped: constants are views of it, so it must not be changed or truncated while
     the result is in use. The same goes for the memory of a bytearray.
 
     Args:
         source: The file.
+        known: Whether bytes were read before without fault.
         as_written: Whether composites stay; else the operators that they are made of are in their
             place (`tflgpu.tflite.inline`).
 
@@ -36,7 +53,11 @@ def read_model(source: Source, *, as_written: bool = False) -> ModelFile:
             says what is wrong, where, and what to do.
     """
     try:
-        found = _read(FlatFile(open_source(source)))
+        data = open_source(source)
+        later = _read_later(data) if not as_written and known(data) else None
+        if later is not None:
+            return later
+        found = _read(FlatFile(data))
         return found if as_written else inlined(found)
     except ModelError as error:
         raise ModelError(f"{name_of(source)}: {error}") from error.__cause__
@@ -67,6 +88,25 @@ def _read(file: FlatFile) -> ModelFile:
         metadata=_metadata(model, buffers),
         content=file.data,
     )
+
+
+def _read_later(data: memoryview) -> LaterModel | None:
+    """None where there are composites: what their operators bring is known when all is read."""
+    file = FlatFile(data)
+    file.require(0, 8, "model")
+    model = file.root("model", "Model")
+    if any(c.name == COMPOSITE and not c.is_custom for c in read_operator_codes(model)):
+        return None
+    buffers, count = LaterBuffers(model, _buffer, file), model.count("subgraphs")
+
+    def tensor(table: Table, index: int, tensors: int) -> TensorInfo:
+        return read_tensor(file, table, index, tensors, buffers)
+
+    subgraphs = tuple(
+        LaterSubgraph(table, number, count, tensor)
+        for number, table in enumerate(model.children("subgraphs", "SubGraph", "subgraph"))
+    )
+    return LaterModel(data, lambda: _read(FlatFile(data)), subgraphs, _signatures(model, subgraphs))
 
 
 def _buffers(file: FlatFile, model: Table) -> list[memoryview]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy.typing as npt
 from attrs import field, frozen
 
-from tflgpu.errors import ModelError
-from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.model_file import (
+    Blockwise,
     FieldValue,
     ModelFile,
     OperatorInfo,
@@ -50,6 +49,7 @@ class TensorSpec:
         shape_signature: as ``shape`` with -1 for sizes that are not fixed; None where all are.
         sparsity: how ``data``, then flat, is laid out.
         has_rank: whether an empty shape is known to mean a scalar.
+        blockwise: quantization by blocks, with tensors of the same subgraph.
     """
 
     name: str
@@ -61,6 +61,7 @@ class TensorSpec:
     shape_signature: tuple[int, ...] | None = None
     sparsity: Sparsity | None = None
     has_rank: bool = True
+    blockwise: Blockwise | None = None
 
 
 @frozen(eq=False)
@@ -163,11 +164,7 @@ class ModelSpec:
 
 
 def spec_of(model: ModelFile) -> ModelSpec:
-    """The spec that writes a model that was read, to change it or to cut a part out.
-
-    Raises:
-        ModelError: it uses blockwise quantization, which is not written.
-    """
+    """The spec that writes a model that was read, to change it or to cut a part out."""
     main, *others = (subgraph_spec(s) for s in model.subgraphs)
     return ModelSpec(
         main.tensors,
@@ -183,21 +180,13 @@ def spec_of(model: ModelFile) -> ModelSpec:
 
 
 def subgraph_spec(info: SubgraphInfo) -> SubgraphSpec:
-    """The spec that writes a subgraph that was read.
-
-    Raises:
-        ModelError: it uses blockwise quantization, which is not written.
-    """
+    """The spec that writes a subgraph that was read."""
     tensors = [_tensor(t) for t in info.tensors]
     operators = [_operator(o) for o in info.operators]
     return SubgraphSpec(tensors, operators, info.inputs, info.outputs, info.name)
 
 
 def _tensor(info: TensorInfo) -> TensorSpec:
-    if info.blockwise is not None:
-        raise ModelError(
-            f"tensor {info.index} ({quoted(info.name)}): blockwise quantization is read but not written"
-        )
     return TensorSpec(
         info.name,
         info.shape,
@@ -208,6 +197,7 @@ def _tensor(info: TensorInfo) -> TensorSpec:
         info.shape_signature if info.shape_signature != info.shape else None,
         info.sparsity,
         info.has_rank,
+        info.blockwise,
     )
 
 

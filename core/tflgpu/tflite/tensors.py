@@ -12,7 +12,7 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.constants import check_shape, constant, typed
+from tflgpu.tflite.constants import check_shape, constant, packed_range, typed
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import Blockwise, TensorInfo
 from tflgpu.tflite.schema import UNIONS
@@ -21,7 +21,7 @@ from tflgpu.tflite.sparsity import Level, Sparsity
 _DENSE, _SPARSE_CSR = 0, 1  # DimensionType in the schema
 
 # Types whose constants are scanned or copied when read, so that sharing one buffer has a price.
-_COPIED = (DType.STRING, DType.I4, DType.BOOL)
+_COPIED = (DType.STRING, DType.I2, DType.I4, DType.U4, DType.BOOL)
 
 
 def read_tensors(
@@ -34,12 +34,17 @@ def read_tensors(
     """
     count = subgraph.count("tensors")
     tables = subgraph.children("tensors", "Tensor", f"{subgraph.where}, tensor")
-    return [_tensor(file, table, i, count, buffers) for i, table in enumerate(tables)]
+    return [read_tensor(file, table, i, count, buffers) for i, table in enumerate(tables)]
 
 
-def _tensor(
+def read_tensor(
     file: FlatFile, table: Table, index: int, count: int, buffers: Sequence[memoryview]
 ) -> TensorInfo:
+    """The tensor of a table, which is one of ``count``.
+
+    Raises:
+        ModelError: it is malformed.
+    """
     name = table.text("name")
     where = table.where = f"{table.where} ({quoted(name)})" if name else table.where
     dtype = _dtype(table)
@@ -147,8 +152,8 @@ def _quantization(
 
 def _stored_range(dtype: DType) -> tuple[int, int]:
     """The lowest and the highest zero point of a type: a number that it stores, in 32 bits."""
-    if dtype is DType.I4:
-        return -8, 7
+    if dtype.packed:
+        return packed_range(dtype)
     if dtype.is_int and dtype.itemsize < 4:
         info = np.iinfo(dtype.numpy)
         return int(info.min), int(info.max)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.constants import check_shape, pack_int4, pack_strings
+from tflgpu.tflite.constants import check_shape, pack, pack_strings, packed_range
 from tflgpu.tflite.encode import Packed, Record, finish
+from tflgpu.tflite.model_file import Blockwise
 from tflgpu.tflite.schema import BUILTIN_CODES, CUSTOM, PLACEHOLDER, UNIONS, options_of
 from tflgpu.tflite.sparsity import Level, Sparsity
 from tflgpu.tflite.spec import (
@@ -135,7 +137,7 @@ class _Writer:
             "shape": spec.shape,
             "type": spec.dtype.tflite,
             "buffer": 0 if spec.data is None else self.buffer(_content(spec, where)),
-            "quantization": _quantization(spec.quantization),
+            "quantization": _quantization(spec.quantization, spec.blockwise),
             "is_variable": spec.is_variable,
             "sparsity": _sparsity(spec.sparsity),
             "shape_signature": spec.shape_signature,
@@ -205,18 +207,19 @@ def _content(spec: TensorSpec, where: str) -> bytes | memoryview:
             raise ModelError(f"{where}: data of shape {values.shape} for {count} sparse values")
     elif values.shape != spec.shape:
         raise ModelError(f"{where}: data of shape {values.shape} for shape {spec.shape}")
-    if spec.dtype is DType.I4:
-        if values.size and not -8 <= values.min() <= values.max() <= 7:
-            raise ModelError(f"{where}: i4 values run from -8 to 7")
-        return pack_int4(values)
+    if spec.dtype.packed:
+        low, high = packed_range(spec.dtype)
+        if values.size and not low <= values.min() <= values.max() <= high:
+            raise ModelError(f"{where}: {spec.dtype.value} values run from {low} to {high}")
+        return pack(values, spec.dtype)
     little = np.ascontiguousarray(values, stored.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
 def _stored_type(dtype: DType, where: str) -> np.dtype[Any]:
     """The numpy type of a constant's data."""
-    if dtype is DType.I4:
-        return np.dtype(np.int8)
+    if dtype.packed:
+        return dtype.unpacked.numpy
     if dtype is DType.BF16:
         return np.dtype(np.uint16)
     if not dtype.has_numpy:
@@ -224,12 +227,21 @@ def _stored_type(dtype: DType, where: str) -> np.dtype[Any]:
     return dtype.numpy
 
 
-def _quantization(quantization: Quantization | None) -> Record | None:
-    if quantization is None:
+def _quantization(quantization: Quantization | None, blocks: Blockwise | None) -> Record | None:
+    if quantization is None and blocks is None:
         return None
+    details: dict[str, Any] = {}
+    if blocks is not None:
+        codes = {t: code for code, t in UNIONS["details"].items()}
+        table = "BlockwiseQuantization"
+        fields = attrs.asdict(blocks) | {"block_shape": blocks.block_shape or None}
+        details = {"details_type": codes[table], "details": Record(table, fields)}
+    if quantization is None:
+        return Record("QuantizationParameters", details)
     return Record(
         "QuantizationParameters",
         {
+            **details,
             "scale": quantization.scale,
             "zero_point": quantization.zero_point,
             "quantized_dimension": quantization.axis,

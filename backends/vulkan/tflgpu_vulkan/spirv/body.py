@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tflgpu.language.tree import Number
 from tflgpu.language.types import BOOL, I32, Scalar, Type
 
@@ -20,6 +22,10 @@ class Body:
         self._code: list[Instruction] = []
         self._builtins: dict[tuple[str, int], Id] = {}
         self._open = True
+        #: Writes a function that the language defines, where it is called. Within one operands are
+        #: taken for numbers, and functions are the instructions that there are.
+        self.written: Callable[..., Id]
+        self.defines = False
         #: Of each f16 value that was made of an f32 one, that one.
         self.narrowed: dict[Id, Id] = {}
 
@@ -114,7 +120,3 @@ class Body:
     def compare(self, op: Op, type: Type, a: Id, b: Id) -> Id:
         """A comparison of two ``type``s."""
         return self.emit(op, BOOL.with_width(type.width), a, b)
-
-    def f_mul(self, type: Type, a: Id, b: Id) -> Id:
-        """Product."""
-        return self.emit(Op.FMul, type, a, b)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tflgpu.language.definitions import Definition, definition
+from tflgpu.language.definitions import Definition
+from tflgpu.language.exact import exact
 from tflgpu.language.guards import guard
-from tflgpu.language.numbers import foregone, never_nan
+from tflgpu.language.numbers import extreme_of, foregone, never_nan
 from tflgpu.language.tree import (
     Binary,
     Bitcast,
@@ -24,7 +25,7 @@ from tflgpu.language.tree import (
     Unary,
     Vec,
 )
-from tflgpu.language.types import BOOL, Scalar, Type
+from tflgpu.language.types import BOOL, Scalar
 from tflgpu.language.walk import Walk, walk
 
 from tflgpu_vulkan.spirv.asm import Id
@@ -70,9 +71,7 @@ class Expressions:
 
     def __init__(self, body: Body, memory: Memory) -> None:
         self._body = body
-        self._memory = memory
-        #: Within a definition operands are taken for numbers.
-        self._defines = False
+        body.written = self._written
         #: What a name stands for: a value, or the variable that has it.
         self.names: dict[str, Id] = {}
         self._handlers: dict[type[Expr], Callable[..., Id]] = {
@@ -116,16 +115,15 @@ class Expressions:
             if kind.is_float:
                 return self._float_extreme(expr, a, b)
             return body.glsl(_EXTREMES[expr.op, kind.scalar], kind, a, b)
-        known = None if self._defines else foregone(expr)
+        known = None if self._body.defines else foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
             return self._written(guard(known[0].name.lower(), kind), decisive)
         if expr.op == "rem" and kind.scalar is Scalar.I32:
-            # Vulkan leaves OpSRem of negative numbers undefined; OpSDiv is C's division.
-            quotient = body.emit(Op.SDiv, kind, a, b)
-            return body.emit(Op.ISub, kind, a, body.emit(Op.IMul, kind, quotient, b))
+            # Vulkan leaves OpSRem of negative numbers undefined.
+            return self._written(exact("rem", kind), a, b)
         found = body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
-        asks = kind.is_float and not self._defines and not keeps_nan(body, kind)
+        asks = kind.is_float and not self._body.defines and not keeps_nan(body, kind)
         if asks and expr.op in _ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
             for side, value in ((expr.a, a), (expr.b, b)):
@@ -136,34 +134,29 @@ class Expressions:
 
     def _float_extreme(self, expr: Binary, a: Id, b: Id) -> Id:
         kind, body = expr.type, self._body
-        if self._defines:
+        if self._body.defines:
             return body.glsl(Glsl.NMin if expr.op == "min" else Glsl.NMax, kind, a, b)
-        if never_nan(expr.a) and not never_nan(expr.b):
+        op, _, is_turned = extreme_of(expr)
+        if is_turned:
             a, b = b, a
-        one_limits = never_nan(expr.a) or never_nan(expr.b)
         if keeps_nan(body, kind):
-            return (limited if one_limits else extreme)(body, expr.op, kind, a, b)
-        limit = "at_most" if expr.op == "min" else "at_least"
-        return self._written(guard(limit if one_limits else expr.op, kind), a, b)
+            return (extreme if op == expr.op else limited)(body, expr.op, kind, a, b)
+        return self._written(guard(op, kind), a, b)
 
     def _call(self, expr: Call, *args: Id) -> Id:
-        define = None if self._defines else self._defined
-        return call(self._body, expr.fn, expr.args[0].type, args, define)
-
-    def _defined(self, fn: str, type: Type, args: tuple[Id, ...]) -> Id:
-        return self._written(definition(fn, type.width), *args)
+        return call(self._body, expr.fn, expr.args[0].type, args)
 
     def _written(self, found: Definition, *args: Id) -> Id:
         """A function that the language defines, written where it is called."""
-        outer, result = self.names, args[0]
+        outer, result = (self.names, self._body.defines), args[0]
         self.names = {p.ident: arg for p, arg in zip(found.parameters, args, strict=True)}
-        self._defines = True
+        self._body.defines = True
         try:
             for let in found.body:
                 (result,) = self.evaluate(walk(let))
                 self.names[let.ident] = result
         finally:
-            self.names, self._defines = outer, False
+            self.names, self._body.defines = outer
         return result
 
     def _select(self, expr: Select, cond: Id, a: Id, b: Id) -> Id:

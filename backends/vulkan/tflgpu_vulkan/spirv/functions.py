@@ -6,9 +6,7 @@ What the Vulkan specification leaves too far off for a model, or does not have, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tflgpu.language.definitions import DEFINED
+from tflgpu.language.definitions import DEFINED, definition
 from tflgpu.language.types import Scalar, Type
 
 from tflgpu_vulkan.spirv.asm import Id
@@ -28,13 +26,9 @@ _WHOLE: dict[str, Glsl | Op] = {"abs": Glsl.SAbs, "sign": Glsl.SSign}
 _ALSO_HALF = frozenset({"floor", "ceil", "round", "trunc", "fma", "abs", "sign", "dot"})
 
 
-#: Writes a function of the language's own on f32 lanes, by its name.
-Define = Callable[[str, Type, tuple[Id, ...]], Id]
-
-
-def call(body: Body, fn: str, type: Type, args: tuple[Id, ...], define: Define | None) -> Id:
-    """A function of the language, on values of ``type``. Without ``define`` it is within such a
-    definition: the instruction that there is, as it treats NaN."""
+def call(body: Body, fn: str, type: Type, args: tuple[Id, ...]) -> Id:
+    """A function of the language, on values of ``type``; within one that the language defines the
+    instruction that there is, as it treats NaN."""
     if fn == "isnan":
         return is_nan(body, type, *args)
     if not type.is_float:
@@ -44,13 +38,13 @@ def call(body: Body, fn: str, type: Type, args: tuple[Id, ...], define: Define |
         if fn not in _ALSO_HALF:
             wide = type.with_scalar(Scalar.F32)
             args = tuple(body.emit(Op.FConvert, wide, arg) for arg in args)
-            return body.emit(Op.FConvert, type, call(body, fn, wide, args, define))
+            return body.emit(Op.FConvert, type, call(body, fn, wide, args))
     if fn == "dot":
         return body.emit(Op.Dot, type.with_width(1), *args)
-    if define is not None and fn in DEFINED:
-        return define(fn, type, args)
+    if fn in DEFINED and not body.defines:
+        return body.written(definition(fn, type.width), *args)
     found = _one(body, _FLOAT[fn], type, args)
-    if define is None:
+    if body.defines:
         return found
     if fn == "sign" or (len(args) == 1 and not keeps_nan(body, type)):
         # FSign makes 0 of a NaN, and a device that does not promise to keep NaN anything.

@@ -13,260 +13,84 @@ VERSION = 0x00010300
 #: No tool of the registry: 0 is what a generator without an entry there puts.
 GENERATOR = 0
 
-
-class Op(enum.IntEnum):
-    """Instructions."""
-
-    Name = 5
-    Extension = 10
-    ExtInstImport = 11
-    ExtInst = 12
-    MemoryModel = 14
-    EntryPoint = 15
-    ExecutionMode = 16
-    Capability = 17
-    TypeVoid = 19
-    TypeBool = 20
-    TypeInt = 21
-    TypeFloat = 22
-    TypeVector = 23
-    TypeArray = 28
-    TypeRuntimeArray = 29
-    TypeStruct = 30
-    TypePointer = 32
-    TypeFunction = 33
-    ConstantTrue = 41
-    ConstantFalse = 42
-    Constant = 43
-    ConstantComposite = 44
-    Function = 54
-    FunctionEnd = 56
-    Variable = 59
-    Load = 61
-    Store = 62
-    AccessChain = 65
-    Decorate = 71
-    MemberDecorate = 72
-    CompositeConstruct = 80
-    CompositeExtract = 81
-    ConvertFToU = 109
-    ConvertFToS = 110
-    ConvertSToF = 111
-    ConvertUToF = 112
-    UConvert = 113
-    SConvert = 114
-    FConvert = 115
-    Bitcast = 124
-    SNegate = 126
-    FNegate = 127
-    IAdd = 128
-    FAdd = 129
-    ISub = 130
-    FSub = 131
-    IMul = 132
-    FMul = 133
-    UDiv = 134
-    SDiv = 135
-    FDiv = 136
-    UMod = 137
-    MatrixTimesScalar = 143
-    Dot = 148
-    LogicalEqual = 164
-    LogicalNotEqual = 165
-    LogicalOr = 166
-    LogicalAnd = 167
-    LogicalNot = 168
-    Select = 169
-    IEqual = 170
-    INotEqual = 171
-    UGreaterThan = 172
-    SGreaterThan = 173
-    UGreaterThanEqual = 174
-    SGreaterThanEqual = 175
-    ULessThan = 176
-    SLessThan = 177
-    ULessThanEqual = 178
-    SLessThanEqual = 179
-    FOrdEqual = 180
-    FUnordNotEqual = 183
-    FOrdLessThan = 184
-    FOrdGreaterThan = 186
-    FOrdLessThanEqual = 188
-    FOrdGreaterThanEqual = 190
-    ShiftRightLogical = 194
-    ShiftRightArithmetic = 195
-    ShiftLeftLogical = 196
-    BitwiseOr = 197
-    BitwiseXor = 198
-    BitwiseAnd = 199
-    ControlBarrier = 224
-    LoopMerge = 246
-    SelectionMerge = 247
-    Label = 248
-    Branch = 249
-    BranchConditional = 250
-    Return = 253
-    Unreachable = 255
-    GroupNonUniformShuffleXor = 346
-    TypeCooperativeMatrixKHR = 4456
-    CooperativeMatrixLoadKHR = 4457
-    CooperativeMatrixStoreKHR = 4458
-    CooperativeMatrixMulAddKHR = 4459
-
-
-class Glsl(enum.IntEnum):
-    """Instructions of GLSL.std.450."""
-
-    RoundEven = 2
-    Trunc = 3
-    FAbs = 4
-    SAbs = 5
-    FSign = 6
-    SSign = 7
-    Floor = 8
-    Ceil = 9
-    Pow = 26
-    Exp = 27
-    Log = 28
-    Sqrt = 31
-    InverseSqrt = 32
-    FMin = 37
-    UMin = 38
-    SMin = 39
-    FMax = 40
-    UMax = 41
-    SMax = 42
-    Fma = 50
-    NMin = 79
-    NMax = 80
-
-
-class Capability(enum.IntEnum):
-    """What a module asks of a device."""
-
-    Shader = 1
-    Float16 = 9
-    GroupNonUniform = 61
-    GroupNonUniformShuffle = 65
-    StorageBuffer16BitAccess = 4433
-    StorageBuffer8BitAccess = 4448
-    DenormPreserve = 4464
-    SignedZeroInfNanPreserve = 4466
-    RoundingModeRTE = 4467
-    VulkanMemoryModel = 5345
-    CooperativeMatrixKHR = 6022
-
-
-class StorageClass(enum.IntEnum):
-    """Where a variable lives."""
-
-    Input = 1
-    Workgroup = 4
-    Function = 7
-    StorageBuffer = 12
-
-
-class Decoration(enum.IntEnum):
-    """Annotations."""
-
-    Block = 2
-    ArrayStride = 6
-    BuiltIn = 11
-    Restrict = 19
-    NonWritable = 24
-    NonReadable = 25
-    Binding = 33
-    DescriptorSet = 34
-    Offset = 35
-    FPRoundingMode = 39
-
-
-class BuiltIn(enum.IntEnum):
-    """Inputs that every invocation has."""
-
-    WorkgroupId = 26
-    LocalInvocationId = 27
-    GlobalInvocationId = 28
-
-
-class ExecutionMode(enum.IntEnum):
-    """Modes of an entry point."""
-
-    LocalSize = 17
-    DenormPreserve = 4459
-    SignedZeroInfNanPreserve = 4461
-    RoundingModeRTE = 4462
-
-
-class AddressingModel(enum.IntEnum):
-    """How pointers look."""
-
-    Logical = 0
-
-
-class MemoryModel(enum.IntEnum):
-    """Rules of memory."""
-
-    GLSL450 = 1
-    Vulkan = 3
-
-
-class ExecutionModel(enum.IntEnum):
-    """Kinds of entry points."""
-
-    GLCompute = 5
-
-
-class RoundingMode(enum.IntEnum):
-    """How a conversion rounds."""
-
-    RTE = 0
-
-
-class FunctionControl(enum.IntFlag):
-    """Hints about functions."""
-
-    NoHint = 0
-
-
-class SelectionControl(enum.IntFlag):
-    """Hints about branches."""
-
-    NoHint = 0
-
-
-class LoopControl(enum.IntFlag):
-    """Hints about loops."""
-
-    NoHint = 0
-    Unroll = 1
-
-
-class MemoryAccess(enum.IntFlag):
-    """What an access to memory promises or asks."""
-
-    NonPrivatePointer = 0x20
-
-
-class MatrixUse(enum.IntEnum):
-    """What a cooperative matrix is in a product."""
-
-    MatrixA = 0
-    MatrixB = 1
-    MatrixAccumulator = 2
-
-
-class MatrixLayout(enum.IntEnum):
-    """How a cooperative matrix lies in memory."""
-
-    RowMajorKHR = 0
-
-
-class MatrixOperands(enum.IntFlag):
-    """How a product takes its operands."""
-
-    NoHint = 0
-
+#: Instructions.
+Op = enum.IntEnum("Op", {
+    "Name": 5, "Extension": 10, "ExtInstImport": 11, "ExtInst": 12, "MemoryModel": 14,
+    "EntryPoint": 15, "ExecutionMode": 16, "Capability": 17, "TypeVoid": 19, "TypeBool": 20,
+    "TypeInt": 21, "TypeFloat": 22, "TypeVector": 23, "TypeArray": 28, "TypeRuntimeArray": 29,
+    "TypeStruct": 30, "TypePointer": 32, "TypeFunction": 33, "ConstantTrue": 41,
+    "ConstantFalse": 42, "Constant": 43, "ConstantComposite": 44, "Function": 54,
+    "FunctionEnd": 56, "Variable": 59, "Load": 61, "Store": 62, "AccessChain": 65, "Decorate": 71,
+    "MemberDecorate": 72, "CompositeConstruct": 80, "CompositeExtract": 81, "ConvertFToU": 109,
+    "ConvertFToS": 110, "ConvertSToF": 111, "ConvertUToF": 112, "UConvert": 113, "SConvert": 114,
+    "FConvert": 115, "Bitcast": 124, "SNegate": 126, "FNegate": 127, "IAdd": 128, "FAdd": 129,
+    "ISub": 130, "FSub": 131, "IMul": 132, "FMul": 133, "UDiv": 134, "SDiv": 135, "FDiv": 136,
+    "UMod": 137, "MatrixTimesScalar": 143, "Dot": 148, "LogicalEqual": 164, "LogicalNotEqual": 165,
+    "LogicalOr": 166, "LogicalAnd": 167, "LogicalNot": 168, "Select": 169, "IEqual": 170,
+    "INotEqual": 171, "UGreaterThan": 172, "SGreaterThan": 173, "UGreaterThanEqual": 174,
+    "SGreaterThanEqual": 175, "ULessThan": 176, "SLessThan": 177, "ULessThanEqual": 178,
+    "SLessThanEqual": 179, "FOrdEqual": 180, "FUnordNotEqual": 183, "FOrdLessThan": 184,
+    "FOrdGreaterThan": 186, "FOrdLessThanEqual": 188, "FOrdGreaterThanEqual": 190,
+    "ShiftRightLogical": 194, "ShiftRightArithmetic": 195, "ShiftLeftLogical": 196,
+    "BitwiseOr": 197, "BitwiseXor": 198, "BitwiseAnd": 199, "ControlBarrier": 224,
+    "LoopMerge": 246, "SelectionMerge": 247, "Label": 248, "Branch": 249, "BranchConditional": 250,
+    "Return": 253, "Unreachable": 255, "GroupNonUniformShuffleXor": 346,
+    "TypeCooperativeMatrixKHR": 4456, "CooperativeMatrixLoadKHR": 4457,
+    "CooperativeMatrixStoreKHR": 4458, "CooperativeMatrixMulAddKHR": 4459,
+})  # fmt: skip
+#: Instructions of GLSL.std.450.
+Glsl = enum.IntEnum("Glsl", {
+    "RoundEven": 2, "Trunc": 3, "FAbs": 4, "SAbs": 5, "FSign": 6, "SSign": 7, "Floor": 8,
+    "Ceil": 9, "Pow": 26, "Exp": 27, "Log": 28, "Sqrt": 31, "InverseSqrt": 32, "FMin": 37,
+    "UMin": 38, "SMin": 39, "FMax": 40, "UMax": 41, "SMax": 42, "Fma": 50, "NMin": 79, "NMax": 80,
+})  # fmt: skip
+#: What a module asks of a device.
+Capability = enum.IntEnum("Capability", {
+    "Shader": 1, "Float16": 9, "GroupNonUniform": 61, "GroupNonUniformShuffle": 65,
+    "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448, "DenormPreserve": 4464,
+    "SignedZeroInfNanPreserve": 4466, "RoundingModeRTE": 4467, "VulkanMemoryModel": 5345,
+    "CooperativeMatrixKHR": 6022,
+})  # fmt: skip
+#: Where a variable lives.
+StorageClass = enum.IntEnum("StorageClass", {
+    "Input": 1, "Workgroup": 4, "Function": 7, "StorageBuffer": 12,
+})  # fmt: skip
+#: Annotations.
+Decoration = enum.IntEnum("Decoration", {
+    "Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Restrict": 19, "NonWritable": 24,
+    "NonReadable": 25, "Binding": 33, "DescriptorSet": 34, "Offset": 35, "FPRoundingMode": 39,
+})  # fmt: skip
+#: Inputs that every invocation has.
+BuiltIn = enum.IntEnum("BuiltIn", {
+    "WorkgroupId": 26, "LocalInvocationId": 27, "GlobalInvocationId": 28,
+})  # fmt: skip
+#: Modes of an entry point.
+ExecutionMode = enum.IntEnum("ExecutionMode", {
+    "LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461,
+    "RoundingModeRTE": 4462,
+})  # fmt: skip
+#: How pointers look.
+AddressingModel = enum.IntEnum("AddressingModel", {"Logical": 0})
+#: Rules of memory.
+MemoryModel = enum.IntEnum("MemoryModel", {"GLSL450": 1, "Vulkan": 3})
+#: Kinds of entry points.
+ExecutionModel = enum.IntEnum("ExecutionModel", {"GLCompute": 5})
+#: How a conversion rounds.
+RoundingMode = enum.IntEnum("RoundingMode", {"RTE": 0})
+#: Hints about functions.
+FunctionControl = enum.IntFlag("FunctionControl", {"NoHint": 0})
+#: Hints about branches.
+SelectionControl = enum.IntFlag("SelectionControl", {"NoHint": 0})
+#: Hints about loops.
+LoopControl = enum.IntFlag("LoopControl", {"NoHint": 0, "Unroll": 1})
+#: What an access to memory promises or asks.
+MemoryAccess = enum.IntFlag("MemoryAccess", {"NonPrivatePointer": 0x20})
+#: What a cooperative matrix is in a product.
+MatrixUse = enum.IntEnum("MatrixUse", {"MatrixA": 0, "MatrixB": 1, "MatrixAccumulator": 2})
+#: How a cooperative matrix lies in memory.
+MatrixLayout = enum.IntEnum("MatrixLayout", {"RowMajorKHR": 0})
+#: How a product takes its operands.
+MatrixOperands = enum.IntFlag("MatrixOperands", {"NoHint": 0})
 
 #: Scope of a barrier, and what it orders: AcquireRelease | WorkgroupMemory.
 SCOPE_WORKGROUP = 2

@@ -1,0 +1,81 @@
+"""Calls of C functions, bound once and made again and again: for APIs whose commands are functions that
+give a status, as OpenCL's, CUDA's and Level Zero's are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import starmap
+from operator import length_hint
+from typing import Any
+
+import attrs
+
+from tflgpu.errors import DeviceError
+
+#: A function that gives a status, 0 where it succeeded, and its arguments.
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+@attrs.frozen
+class _Batch:
+    """Calls of one function in a row, and what each of them does."""
+
+    function: Callable[..., Any]
+    calls: list[tuple[Any, ...]]
+    labels: list[str]
+
+
+class Calls:
+    """Calls in order. A subclass has `_failure`; and ``raises`` and `_status`, where a function raises
+    instead.
+
+    Attributes:
+        until_next: What lives until they are made the next time.
+    """
+
+    #: What functions raise.
+    raises: tuple[type[Exception], ...] = ()
+
+    def __init__(self) -> None:
+        self.until_next: list[Any] = []
+        self._batches: list[_Batch] = []
+        self._alive: list[Any] = []
+
+    # For subclasses to write
+
+    def _failure(self, label: str, status: int) -> DeviceError:
+        """What to raise where a call did not succeed; ``label`` is what it does."""
+        raise NotImplementedError
+
+    def _status(self, error: Any) -> int:
+        """That of one of ``raises``."""
+        raise NotImplementedError
+
+    # What recordings use
+
+    def append(self, call: Call, label: str, *alive: Any) -> None:
+        """Add one; ``alive`` is what it needs to exist."""
+        function, args = call
+        if not self._batches or self._batches[-1].function is not function:
+            self._batches.append(_Batch(function, [], []))
+        self._batches[-1].calls.append(args)
+        self._batches[-1].labels.append(label)
+        self._alive.extend(alive)
+
+    def submit(self) -> None:
+        """Make all calls.
+
+        Raises:
+            DeviceError: one did not succeed; the message names it. Those after it are not made.
+        """
+        self.until_next.clear()
+        for batch in self._batches:
+            rest = iter(batch.calls)
+            try:
+                # The loop runs in C, up to the first status that is not 0.
+                status = next(filter(None, starmap(batch.function, rest)), 0)
+            except self.raises as error:
+                status = self._status(error)
+            if status:
+                at = len(batch.calls) - length_hint(rest) - 1
+                raise self._failure(batch.labels[at], status)

@@ -1,0 +1,211 @@
+"""The base of printers of C-like languages that lack functions, leave results open, let an
+implementation compute as if there were no NaN, or fold constants by rules of their own: languages of
+graphics (WGSL).
+
+What is missing is printed as functions, from the kernel language's own definitions
+(`tflgpu.language.definitions`, `guards`, `exact`), each for one type and number of lanes. What a kernel
+computes of literals alone is printed as a literal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import ClassVar
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.language.code import UNARY, Code
+from tflgpu.language.constants import constant_values
+from tflgpu.language.definitions import DEFINED, Definition, definition
+from tflgpu.language.exact import EXACT, exact
+from tflgpu.language.guards import GUARDS, ORDERED, guard
+from tflgpu.language.numbers import extreme_of, foregone, never_nan
+from tflgpu.language.printer import Printer
+from tflgpu.language.rounding import is_rounded, rounded_names
+from tflgpu.language.signs import not_negative
+from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel
+from tflgpu.language.types import Scalar, Type
+
+#: The first parts of the names of all functions that a text may have; the others are numbers of
+#: lanes.
+STEMS = frozenset(DEFINED) | frozenset(
+    f"{op}_{scalar}" for op in (*GUARDS, *EXACT) for scalar in ("f32", "f16", "i32")
+)
+
+
+def definition_of(name: str) -> Definition:
+    """That of a function's name: of one of the language's and a number of lanes, or of an operation,
+    the lanes' type and their number."""
+    stem, width = name.rsplit("_", 1)
+    if stem in DEFINED:
+        return definition(stem, int(width))
+    op, _, scalar = stem.rpartition("_")
+    return (guard if op in GUARDS else exact)(op, Type(Scalar(scalar), int(width)))
+
+
+class DefiningPrinter(Printer):
+    """Prints one kernel, or, by `function`, the one function that it was made for."""
+
+    #: Functions whose f16 form is exact, or as precise as its operators; others go through f32.
+    half_functions: ClassVar[Collection[str]] = ()
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        #: Within a definition operands are taken for numbers, and functions for the API's own.
+        self._defines = False
+        self.constants = constant_values(kernel)
+        self._not_negative = not_negative(kernel)
+        self._rounded = rounded_names(kernel)
+        for kind, handler in list(self._handlers.items()):
+            self._handlers[kind] = self._folded(handler)
+
+    # What a dialect has to say
+
+    def open_function(self, name: str, parameters: str, result: Type) -> str:
+        """A function's line, up to the opening brace."""
+        raise NotImplementedError
+
+    def parameter(self, ident: str, type: Type) -> str:
+        """One of its parameters."""
+        raise NotImplementedError
+
+    def lines_of_function(self, name: str) -> tuple[list[str], set[str]]:
+        """What `function` prints of `definition_of` a name, and the functions that it uses: from a
+        printer of the same dialect, once."""
+        raise NotImplementedError
+
+    def vector(self, type: Type, lanes: list[Code]) -> Code:
+        """A vector of literals; one of them is meant for every lane."""
+        raise NotImplementedError
+
+    # Functions
+
+    def functions(self, others: Collection[str]) -> list[str]:
+        """All that was used, and what these use in turn, but for helpers of other kinds."""
+        lines: list[str] = []
+        printed = set(others)
+        while rest := sorted(self.helpers - printed):
+            for name in rest:
+                text, used = self.lines_of_function(name)
+                lines += text
+                self.helpers |= used
+            printed.update(rest)
+        return lines
+
+    def function(self, name: str, found: Definition) -> list[str]:
+        """The text of a definition."""
+        self._defines = True
+        lines = self.lines_of(found.body)
+        parameters = (self.parameter(self.names[p.ident], p.type) for p in found.parameters)
+        result = self.names[found.body[-1].ident]
+        opening = self.open_function(name, ", ".join(parameters), found.result)
+        return [opening, *lines, f"    return {result};", "}"]
+
+    def written(self, stem: str, width: int, *args: Code) -> Code:
+        """A call of such a function."""
+        return self.helper(f"{stem}_{width}", *args)
+
+    # Literals
+
+    def literal(self, type: Type, value: Array) -> Code:
+        """A value that is known: [1] or [1, lanes]."""
+        lanes = [self.scalar_literal(type.scalar, lane) for lane in value.reshape(-1).tolist()]
+        if type.width == 1:
+            return lanes[0]
+        return self.vector(type, lanes[:1] if len({lane.text for lane in lanes}) == 1 else lanes)
+
+    def _folded(self, handler: Callable[..., Code]) -> Callable[..., Code]:
+        def print_value(expr: Expr, *args: Code) -> Code:
+            value = self.constants.get(id(expr))
+            return handler(expr, *args) if value is None else self.literal(expr.type, value)
+
+        return print_value
+
+    def zero(self, type: Type) -> Code:
+        """That of a type, in every lane."""
+        return self.literal(type, np.zeros(1, type.scalar.numpy))
+
+    # Expressions
+
+    def binary(self, expr: Binary, a: Code, b: Code) -> Code:
+        """An operator, or what stands in for it."""
+        kind = expr.a.type
+        if expr.op == "rem" and kind.scalar is Scalar.I32 and not self._positive(expr):
+            return self.written("rem_i32", kind.width, a, b)
+        if self._defines:
+            if expr.op in ("land", "lor"):
+                return self.infix("and" if expr.op == "land" else "or", a, b)  # no branches
+        elif kind.is_float:
+            if expr.op in ORDERED and not (never_nan(expr.a) and never_nan(expr.b)):
+                return self.written(f"{expr.op}_{kind.scalar.value}", kind.width, a, b)
+            known = foregone(expr)
+            if known is not None:
+                stem = f"{known[0].name.lower()}_{kind.scalar.value}"
+                return self.written(stem, kind.width, a if known[1] is expr.a else b)
+        if expr.op in ("add", "sub", "mul", "div", "rem"):
+            a, b = self.unsplat(expr, a, b)
+        return super().binary(expr, a, b)
+
+    def _positive(self, expr: Binary) -> bool:
+        """Whether no operand is negative: wgpu makes of ``%`` an instruction that Vulkan leaves
+        undefined where one is."""
+        return {id(expr.a), id(expr.b)} <= self._not_negative
+
+    def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
+        """The smaller or the larger."""
+        if not expr.type.is_float or self._defines:
+            return self.function_of(expr.op, a, b)
+        kind, width = expr.type.scalar.value, expr.type.width
+        op, x, is_turned = extreme_of(expr)
+        if is_turned:
+            a, b = b, a
+        if op == expr.op:
+            return self.written(f"{op}_{kind}", width, a, b)
+        if (
+            isinstance(x, Binary)
+            and x.op in ("min", "max")
+            and x.op != expr.op
+            and never_nan(x.b)
+            and not self.has_temporary(x)
+            and id(x) not in self.constants
+        ):  # one question for both limits
+            inner, limit = self.code_of(x.a), self.code_of(x.b)
+            return self.written(f"{x.op}_{expr.op}_{kind}", width, inner, limit, b)
+        return self.written(f"{op}_{kind}", width, a, b)
+
+    def call(self, expr: Call, *args: Code) -> Code:
+        """A function."""
+        kind = expr.args[0].type
+        asks_for_nan = expr.fn == "isnan" or (expr.fn == "sign" and not self._defines)
+        if kind.is_float and asks_for_nan:
+            return self.written(f"{expr.fn}_{kind.scalar.value}", kind.width, *args)
+        if kind.scalar is Scalar.F16 and expr.fn not in self.half_functions:
+            wide = kind.with_scalar(Scalar.F32)
+            found = self._function(expr.fn, wide, *(self.converted(kind, wide, a) for a in args))
+            return self.converted(expr.type.with_scalar(Scalar.F32), expr.type, found)
+        return self._function(expr.fn, kind, *args)
+
+    def _function(self, fn: str, kind: Type, *args: Code) -> Code:
+        if fn in DEFINED and not self._defines:
+            return self.written(fn, kind.width, *args)
+        return self.function_of(self.function_names.get(fn, fn), *args)
+
+    def cast(self, expr: Cast, x: Code) -> Code:
+        """A value conversion."""
+        source, target = expr.x.type, expr.type
+        if target.scalar is Scalar.BOOL:
+            if source.is_float:  # a NaN is not zero
+                return Code("!" + self.infix("eq", x, self.zero(source)).atom, UNARY)
+            return self.infix("ne", x, self.zero(source))
+        wide = source.with_scalar(Scalar.F32)
+        if source.is_float and not target.is_float:
+            x = x if source == wide else self.converted(source, wide, x)
+            if self._defines:
+                return self.converted(wide, target, x)
+            return self.written(f"to_{target.scalar.value}_f32", target.width, x)
+        if target.scalar is Scalar.F16 and not source.is_float:
+            x, source = self.converted(source, wide, x), wide  # whose rounding is defined
+        wide_again = target.scalar is Scalar.F32 and is_rounded(expr.x, self._rounded)
+        x = self.converted(source, target, x)
+        return self.written("to_f16_and_back_f32", target.width, x) if wide_again else x

@@ -1,0 +1,95 @@
+"""Tensors set or read before take a short way; whatever has a say since is still heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from interpreter_models import chain
+from tflgpu.interpreter.known import Known
+
+X = np.array([[1, 2, 3]], np.float32)
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which short ways were taken."""
+    taken: list[str] = []
+    for name in ("put", "copied"):
+        inner = getattr(Known, name)
+
+        def spy(self: Known, *args: Any, inner: Any = inner, name: str = name) -> Any:
+            found = inner(self, *args)
+            if found is not None and found is not False:
+                taken.append(name)
+            return found
+
+        monkeypatch.setattr(Known, name, spy)
+    return taken
+
+
+@pytest.fixture(params=[{"backend": "cpu_ref"}, {"backend": "cpu_ref", "device": 1}])
+def interpreter(request: pytest.FixtureRequest) -> Any:
+    with (
+        tflgpu.GpuDelegate(**request.param) as delegate,
+        tflgpu.Interpreter(model_content=chain(), experimental_delegates=[delegate]) as made,
+    ):
+        made.allocate_tensors()
+        yield made
+
+
+def wanted(x: Any) -> Any:
+    c = np.array([1, -2, 3], np.float32)
+    return (x + c) * c
+
+
+def once(interpreter: Any, x: Any) -> Any:
+    interpreter.set_tensor(0, x)
+    interpreter.invoke()
+    return interpreter.get_tensor(3)
+
+
+def test_the_second_time_is_short_and_right(interpreter: Any, ways: list[str]) -> None:
+    first = once(interpreter, X)
+    assert ways == []
+    second = once(interpreter, 2 * X)
+    assert ways == ["put", "copied"]
+    np.testing.assert_array_equal(first, wanted(X))  # and still its own
+    np.testing.assert_array_equal(second, wanted(2 * X))
+    np.testing.assert_array_equal(interpreter.get_tensor(0), 2 * X)
+
+
+def test_mistakes_are_told_as_before(interpreter: Any) -> None:
+    once(interpreter, X)
+    for wrong, why in (
+        (X[0], "shape"), (X.astype(np.float64), "float64"), (np.ones((2, 3), np.float32), "shape"),
+    ):  # fmt: skip
+        with pytest.raises(tflgpu.InputError, match=why):
+            interpreter.set_tensor(0, wrong)
+    with pytest.raises((tflgpu.ArgumentError, tflgpu.InputError)):
+        interpreter.set_tensor(0.0, X)
+    np.testing.assert_array_equal(once(interpreter, np.asfortranarray(X)), wanted(X))
+
+
+def test_other_shapes_and_memory_are_heard(interpreter: Any, ways: list[str]) -> None:
+    once(interpreter, X)
+    interpreter.resize_tensor_input(0, (2, 3))
+    with pytest.raises(tflgpu.StateError):
+        interpreter.set_tensor(0, X)
+    interpreter.allocate_tensors()
+    two = np.concatenate([X, 3 * X])
+    np.testing.assert_array_equal(once(interpreter, two), wanted(two))
+    assert ways == []
+
+
+def test_a_failed_run_has_no_results(
+    interpreter: Any, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once(interpreter, X)
+    session = interpreter._main.session
+    monkeypatch.setattr(session, "complete", False)
+    with pytest.raises(tflgpu.StateError, match="no results"):
+        interpreter.get_tensor(3)
+    assert ways == []

@@ -1,0 +1,76 @@
+"""Functions of 16-bit tensors: every operand there is, against LiteRT."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tflgpu
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.int16_tables import logistic, tanh
+from tflgpu.ops.registry import builtin_ops
+from tflgpu.passes.float_view import float_view
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+
+FULL = 1 << 15
+#: Op, the ends of its operand's range and of its result's; LiteRT takes no zero points.
+CASES = [
+    ("EXP", 9.0, 8103.0), ("EXP", 3.0, 2.8),
+    ("LOG", 100.0, 4.6), ("LOG", 1.0, 6.6),
+    ("GELU", 6.0, 6.0), ("TANH", 4.0, 1.0), ("TANH", 5.3, 1.0),
+    ("LOGISTIC", 11.0, 1.0), ("LOGISTIC", 2.9, 1.0),
+]  # fmt: skip
+
+
+def tensor(name: str, reach: float) -> TensorSpec:
+    quant = Quantization((float(np.float32(reach / FULL)),), (0,), 0)
+    return TensorSpec(name, (1 << 16,), DType.I16, quantization=quant)
+
+
+def model(op: str, x: TensorSpec, y: TensorSpec) -> bytes:
+    operator = OperatorSpec(op, {}, [0], [1], version=builtin_ops()[op].max_version)
+    return write_model(ModelSpec([x, y], [operator], [0], [1]))
+
+
+def run(interpreter: object) -> Array:
+    it = interpreter
+    it.allocate_tensors()  # type: ignore[attr-defined]
+    it.set_tensor(0, np.arange(-FULL, FULL, dtype=np.int16))  # type: ignore[attr-defined]
+    it.invoke()  # type: ignore[attr-defined]
+    return np.array(it.get_tensor(1))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize(("op", "reach", "result"), CASES)
+def test_every_operand(op: str, reach: float, result: float, device: int) -> None:
+    """One step, as where C's functions and NumPy's round apart; a rounded function is up to 65535
+    steps off."""
+    content = model(op, tensor("x", reach), tensor("y", result))
+    wanted = run(litert.Interpreter(model_content=content))
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=device) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as it,
+    ):
+        got = run(it)
+    apart = np.abs(got.astype(np.int64) - wanted)
+    assert apart.max() <= 1
+    assert len(np.unique(wanted)) > 100
+
+
+@pytest.mark.parametrize(
+    ("op", "reach", "table"),
+    [("TANH", 8.0, tanh), ("TANH", 16.0, tanh), ("LOGISTIC", 8.0, logistic)],
+)
+def test_no_table_for_powers_of_two(op: str, reach: float, table: object) -> None:
+    content = model(op, tensor("x", reach), tensor("y", 1.0))
+    graph = build_graph(read_model(content), 0, builtin_ops())
+    (node,) = graph
+    assert table(node) is None  # type: ignore[operator]
+    view = float_view(graph, builtin_ops()).graph
+    assert "QUANTIZED_TABLE" not in [n.op for n in view]
+    assert op in [n.op for n in view]
