@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tflgpu
 from tflgpu.contract import room
 from tflgpu.errors import DeviceError
 
@@ -49,3 +50,18 @@ def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
     room.check_room("x", 1000)
     with pytest.raises(DeviceError, match="x: not enough memory"):
         room.check_room("x", 1001)
+
+
+def test_a_buffer_in_memory_of_the_process_is_asked_for_too(
+    require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_backend("opencl")
+    with tflgpu.GpuDelegate(backend="opencl") as delegate:
+        device: Any = delegate.device
+        if device.caps.is_gpu:
+            pytest.skip("a GPU has memory of its own")
+        monkeypatch.setattr(room, "room", lambda: 1000.0)
+        device.allocate(1000).close()
+        with pytest.raises(DeviceError, match=r"a buffer on .*: not enough memory"):
+            device.allocate(1001)
+        assert delegate.memory.total == 0

@@ -200,7 +200,8 @@ def _free(region: Region) -> None:
 
 def _freeing(region: Region, ledger: Ledger) -> Callable[[], None]:
     def free() -> None:
-        _free(region)
         ledger.close()
+        with device_errors(f"freeing {region.name}"):
+            _free(region)
 
     return free

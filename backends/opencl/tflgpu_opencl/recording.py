@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -154,15 +155,15 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._outline.inputs.clear()
         self._outline.outputs.clear()
         self._launches.clear()
-        try:
-            # A device that is lost cannot release what it held; that is no news here.
+        # A device that is lost cannot release what it held; that is no news here. What others hold as
+        # well is let go of all the same.
+        with contextlib.suppress(DeviceError):
             finish(self._queue, "closing")
             with device_errors("closing"):
                 for staging in (*self._staging[0], *self._staging[1]):
                     staging.release()
-                self._memory.release()
-        except DeviceError:
-            pass
+        with contextlib.suppress(DeviceError), device_errors("closing"):
+            self._memory.release()
         self._staging = [], []
         self._profiling_queue = None
 

@@ -188,8 +188,9 @@ def footprint(plan: Plan) -> MemoryUse:
 
 def _freeing(owned: list[Any], ledger: Ledger) -> Callable[[], None]:
     def free() -> None:
-        while owned:
-            owned.pop().destroy()
         ledger.close()
+        with device_errors("freeing a constant"):
+            while owned:
+                owned.pop().destroy()
 
     return free

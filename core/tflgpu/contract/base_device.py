@@ -3,6 +3,7 @@ what was loaded on them."""
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.contract.memory_use import Account, Ledger, MemoryUse, Use
 from tflgpu.contract.plan_memory import too_large
 from tflgpu.contract.recording import BaseRecording
-from tflgpu.contract.room import check_room
+from tflgpu.contract.room import check_room, room
 from tflgpu.contract.shared_weights import SharedWeights
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.language.tree import Kernel
@@ -108,7 +109,9 @@ class BaseDevice(Holder):
             if self._account.limit is not None and not guard_bands:
                 self._account.check(self._added(plan), "this part of the model")
             if self.needs[1]:
-                own = 0 if self.caps.is_gpu else plan.device_bytes
+                # What host and device share is the process's own; looked at where there is a limit.
+                shares = not self.caps.is_gpu and math.isfinite(room())
+                own = self._footprint(plan).total if shares else 0
                 check_room(f"loading on {self.info.name}", self.needs[1] + own)
             recording = self._load(plan, guard_bands=guard_bands)
             recording.device_token = self._token

@@ -9,6 +9,7 @@ what may be equal; only then is what lies on the device read back.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from tflgpu.compiler.equal_constants import Key, equal, firsts, flat, key_of
+from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 
 R = TypeVar("R")
@@ -129,7 +131,10 @@ class SharedWeights(Generic[R]):
             finally:
                 self._lock.release()
             for weight in unused:
-                weight.free()
+                # A device that is lost cannot free what it held, which is no news; and whoever comes by
+                # here has nothing to do with it.
+                with contextlib.suppress(DeviceError):
+                    weight.free()
 
     def _unused(self) -> list[_Weight[R]]:
         unused = []
