@@ -239,9 +239,11 @@ class TestDriverCache:
     def test_what_did_not_grow_is_not_written(self, tmp_path: Path) -> None:
         self.made(tmp_path, "a")
         (file,) = tmp_path.glob("*.bin")
-        before = file.stat().st_mtime_ns
+        before = file.stat().st_ino
         assert self.made(tmp_path).freed == 0
-        assert file.stat().st_mtime_ns == before
+        assert file.stat().st_ino == before  # what is written takes the file's place
+        self.made(tmp_path, "b")
+        assert file.stat().st_ino != before
 
     @pytest.mark.parametrize("bad", [b"# a", b"?"], ids=["another's", "refused"])
     def test_what_the_driver_does_not_take(self, tmp_path: Path, bad: bytes) -> None:

@@ -113,7 +113,8 @@ def test_what_it_does_not_import(open_device: Callable[..., Any]) -> None:
         (attrs.evolve(handles, nbytes=18), "a multiple of 4"),
         (attrs.evolve(handles, nbytes=12), "from 16 on"),
         (attrs.evolve(handles, device=handles.buffer), "another VkDevice"),
-        (np.zeros(16, np.uint8), "is a ndarray"),
+        (np.zeros(4097, np.uint8)[1:], "begin and end at multiples of"),
+        ("text", "a str has no buffer protocol"),
     ):
         assert why in device.import_buffer(wrong).reason
     odd = device.allocate(19)  # is exported to a whole word, so that it can be imported
