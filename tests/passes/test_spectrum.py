@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
+from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Site
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import spectrum
 from tflgpu.passes.base import run_passes
@@ -21,7 +21,7 @@ from tflgpu.tflite.write import write_model
 
 from tests.passes.harness import Maker, draw, evaluate, inferred, names
 
-DEVICE = PassContext(builtin_ops(), Site(DeviceCaps(), Precision.F32), kernels=True)
+DEVICE = Target.plain(DeviceCaps(), Precision.F32).pass_context
 
 
 def _run(graph: Graph, context: PassContext = DEVICE) -> Graph:
@@ -79,7 +79,7 @@ def test_others_stay(graph: Graph) -> None:
     "context",
     [
         attrs.evolve(DEVICE, kernels=False),
-        attrs.evolve(DEVICE, site=Site(DeviceCaps(), Precision.F16)),
+        Target.plain(DeviceCaps(), Precision.F16).pass_context,
         PassContext(builtin_ops()),
     ],
     ids=["no kernels", "f16", "no device"],
