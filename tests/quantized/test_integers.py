@@ -243,7 +243,7 @@ def test_a_real_model(
 def test_without_a_device_the_references_compute_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from tflgpu import engine as module
+    from tflgpu import opened_device as module
     from tflgpu.devices.choose import Choice
 
     nothing = lambda *given, **only: (Choice(None, ("a test says so",)), None)  # noqa: E731
