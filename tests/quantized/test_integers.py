@@ -20,6 +20,7 @@ from tflgpu.tflite.write import write_model
 sys.path.insert(0, str(Path(__file__).parent))
 from quantized_cases import CASES, build
 
+pytestmark = pytest.mark.usefixtures("pocl_without_its_optimiser")
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 #: That have integer kernels.

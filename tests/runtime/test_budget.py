@@ -23,6 +23,7 @@ from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+pytestmark = pytest.mark.usefixtures("pocl_without_its_optimiser")
 SHAPE = (1, 5, 7, 5)
 BACKENDS = ("cpu_ref", "opencl", "vulkan", "wgpu")
 
