@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from file_fields import file_fields
 from tflgpu.conformance.samples import Case, materialize
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.schema import BUILTIN_CODES
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
@@ -34,29 +35,12 @@ NOT_IN_LITERT = {
 GPU_ONLY = frozenset({
     "STABLEHLO_BROADCAST_IN_DIM", "STABLEHLO_CBRT", "STABLEHLO_CLAMP", "STABLEHLO_REMAINDER",
 })  # fmt: skip
-#: Fields that stand for what a file says of an operator's tensors.
-TENSOR_FIELDS = frozenset(
-    {
-        "input_quantization",
-        "output_quantization",
-        "output_dtype",
-        "output_dtypes",
-        "output_shapes",
-        "computation",
-    }
-)
-
 CASES = [
     pytest.param(op, sample, id=f"{op.name}-{sample.id}")
     for op in builtin_ops().values()
     for sample in op.samples()
 ]
 
-#: The option that is the number of the subgraph that merges elements.
-BODIES = {
-    "STABLEHLO_REDUCE_WINDOW": "body_subgraph_index",
-    "STABLEHLO_SCATTER": "update_computation_subgraph_index",
-}
 #: The operand or output (op, "in" or "out", index) that is a place in a window. XNNPACK numbers
 #: places column by column, as u32; MediaPipe's own kernels, followed here, row by row, as f32
 #: plus 0.1.
@@ -88,10 +72,7 @@ def single_op_model(case: Case) -> bytes:
 
     node, graph = case.node, case.graph
     values = [graph.values[i] for i in range(len(graph.values))]
-    fields = {k: v for k, v in case.sample.fields.items() if k not in TENSOR_FIELDS}
-    body = computation(case)
-    if body is not None:
-        fields[BODIES[case.op.name]] = 1
+    fields, bodies = file_fields(case)
     operator = OperatorSpec(
         case.op.name,
         fields,
@@ -106,23 +87,9 @@ def single_op_model(case: Case) -> bytes:
             [operator],
             [v.id for v in graph.inputs],
             [v.id for v in graph.outputs],
-            subgraphs=() if body is None else (body,),
+            subgraphs=bodies,
         )
     )
-
-
-def computation(case: Case) -> SubgraphSpec | None:
-    """The subgraph by which a sample merges elements, None where it has none."""
-    name = case.sample.fields.get("computation")
-    if name is None:
-        return None
-    two = [
-        TensorSpec("a", (), case.graph.outputs[0].dtype),
-        TensorSpec("b", (), case.graph.outputs[0].dtype),
-    ]
-    if not name:
-        return SubgraphSpec(two, [], [0, 1], [1])
-    return SubgraphSpec([*two, two[0]], [OperatorSpec(name, {}, [0, 1], [2])], [0, 1], [2])
 
 
 def run_litert(case: Case) -> tuple[list[Array], list[Array]]:

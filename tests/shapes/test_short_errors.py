@@ -41,7 +41,7 @@ def _spoilt(name: str) -> Iterator[tuple[str, dict[str, Any], list[Operand | Non
         for index, arg in enumerate(sample.args):
             if isinstance(arg, Arg) and arg.data is not None and arg.dtype.is_int:
                 for number in (0, 1, -1, -7, 3):
-                    data = np.full(MANY, number, arg.dtype.numpy)
+                    data = np.full(MANY, number).astype(arg.dtype.numpy)
                     given = Operand(Spec((MANY,), arg.dtype), data)
                     yield (
                         f"operand {index}",

@@ -25,6 +25,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
@@ -61,7 +62,7 @@ def _infer(attributes: QuantizeOnTheFly, operands: Sequence[Operand | None]) -> 
     (x,) = take_operands(OP, operands, 1)
     check_dtype(OP, x.dtype, _FLOATS)
     if not attributes.axes or not all(0 <= axis < x.rank for axis in attributes.axes):
-        raise ModelError(f"{OP}: axes {list(attributes.axes)} of shape {list(x.shape)}")
+        raise ModelError(f"{OP}: axes {listed(attributes.axes)} of shape {listed(x.shape)}")
     if 0 in x.shape:
         raise ModelError(f"{OP}: an operand of shape {list(x.shape)} has no range")
     return [x.spec]

@@ -148,11 +148,12 @@ def told_shape(op: str, fields: Fields, result: int = 0) -> Shape:
         UnsupportedError: it does not give all of it.
     """
     shapes = fields.get("output_shapes") or ()
-    if result >= len(shapes) or shapes[result] is None:
+    shape = shapes[result] if result < len(shapes) else None
+    if not isinstance(shape, (tuple, list)):
         raise UnsupportedError(
             f"{op}: the shape of its result stands in the file only, and is open"
         )
-    return tuple(shapes[result])
+    return tuple(shape)
 
 
 def _parse_broadcast(fields: Fields) -> BroadcastInDim:
