@@ -52,6 +52,11 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/sink_reshapes.py": (frozenset({"RESHAPE"}), "moves it"),
     "passes/sink_transposes.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
+    "passes/spectrum.py": (
+        frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "RESHAPE", "SQUEEZE", "EXPAND_DIMS",
+                   "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT"}),
+        "reads the chains that converters make of the first ones, and writes products",
+    ),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (
         frozenset({"ADD", "SUB", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL",

@@ -152,6 +152,8 @@ USES: dict[str, Callable[[Interpreter], Any]] = {
     "bind_buffer_to_tensor": lambda i: i.bind_buffer_to_tensor(X, 0),
     "unbind": lambda i: i.unbind(),
     "allocate_buffer": lambda i: i.allocate_buffer(0),
+    "allocate_array": lambda i: i.allocate_array(0),
+    "allocate_cuda": lambda i: i.allocate_cuda(0),
     "copied": lambda i: i.copied,
     "reset_copied": lambda i: i.reset_copied(),
     "set_allow_buffer_handle_output": lambda i: i.set_allow_buffer_handle_output(True),

@@ -9,7 +9,7 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import unknown_reason
-from tflgpu.passes.float_view import is_quantized
+from tflgpu.passes.scales import is_quantized
 
 
 def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:

@@ -40,8 +40,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import Activation, OpDef, Operand
-from tflgpu.ops.convert import Dequantize, Quantize, is_divisor
+from tflgpu.ops.base import OpDef, Operand
+from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.facets import Filter, OnTheFly
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
@@ -52,18 +52,12 @@ from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import product_of_scales, same_steps
+from tflgpu.passes.scales import is_quantized, is_simple, one_scale, only_moves, range_of
 
-_STORED = frozenset({DType.I8, DType.U8, DType.I16})
-_F32_MAX = float(np.finfo(np.float32).max)
 _WIDE = frozenset({DType.I32, DType.I64})
 
 #: What computes a node on stored numbers, with the same operands and results; or why nothing does.
 InIntegers = Callable[[Node], Union[Node, Unsupported]]
-
-
-def is_quantized(value: Value) -> bool:
-    """Whether a tensor holds 8- or 16-bit numbers that stand for real ones."""
-    return value.quant is not None and value.dtype in _STORED
 
 
 @attrs.frozen(eq=False)
@@ -158,7 +152,7 @@ class _Viewing:
         self.origins.update(node.origins)
         if self._stays_in_integers(node):
             return
-        if any(is_quantized(v) and not _is_simple(v) for v in node.outputs):
+        if any(is_quantized(v) and not is_simple(v) for v in node.outputs):
             self._keep(node)
         elif node.op == "QUANTIZE" and source is not None:
             self._quantize(node, source)
@@ -182,7 +176,7 @@ class _Viewing:
             self._simulate(source, out, node.origins)
             return
         x = self._make_real(source)
-        if _is_simple(source) and _range(source) == _range(out):
+        if is_simple(source) and range_of(source) == range_of(out):
             self._real[out.id] = x  # i8 and u8 forms of the same real numbers
             maker = self.graph.producer(x)
             if maker is not None:
@@ -213,7 +207,7 @@ class _Viewing:
             v for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
         ]  # fmt: skip
-        as_one = _one_scale(op, node, operands)
+        as_one = one_scale(op, node, operands)
         if as_one is not None:
             for i, v in enumerate(node.inputs):
                 if v is not None and is_quantized(v) and i not in op.counts:
@@ -224,9 +218,9 @@ class _Viewing:
                 results.append(out)
                 continue
             results.append(self._new(out))
-            if as_one is not None and _range(out) != _range(as_one):
+            if as_one is not None and range_of(out) != range_of(as_one):
                 moved.append((results[-1], out))
-            elif _only_moves(op, node, operands if as_one is None else [out], out):
+            elif only_moves(op, node, operands if as_one is None else [out], out):
                 self._real[out.id] = results[-1]
             else:
                 rounded.append((results[-1], out))
@@ -247,7 +241,7 @@ class _Viewing:
         if op is None or op.int16_table is None or x is None or isinstance(node.attrs, UnknownOp):
             return False
         (out,) = node.outputs
-        if not all(v.dtype is DType.I16 and is_quantized(v) and _is_simple(v) for v in (x, out)):
+        if not all(v.dtype is DType.I16 and is_quantized(v) and is_simple(v) for v in (x, out)):
             return False
         table = op.int16_table(node)
         if table is None:
@@ -258,7 +252,7 @@ class _Viewing:
         real = self._make_real(x)
         self._real[out.id] = self._new(out)
         self.graph.add_node(
-            TABLE, QuantizedTable(_range(x), scale), [real, entries], [self._real[out.id]],
+            TABLE, QuantizedTable(range_of(x), scale), [real, entries], [self._real[out.id]],
             origins=node.origins,
         )  # fmt: skip
         return True
@@ -381,7 +375,7 @@ class _Viewing:
 
     def _read_as(self, value: Value, other: Value) -> Value:
         """The real numbers that a tensor's stored ones would be on the scale of another."""
-        if _range(value) == _range(other):
+        if range_of(value) == range_of(other):
             return self._make_real(value)
         assert other.quant is not None
         if value.data is not None:
@@ -420,35 +414,3 @@ def _infer(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[Tensor
         return list(op.infer(node.attrs, operands))
     except TflgpuError:
         return None
-
-
-def _is_simple(value: Value) -> bool:
-    """Whether a tensor has one scale, with which f32 can count its steps: neither 0 nor so small
-    that its inverse overflows, nor so large that the stored numbers do."""
-    if value.quant is None or value.quant.per_axis:
-        return False
-    (scale,), steps = value.quant.scale, _range(value)
-    return is_divisor(scale) and scale * max(-steps.low, steps.high) < _F32_MAX
-
-
-def _range(value: Value) -> QuantizeAndDequantize:
-    assert value.quant is not None
-    return QuantizeAndDequantize.of(value.quant, value.dtype)
-
-
-def _only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) -> bool:
-    if not op.keeps_values or not operands or op.activation_of(node) is not Activation.NONE:
-        return False
-    return all(_is_simple(v) and _range(v) == _range(out) for v in operands)
-
-
-def _one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
-    """The result on whose scale TFLite's kernel takes all stored numbers to be, where the file says
-    otherwise of one of them; None where it does not, or the kernel rescales."""
-    results = [v for v in node.outputs if is_quantized(v)]
-    if not op.one_scale or not operands or not results:
-        return None
-    involved = [*operands, *results]
-    if not all(_is_simple(v) and v.dtype is results[0].dtype for v in involved):
-        return None
-    return None if all(_range(v) == _range(results[0]) for v in involved) else results[0]

@@ -1,0 +1,55 @@
+"""What the scales of quantized tensors say of them, and of the nodes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node, Value
+from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.convert import is_divisor
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+
+_STORED = frozenset({DType.I8, DType.U8, DType.I16})
+_F32_MAX = float(np.finfo(np.float32).max)
+
+
+def is_quantized(value: Value) -> bool:
+    """Whether a tensor holds 8- or 16-bit numbers that stand for real ones."""
+    return value.quant is not None and value.dtype in _STORED
+
+
+def is_simple(value: Value) -> bool:
+    """Whether a tensor has one scale, with which f32 can count its steps: neither 0 nor so small
+    that its inverse overflows, nor so large that the stored numbers do."""
+    if value.quant is None or value.quant.per_axis:
+        return False
+    (scale,), steps = value.quant.scale, range_of(value)
+    return is_divisor(scale) and scale * max(-steps.low, steps.high) < _F32_MAX
+
+
+def range_of(value: Value) -> QuantizeAndDequantize:
+    """What storing in a tensor of one scale does to a number."""
+    assert value.quant is not None
+    return QuantizeAndDequantize.of(value.quant, value.dtype)
+
+
+def only_moves(op: OpDef, node: Node, operands: Sequence[Value], out: Value) -> bool:
+    """Whether a node only copies numbers, whose steps are the result's."""
+    if not op.keeps_values or not operands or op.activation_of(node) is not Activation.NONE:
+        return False
+    return all(is_simple(v) and range_of(v) == range_of(out) for v in operands)
+
+
+def one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
+    """The result on whose scale TFLite's kernel takes all stored numbers to be, where the file says
+    otherwise of one of them; None where it does not, or the kernel rescales."""
+    results = [v for v in node.outputs if is_quantized(v)]
+    if not op.one_scale or not operands or not results:
+        return None
+    involved = [*operands, *results]
+    if not all(is_simple(v) and v.dtype is results[0].dtype for v in involved):
+        return None
+    return None if all(range_of(v) == range_of(results[0]) for v in involved) else results[0]
