@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections import deque
@@ -159,6 +158,8 @@ class Pool(Holder):
         Raises:
             StateError, InputError, DeviceError: as `__call__`.
         """
+        import asyncio  # slow to import, and few wait like this
+
         return await asyncio.wrap_future(self.submit(*arrays, **named))
 
     @property

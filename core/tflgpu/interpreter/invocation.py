@@ -13,7 +13,6 @@ interpreter has the state before and after each of them.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -90,6 +89,8 @@ class Invocation:
         return self._awaited().__await__()
 
     async def _awaited(self) -> list[Any]:
+        import asyncio  # slow to import, and few wait like this
+
         turns = 0
         while not self.done():
             await asyncio.sleep(0 if turns < _TURNS else _NAP)
