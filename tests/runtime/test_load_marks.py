@@ -251,7 +251,7 @@ class TestBuilding:
         begin = time.monotonic()
         with cache.building("a", limit=0.3) as waited:
             assert waited
-        assert 0.3 <= time.monotonic() - begin < 5
+        assert 0.3 <= time.monotonic() - begin < 60  # a machine may be busy; for ever is longer
 
     def test_other_keys_do_not_wait(self, cache: DiskCache, start: Start) -> None:
         start(self.CODE)
