@@ -7,8 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.buffers import Bytes, host_bytes
 from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.rule import Unsupported
 
 #: Where drivers want host memory to begin and end: a page, on most systems; some have larger ones.
 PAGE = 4096
@@ -47,3 +48,32 @@ def pages_of(array: Array) -> Bytes | None:
     if not isinstance(pages, _Pages) or not array.flags.c_contiguous:
         return None
     return pages.bytes if pages.bytes.ctypes.data == array.ctypes.data else None
+
+
+def usable_in_place(
+    source: object, objection: str, *, page: int = PAGE, step: int = PAGE
+) -> Bytes | Unsupported:
+    """Host memory that a driver may use as it is, or the reason why not.
+
+    Args:
+        source: What has Python's buffer protocol.
+        objection: Why the device, whatever the memory, uses none of the host's in place ("shares
+            none with the host"); "" where it does.
+        page: Bytes of which the driver wants a multiple where memory begins.
+        step: The same of how much there is.
+    """
+    host = host_bytes(source)
+    if isinstance(host, Unsupported):
+        return host
+    if objection:
+        return Unsupported(
+            f"the device does not use host memory in place (it {objection}); allocate a buffer and "
+            "write to it"
+        )
+    if host.ctypes.data % page or not host.nbytes or host.nbytes % step:
+        return Unsupported(
+            f"host memory must begin at a multiple of {page} bytes and have a multiple of {step}; "
+            f"this begins {host.ctypes.data % page} bytes after one and has {host.nbytes}: "
+            "allocate_array makes such arrays"
+        )
+    return host
