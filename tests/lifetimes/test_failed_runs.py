@@ -92,7 +92,7 @@ LOADING = {
                ("tflgpu_opencl.device.OpenCLDevice", "load")],
     "vulkan": [("tflgpu_vulkan.blocks.Allocation", "bind"), ("tflgpu_vulkan.recording", "record"),
                ("tflgpu_vulkan.device.VulkanDevice", "load")],
-    "wgpu": [("tflgpu_wgpu.memory.Memory", "buffer"), ("tflgpu_wgpu.recording", "Download"),
+    "wgpu": [("tflgpu_wgpu.memory.Memory", "_buffer"), ("tflgpu_wgpu.recording", "Download"),
              ("tflgpu_wgpu.device.WgpuDevice", "load")],
 }  # fmt: skip
 

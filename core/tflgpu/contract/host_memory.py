@@ -1,12 +1,15 @@
-"""Arrays in memory that devices may use in place: whole pages, which nobody else's data lies in."""
+"""Host memory as devices want it: whole pages, which nobody else's data lies in and which they may use
+in place; or one block for several arrays."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from tflgpu.compiler.plan import PlannedIO
 from tflgpu.contract.buffers import Bytes, host_bytes
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
@@ -48,6 +51,27 @@ def pages_of(array: Array) -> Bytes | None:
     if not isinstance(pages, _Pages) or not array.flags.c_contiguous:
         return None
     return pages.bytes if pages.bytes.ctypes.data == array.ctypes.data else None
+
+
+def arrays_in_block(
+    ios: Sequence[PlannedIO], padded: Callable[[int], int]
+) -> tuple[Bytes, tuple[Array, ...], list[int]]:
+    """One block of host memory, arrays of zeros in it, and the byte at which each starts.
+
+    Args:
+        ios: Inputs or outputs of a plan, of which each gets an array.
+        padded: Bytes of the block that one of so many bytes takes.
+    """
+    starts, end = [], 0
+    for io in ios:
+        starts.append(end)
+        end += padded(io.nbytes)
+    block = np.zeros(end, np.uint8)
+    arrays = tuple(
+        block[start : start + io.nbytes].view(io.dtype.numpy).reshape(io.shape)
+        for start, io in zip(starts, ios, strict=True)
+    )
+    return block, arrays, starts
 
 
 def usable_in_place(
