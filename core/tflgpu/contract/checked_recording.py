@@ -17,6 +17,7 @@ from tflgpu.contract.checked_buffers import checked_reason, inner_buffers
 from tflgpu.contract.checked_pending import CheckedPending
 from tflgpu.contract.device import DispatchTime, Recording
 from tflgpu.contract.lending import Lender
+from tflgpu.contract.offers import offers
 from tflgpu.contract.party import Party
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError
@@ -407,7 +408,7 @@ def checked_recording(
             + ", ".join(lacking)
         )
     try:
-        lends = party.call("lend", isinstance, inner, Lender)
+        lends = party.call("lend", offers, inner, Lender)
         kind = CheckedLender if lends else CheckedRecording
         return kind(inner, party, inputs, outputs, dispatches)  # type: ignore[arg-type]
     except DeviceError:

@@ -18,6 +18,7 @@ from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.forks import try_in_child
 from tflgpu.contract.memory_use import CountsMemory
+from tflgpu.contract.offers import offers
 from tflgpu.devices import remembered
 from tflgpu.devices.considered import Candidate, Considered, Notes
 from tflgpu.devices.measure import measure
@@ -186,7 +187,7 @@ def open_best(
                 notes.failed(candidate, f"cannot be opened: {error}")
                 continue
             notes.say(candidate, f"{candidate.kind}, rank {candidate.rank}")
-            if isinstance(device, CountsMemory):
+            if offers(device, CountsMemory):
                 device.limit_memory(options.memory_limit)
             return _chosen(candidate, notes, candidates), device
     if candidates.explicit and len(errors) == 1:

@@ -19,6 +19,7 @@ from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
+from tflgpu.contract.offers import offers
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
@@ -139,7 +140,7 @@ class Session(Holder):
             recording = step.recording
             if step.states:
                 continue  # the session reads some of its outputs in every run
-            if isinstance(recording, Lender) and all(
+            if offers(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
                 for value, array in zip(step.outputs, recording.outputs, strict=True)
             ):
