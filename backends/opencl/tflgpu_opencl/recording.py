@@ -23,7 +23,7 @@ from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
-from tflgpu_opencl.staging import elsewhere, pinned_array
+from tflgpu_opencl.staging import elsewhere, pinned_array, staged
 
 
 @attrs.frozen(eq=False)
@@ -49,22 +49,21 @@ class OpenCLRecording(BasePlanRecording[StagedOutputs[Commands], Region]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
-        self,
-        context: Any,
-        queue: Any,
-        native: Native | None,
-        plan: Plan,
-        memory: Memory,
-        inputs: Sequence[Staging[Commands]],
-        outputs: Sequence[Staging[Commands]],
+        self, context: Any, native: Native | None, plan: Plan, memory: Memory,
         kernels: Sequence[Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
+        queue = memory.queue
+        inputs, outputs = (
+            [staged(context, native, memory, io, is_input=is_input) for io in ios]
+            for is_input, ios in ((True, plan.inputs), (False, plan.outputs))
+        )
+        memory.inputs, memory.outputs = [s.region for s in inputs], [s.region for s in outputs]
         super().__init__(plan, memory)
         self._context = context
         self._queue = queue
         self._native = native
         self._memory = memory
-        self._staging = list(inputs), list(outputs)  # in memory of its own
+        self._staging = inputs, outputs  # in memory of its own
         self._launches = [
             Launch(dispatch, kernel)
             for dispatch, kernel in zip(plan.dispatches, kernels, strict=True)
