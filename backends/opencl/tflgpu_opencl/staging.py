@@ -93,11 +93,6 @@ class Shared(Mapped):
         self._queue.finish()
 
 
-def elsewhere(own: Staging[Commands], region: Region, native: Native | None) -> Mapped:
-    """The place of an input or output that is bound to a buffer: nothing is copied."""
-    return Mapped(own.array, region, native, region.host, READ_WRITE)
-
-
 def pinned_array(context: Any, queue: Any, io: PlannedIO, ledger: Ledger) -> Array:
     """A host array that drivers copy to and from at full speed, all zeros; counted in ``ledger``.
 
