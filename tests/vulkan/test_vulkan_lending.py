@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from tflgpu import GpuDelegate, Interpreter
@@ -113,8 +112,7 @@ def test_small_outputs_and_shared_memory_are_not_lent(open_device: Callable[...,
 
 def test_memory_that_is_slow_to_read_is_not_lent(open_device: Callable[..., Any]) -> None:
     device = open_device(share_memory=False)
-    context = device._context
-    context.details = attrs.evolve(context.details, has_cached_memory=False)
+    device._heaps.has_cached = False
     slow = device.load(biased(COUNT))
     run(slow, 1)
     assert slow.lend(0) is None

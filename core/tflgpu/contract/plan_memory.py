@@ -98,6 +98,20 @@ class BasePlanMemory(Generic[R]):
         """Set every byte of a region."""
         raise NotImplementedError
 
+    def upload(self, arrays: Sequence[Array]) -> None:
+        """Fill the inputs, between guard bands. Nothing where kernels use the host's arrays.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+
+    def download(self, arrays: Sequence[Array]) -> None:
+        """Fill arrays from the outputs, likewise.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+
     def part(self, region: R, nbytes: int) -> R:
         """The first bytes of a buffer's region, for an input or output of that size. All of it
         where nothing depends on the size."""
