@@ -60,7 +60,7 @@ def op(read: Callable[..., Any] = _read) -> OpDef:
     return OpDef(
         "ToyTimes", lambda f: Times(f.number("by")), _infer, _times,
         lambda: [Sample("odd", {"by": 3}, (Arg((3, 5)),))], accuracy=Accuracy.ROUNDED,
-        is_custom=True, elementwise=True, composed=Composed(("toy.times",), read, frozenset({"by"}), _draw),
+        is_custom=True, elementwise=True, composed=(Composed(("toy.times",), read, frozenset({"by"}), _draw),),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from tflgpu.ir.composite import Composite
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
-from tflgpu.ops.base import Fields, OpDef, Operand, Reading
+from tflgpu.ops.base import Composed, Fields, OpDef, Operand, Reading
 from tflgpu.ops.flexible import read_map
 
 #: Composites that are to run as operators, by the tensors that they give, with reasons.
@@ -119,17 +119,20 @@ class _Taking:
     def take(self, composite: Composite) -> OpDef | str:
         """The op that stands for a composite now, or why none does."""
         claims = [
-            op for op in self._target.ops.values()
-            if op.composed is not None and composite.name in op.composed.names
-        ]  # fmt: skip
+            (op, composed)
+            for op in self._target.ops.values()
+            for composed in op.composed
+            if composite.name in composed.names
+        ]
         if not claims:
             return f"no op is known that computes {quoted(composite.name)} as one; a plugin can define it"
         place = self._place(composite)
         if isinstance(place, str):
             return place
         reasons = []
-        for op in sorted(claims, key=lambda op: not op.owner):  # a plugin's before a shipped one
-            found = self._node(op, composite, place)
+        # A plugin's before a shipped one.
+        for op, composed in sorted(claims, key=lambda claim: not claim[0].owner):
+            found = self._node(op, composed, composite, place)
             if isinstance(found, Node):
                 self._put(found, place)
                 return op
@@ -171,10 +174,10 @@ class _Taking:
             return "one of its results is not computed, or not used"
         return _Place(inputs, tuple(v for v in outputs if v is not None), tuple(nodes[::-1]))
 
-    def _node(self, op: OpDef, composite: Composite, place: _Place) -> Node | str:
+    def _node(
+        self, op: OpDef, composed: Composed, composite: Composite, place: _Place
+    ) -> Node | str:
         """A node of an op for the composite; or why it cannot take its place."""
-        composed = op.composed
-        assert composed is not None
         if composite.version > composed.max_version:
             return f"version {composite.version} is newer than {composed.max_version}"
         if any(node.op == op.name for node in place.nodes) and len(place.nodes) == 1:
@@ -190,13 +193,13 @@ class _Taking:
             return str(readings.error)
         reason = "it cannot be read"
         for reading in readings:
-            found = attempt(self._tried, op, reading, place)
+            found = attempt(self._tried, op, composed, reading, place)
             if isinstance(found, Node):
                 return found
             reason = str(found.error) if isinstance(found, Failed) else found
         return reason
 
-    def _tried(self, op: OpDef, reading: Reading, place: _Place) -> Node | str:
+    def _tried(self, op: OpDef, composed: Composed, reading: Reading, place: _Place) -> Node | str:
         """The node of one reading, which gives what the operators give; or why not."""
         chosen = range(len(place.inputs)) if reading.operands is None else reading.operands
         inputs = [place.inputs[i] for i in chosen]
@@ -217,7 +220,7 @@ class _Taking:
         refused = self._target.refusal(node)
         if refused is not None:
             return refused.reason
-        return self._trial.refused(op, node, place.inputs, place.nodes) or node
+        return self._trial.refused(op, composed, node, place.inputs, place.nodes) or node
 
     def _put(self, node: Node, place: _Place) -> None:
         """Put a node in the place of a composite's. Those whose results nobody needs any more, `prune`

@@ -12,7 +12,7 @@ from tflgpu.blame import Failed, attempt
 from tflgpu.compiler.references import reference_support
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
-from tflgpu.ops.base import OpDef, Operand
+from tflgpu.ops.base import Composed, OpDef, Operand
 from tflgpu.ops.composed import draw_all
 from tflgpu.ops.facets import Work
 
@@ -36,7 +36,12 @@ class Trial:
         self._known: dict[Any, str | None] = {}
 
     def refused(
-        self, op: OpDef, node: Node, inputs: Sequence[Value | None], nodes: Sequence[Node]
+        self,
+        op: OpDef,
+        composed: Composed,
+        node: Node,
+        inputs: Sequence[Value | None],
+        nodes: Sequence[Node],
     ) -> str | None:
         """Why a node does not do what ``nodes`` make of ``inputs``, some of which are the node's; None
         where it does."""
@@ -49,18 +54,23 @@ class Trial:
             return f"its operators are too much work to be tried ({work:.1e} operations)"
         key = _key(node, inputs, nodes)
         if key is None or key not in self._known:
-            found = self._compared(op, node, inputs, nodes)
+            found = self._compared(op, composed, node, inputs, nodes)
             if key is None:
                 return found
             self._known[key] = found
         return self._known[key]
 
     def _compared(
-        self, op: OpDef, node: Node, inputs: Sequence[Value | None], nodes: Sequence[Node]
+        self,
+        op: OpDef,
+        composed: Composed,
+        node: Node,
+        inputs: Sequence[Value | None],
+        nodes: Sequence[Node],
     ) -> str | None:
         operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
         for seed in _SEEDS:
-            drawn = _drawn(op, np.random.default_rng(seed), operands)
+            drawn = _drawn(composed, np.random.default_rng(seed), operands)
             arrays = {
                 id(v): a
                 for v, a in zip(inputs, drawn, strict=True)
@@ -87,10 +97,9 @@ class Trial:
 
 
 def _drawn(
-    op: OpDef, rng: np.random.Generator, operands: Sequence[Operand | None]
+    composed: Composed, rng: np.random.Generator, operands: Sequence[Operand | None]
 ) -> list[Array | None]:
-    assert op.composed is not None
-    drawn = (op.composed.draw or draw_all)(rng, operands)
+    drawn = (composed.draw or draw_all)(rng, operands)
     return [
         a if o is None or o.data is None else o.data for a, o in zip(drawn, operands, strict=True)
     ]

@@ -399,7 +399,7 @@ class OpDef:
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
-    composed: Composed | None = None
+    composed: tuple[Composed, ...] = ()
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 

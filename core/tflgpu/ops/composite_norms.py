@@ -29,6 +29,7 @@ from tflgpu.ops.base import (
     Accuracy,
     Arg,
     Composed,
+    Draw,
     Fields,
     OpDef,
     Operand,
@@ -215,6 +216,12 @@ def _group_samples() -> list[Sample]:
     ]
 
 
+def _generate_group(draw: Draw) -> Sample:
+    groups = draw.integer(1, 4)
+    shape = (draw.integer(1, 2), draw.size(9), draw.size(5), 4 * groups * draw.integer(1, 3))
+    return _sample("drawn", shape, draw.integer(0, 2), groups=groups)
+
+
 def _batch(node: Node, items: Items) -> Batched | str:
     """Rows of the operand are made apart, where it has several axes."""
     refused = rows_of(node, items, (0,), 2)
@@ -224,18 +231,18 @@ def _batch(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         RMS, _parse, _infer_rms, _rms, _rms_samples, accuracy=Accuracy.ACCUMULATE, batch=_batch,
-        composed=Composed(("odml.rms_norm",), _read_rms, frozenset(_EPSILONS)),
+        composed=(Composed(("odml.rms_norm",), _read_rms, frozenset(_EPSILONS)),),
     ),
     OpDef(
         LAYER, _parse, _infer_layer, _layer, _layer_samples, accuracy=Accuracy.ACCUMULATE,
         batch=_batch,
-        composed=Composed(
-            ("odml.layer_norm", "odml.group_norm"), _read_layer, _GROUP_ATTRIBUTES
+        composed=(
+            Composed(("odml.layer_norm", "odml.group_norm"), _read_layer, _GROUP_ATTRIBUTES),
         ),
     ),
     OpDef(
-        GROUP, _parse, _infer_group, _group, _group_samples, accuracy=Accuracy.ACCUMULATE,
+        GROUP, _parse, _infer_group, _group, _group_samples, generate=_generate_group, accuracy=Accuracy.ACCUMULATE,
         batch=_batch,
-        composed=Composed(("odml.group_norm",), _read_group, _GROUP_ATTRIBUTES),
+        composed=(Composed(("odml.group_norm",), _read_group, _GROUP_ATTRIBUTES),),
     ),
 )  # fmt: skip
