@@ -191,13 +191,13 @@ class _Taking:
         readings = attempt(lambda: tuple(composed.read(fields, place.operands)))
         if isinstance(readings, Failed):
             return str(readings.error)
-        reason = "it cannot be read"
+        reason = ""  # of the likeliest reading
         for reading in readings:
             found = attempt(self._tried, op, composed, reading, place)
             if isinstance(found, Node):
                 return found
-            reason = str(found.error) if isinstance(found, Failed) else found
-        return reason
+            reason = reason or (str(found.error) if isinstance(found, Failed) else found)
+        return reason or "it cannot be read"
 
     def _tried(self, op: OpDef, composed: Composed, reading: Reading, place: _Place) -> Node | str:
         """The node of one reading, which gives what the operators give; or why not."""

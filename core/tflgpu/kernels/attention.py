@@ -21,6 +21,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import BOOLS, FLOATS, takes
 from tflgpu.kernels.domain import horizontal, power_of_two
 from tflgpu.kernels.team import Member, Teams
+from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name
 from tflgpu.language.types import F32, Scalar
@@ -254,7 +255,7 @@ class _Row:
         settings: Attention = kernel.attrs
         scores = products * settings.scale
         if settings.cap:
-            scores = k.call("tanh", scores * (1.0 / settings.cap)) * settings.cap
+            scores = tanh(k, scores * (1.0 / settings.cap)) * settings.cap
         tokens = k.let(k.vec([quad * 4 + j for j in range(4)]), "tokens")
         there = tokens < k.splat(k.i32(kernel.sizes.keys), 4)
         if kernel.mask is not None and self._mask_row is not None:
