@@ -134,7 +134,11 @@ def _key(node: Node, inputs: Sequence[Value | None], nodes: Sequence[Node]) -> A
         if id(value) not in places:
             places[id(value)] = len(places)
             data = value.data
-            digest = None if data is None else hashlib.sha256(np.ascontiguousarray(data)).digest()
+            digest = (
+                None
+                if data is None
+                else hashlib.sha256(np.ascontiguousarray(data).tobytes()).digest()
+            )
             return (places[id(value)], value.spec, digest)
         return places[id(value)]
 

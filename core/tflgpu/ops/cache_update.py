@@ -14,6 +14,7 @@ Source: litert-torch's `cache_update.py` of its GPU composites.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -102,8 +103,9 @@ def _reference(attributes: CacheUpdate, arrays: Sequence[Array | None]) -> list[
         else:
             room = cache.shape[axis] - new.shape[axis]
             places = np.clip(int(start[axis]), 0, room) + tokens
-        index = (slice(None),) * axis
-        cache[(*index, places)] = new[(*index, tokens)]
+        along: tuple[Any, ...] = (slice(None),) * axis
+        into, taken = (*along, places), (*along, tokens)
+        cache[into] = new[taken]
         results.append(cache)
     return results
 
@@ -117,11 +119,15 @@ def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
     if any(g is not None for g in given):
         if None in given:
             raise UnsupportedError("it names the axis of some tokens and not of others")
-        layouts = [tuple(int(g) for g in given)]
+        layouts = [[int(str(g)) for g in given]]
     else:  # the last two: caches that lie alike
-        layouts = [(2, 3, 2, 2), (2, 3, 2, 3), (2, 2, 2, 2), (2, 2, 2, 3)]
+        layouts = [[2, 3, 2, 2], [2, 3, 2, 3], [2, 2, 2, 2], [2, 2, 2, 3]]
     rings = [(True, True), (True, False)] if fields.flag("is_ring_buffer") else [(False, True)]
-    return [Reading(CacheUpdate(*layout, *ring)) for layout in layouts for ring in rings]
+    return [
+        Reading(CacheUpdate(k, v, new_k, new_v, ring, counted))
+        for k, v, new_k, new_v in layouts
+        for ring, counted in rings
+    ]
 
 
 def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
@@ -179,7 +185,8 @@ _ATTRIBUTES = frozenset(
 
 OPS = (
     OpDef(
-        NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, settings=(2, 5, 6), keeps_values=True,
+        NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, settings=(2, 5, 6),
+        keeps_values=True,
         composed=(Composed(("odml.cache_update",), _read, _ATTRIBUTES, _draw),),
     ),
 )  # fmt: skip
