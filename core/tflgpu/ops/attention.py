@@ -28,7 +28,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Arg, Composed, Draw, Fields, OpDef, Operand, Reading, Sample
-from tflgpu.ops.composed import draw_all, draw_one, there
+from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
 from tflgpu.ops.facets import Batched, Items, Work
 from tflgpu.ops.items import rows_of
@@ -214,21 +214,20 @@ def _read_transposed(fields: Fields, operands: Sequence[Operand | None]) -> list
 
 
 def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
-    """With a boolean mask the scores are far below zero, so that it shows what takes the place of
-    those that are excluded, and a query has no key left."""
+    """With a boolean mask some scores are far below zero, so that it shows what takes the place of
+    those that are excluded, and some queries have no key left."""
     drawn = draw_all(rng, operands)
     mask = operands[3] if len(operands) > 3 else None
     if mask is None or mask.dtype is not DType.BOOL or not mask.rank:
         return drawn
-    q, k = operands[0], operands[1]
+    q, k, chosen = drawn[0], drawn[1], drawn[3]
     assert q is not None
     assert k is not None
-    if rng.random() < 0.5:
-        drawn[0] = -4000 * (1 + np.abs(draw_one(rng, q)))
-        drawn[1] = 1 + np.abs(draw_one(rng, k))
-    chosen = drawn[3]
     assert chosen is not None
-    chosen[(0,) * (mask.rank - 1)] = False
+    far = rng.random((*q.shape[:-1], 1)) < 0.5
+    drawn[0] = np.where(far, -4000 * (1 + np.abs(q)), q).astype(q.dtype)
+    drawn[1] = (1 + np.abs(k)).astype(k.dtype)
+    chosen &= rng.random((*mask.shape[:-1], 1)) < 0.8
     return drawn
 
 
