@@ -1,6 +1,6 @@
 """`compile`: a graph becomes parts, each with the plan that a device loads or its nodes.
 
-graph -> float view -> passes -> partition -> (per part) rules -> plan
+graph -> float view -> composites -> passes -> partition -> (per part) rules -> plan
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import attrs
 
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.composites import Kept, Taken, stranded, take_composites
 from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.narrow import narrow_indices
@@ -35,11 +36,23 @@ def compile(graph: Graph, target: Target) -> Compiled:
         PluginError: a plugin's graph pass, op or kernel rule broke its contract.
         GraphError: a pass left a broken graph.
     """
+    as_operators: dict[tuple[int, ...], str] = {}
+    while True:
+        compiled, taken = _compiled(graph, target, as_operators)
+        left = stranded(taken, [(part.delegated, part.nodes) for part in compiled.parts])
+        if not left:
+            return compiled
+        as_operators.update(left)
+
+
+def _compiled(graph: Graph, target: Target, as_operators: Kept) -> tuple[Compiled, Taken]:
+    """`compile`, with the composites as operators of which it is known that they have to be."""
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
+    kept_off = target.choice.refusals(graph)
+    taken = take_composites(view.graph, target, kept_off, as_operators)
     run_passes(view.graph, target.passes, target.pass_context)
     narrow_indices(view.graph, target)
-    kept_off = target.choice.refusals(graph)
     # Where everything stays on the CPU, the model runs as the file has it.
     whole = alone(graph, target.ops, target.times)
     over: dict[int, str] = {}
@@ -59,11 +72,11 @@ def compile(graph: Graph, target: Target) -> Compiled:
         else:
             compiled = Compiled(
                 view.graph, parts, found.refusals, broken, view.integers, view.in_floats,
-                target.times, whole,
+                target.times, whole, taken.reports,
             )  # fmt: skip
             for index, reason in over_limit(parts, target.memory_limit).items():
                 compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
-            return compiled
+            return compiled, taken
 
 
 def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
@@ -74,8 +87,9 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
         PluginError, GraphError: as `compile`.
     """
     view = float_view(graph, target.ops, rounds_hybrid=target.rounds_hybrid)
-    run_passes(view.graph, target.passes, target.pass_context)
     kept_off = target.choice.refusals(graph)
+    take_composites(view.graph, target, kept_off)
+    run_passes(view.graph, target.passes, target.pass_context)
     whole = alone(graph, target.ops, target.times)
     return _divided(view, target.without_limits(), {}, kept_off, whole).refusals
 

@@ -11,6 +11,7 @@ import attrs
 
 from tflgpu.compiler.partition import Declined, Part
 from tflgpu.compiler.plan import Plan
+from tflgpu.compiler.report_values import CompositeReport
 from tflgpu.compiler.times import ROUND_FIGURES, TimeModel
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
@@ -33,6 +34,7 @@ class Compiled:
             nevertheless, with reasons.
         times: What estimates of time were made of.
         alone: Estimated seconds of the model wholly on the CPU, as the file has it.
+        composites: What became of the file's composites.
     """
 
     graph: Graph
@@ -43,6 +45,7 @@ class Compiled:
     in_floats: Mapping[int, str] = attrs.Factory(dict)
     times: TimeModel = ROUND_FIGURES
     alone: float | None = None
+    composites: tuple[CompositeReport, ...] = ()
 
     @property
     def delegated(self) -> tuple[Part, ...]:

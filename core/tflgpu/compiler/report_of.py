@@ -45,6 +45,7 @@ def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
         measured=compiled.times.measured,
         seconds=sum(part.seconds for part in compiled.parts),
         cpu_seconds=compiled.alone,
+        composites=compiled.composites,
     )
     return with_numerics(report, graph, compiled.integers, compiled.in_floats)
 
