@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,53 @@ def same_by_references(content: bytes) -> None:
         model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
     ) as ours:
         np.testing.assert_array_equal(calls(ours, inputs), wanted)
+
+
+#: The kernels take all options but layer norms; these are what differs most.
+ON_DEVICES = (
+    lstm(**OPTIONS["projection_peephole_time_major"]),
+    lstm("LSTM", **OPTIONS["zero_points"], coupled=True, cell_clip=0.5, point=12),
+    svdf(**SVDFS["rank2"]),
+)
+
+
+def same_on_a_device(backend: str, device: int, content: bytes) -> None:
+    inputs, wanted = expected(content)
+    with (
+        tflgpu.GpuDelegate(backend=backend, device=device, allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        np.testing.assert_array_equal(calls(ours, inputs), wanted)
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if not OPTIONS[o].get("norm")])
+def test_the_kernel(option: str) -> None:
+    same_on_a_device("cpu_ref", 1, lstm(**OPTIONS[option]))
+
+
+@pytest.mark.parametrize("option", SVDFS)
+def test_the_kernel_of_svdf(option: str) -> None:
+    same_on_a_device("cpu_ref", 1, svdf(**SVDFS[option]))
+
+
+@pytest.mark.parametrize("content", ON_DEVICES, ids=["sequence", "step", "svdf"])
+@pytest.mark.parametrize("backend", ["opencl", "vulkan", "wgpu"])
+def test_on_a_device(
+    backend: str, content: bytes, require_backend: Callable[[str], object]
+) -> None:
+    require_backend(backend)
+    same_on_a_device(backend, 0, content)
+
+
+def test_a_layer_norm_stays_on_the_cpu() -> None:
+    content = lstm(norm=True)
+    inputs, wanted = expected(content)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        np.testing.assert_array_equal(calls(ours, inputs), wanted)
+        assert "layer norm" in ours.delegation_report().refusals[0].reason
 
 
 def test_what_ends_litert_stays_away_from_it() -> None:

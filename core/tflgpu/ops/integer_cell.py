@@ -48,7 +48,7 @@ _I8 = (-(1 << 7), (1 << 7) - 1)
 #: Bits of a fraction between -1 and 1 that a gate's function gives.
 _FRACTION = 15
 #: Where a gate's peephole is, counted from the first; the new content has none.
-_PEEPHOLE = (0, 1, None, 2)
+PEEPHOLE = (0, 1, None, 2)
 _INPUT_GATE, _FORGET, _CONTENT, _OUTPUT = range(4)
 #: Of the operands, by position.
 TYPES = {
@@ -123,7 +123,7 @@ def integer_cell(scales: Scales, cell_clip: float, projection_clip: float) -> In
             gates.append(None)
             continue
         to = scales.told(index) if normalised else _GATE_SCALE
-        peephole, norm, at = None, None, _PEEPHOLE[index]
+        peephole, norm, at = None, None, PEEPHOLE[index]
         if at is not None and scales.has(PEEPHOLES + at):
             factor = _F32(2.0**power * float(scales.of(PEEPHOLES + at)) / float(to))
             peephole = Multiplier.of(float(factor))
@@ -219,7 +219,7 @@ class IntegerRunner:
         total = np.clip(_times(sums, gate.weights), *_I16)
         sums = (hidden - cell.output_zero) @ present(self._arrays[RECURRENT + index]).T
         total = np.clip(_times(sums, gate.recurrent) + total, *_I16)
-        at = _PEEPHOLE[index]
+        at = PEEPHOLE[index]
         if gate.peephole is not None and at is not None:
             peephole = present(self._arrays[PEEPHOLES + at])
             total = self._see(total, cells, peephole, hidden.shape[1], gate.peephole)

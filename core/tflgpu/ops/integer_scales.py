@@ -65,7 +65,7 @@ class Scales:
 
     def of(self, index: int) -> np.float32:
         """The scale of an operand."""
-        return np.float32(self._one(self._operand(index), f"operand {index}").scale[0])
+        return self._scale(self._operand(index), f"operand {index}")
 
     def zero(self, index: int) -> int:
         """Its zero point."""
@@ -73,7 +73,7 @@ class Scales:
 
     def told(self, index: int) -> np.float32:
         """The scale of an intermediate."""
-        return np.float32(self._one(self._told(index), f"intermediate {index}").scale[0])
+        return self._scale(self._told(index), f"intermediate {index}")
 
     def told_zero(self, index: int) -> int:
         """Its zero point."""
@@ -82,7 +82,7 @@ class Scales:
     @property
     def result(self) -> np.float32:
         """The scale of the result."""
-        return np.float32(self._one(self.output, "the result").scale[0])
+        return self._scale(self.output, "the result")
 
     @property
     def result_zero(self) -> int:
@@ -110,3 +110,7 @@ class Scales:
         if not quant.scale[0] > 0:
             raise UnsupportedError(f"{self.op} of {self._source}: {what} has scale 0")
         return quant
+
+    def _scale(self, quant: Quantization | None, what: str) -> np.float32:
+        found: np.float32 = np.float32(self._one(quant, what).scale[0])
+        return found

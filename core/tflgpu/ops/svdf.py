@@ -132,7 +132,8 @@ def _on_stored(attributes: IntegerSvdf, arrays: Sequence[Array | None]) -> list[
     new = np.concatenate([old[:, :, 1:], np.clip(made, *_I16)[..., None]], axis=2)
     sums = (new * times).sum(axis=2).reshape(batch, -1, attributes.rank).sum(axis=2)
     bias = arrays[BIAS]
-    sums = sums if bias is None else sums + bias
+    # Sums of 32 bits go round, in TFLite and on devices.
+    sums = (sums if bias is None else sums + bias).astype(np.int32)
     output = np.clip(_times(sums, attributes.result) + attributes.output_zero, *_I8)
     return [output.astype(np.int8), new.reshape(state.shape).astype(np.int16)]
 
