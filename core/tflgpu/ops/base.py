@@ -329,6 +329,8 @@ class OpDef:
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
+        stored_where: Attributes -> the same, of an op that does so with some attributes only; None =
+            ``takes_stored`` says it of all. Ask `on_stored`.
         integers: Which op it stands for where quantized tensors are computed on as they are stored;
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
@@ -386,6 +388,7 @@ class OpDef:
     one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
+    stored_where: Callable[[Any], bool] | None = None
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
@@ -416,6 +419,12 @@ class OpDef:
             except DynamicError:
                 needed.append(index)
         return tuple(needed)
+
+    def on_stored(self, attributes: Any) -> bool:
+        """Whether a node with such attributes reads and writes stored numbers as they are."""
+        if self.takes_stored or self.stored_where is None:
+            return self.takes_stored
+        return self.stored_where(attributes)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node of this op."""
