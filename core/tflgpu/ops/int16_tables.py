@@ -61,8 +61,11 @@ def _lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Ar
     operand = np.arange(_LOW, _HIGH + 1)
     piece, offset = (operand >> 7) + _PIECES // 2, operand & (_LENGTH - 1)
     base = points[piece]
-    found = base + (((points[piece + 1] - base) * offset + _LENGTH // 2) >> 7)
-    return np.asarray(found, np.int16)
+    # TFLite keeps the slope in 16 bits, so that a piece which climbs over more than half of them goes
+    # down instead.
+    slope = (points[piece + 1] - base).astype(np.int16).astype(np.int64)
+    found = base + ((slope * offset + _LENGTH // 2) >> 7)
+    return found.astype(np.int16)
 
 
 def _from(fn: Callable[[Array], Array], x: Array) -> Array:
