@@ -300,7 +300,8 @@ class OpDef:
             rounds the true result.
         as_stored: Node on quantized tensors of simple scales -> its attributes where it computes, of
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
-            rounds them afterwards; None where that is the true result, rounded.
+            rounds them afterwards, or an `Instead` of a node that does; None where that is the true
+            result, rounded.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that

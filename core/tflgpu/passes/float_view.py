@@ -47,7 +47,7 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef, Operand
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Filter, OnTheFly
+from tflgpu.ops.facets import Filter, Instead, OnTheFly
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
@@ -217,7 +217,7 @@ class _Viewing:
             for i, v in enumerate(node.inputs):
                 if v is not None and is_quantized(v) and i not in op.counts:
                     inputs[i] = self._read_as(v, as_one)
-        is_stored = self._computes_stored(op, node)
+        is_stored = self._computes_stored(op, node, inputs)
         results, rounded, moved = [], [], []
         for out in node.outputs:
             if not is_quantized(out):
@@ -244,17 +244,22 @@ class _Viewing:
             self._stored.add(out.id)
         return True
 
-    def _computes_stored(self, op: OpDef, node: Node) -> bool:
+    def _computes_stored(self, op: OpDef, node: Node, inputs: list[Value | None]) -> bool:
         """Let a node make the numbers that TFLite stores, where these are not the rounded ones."""
         if op.as_stored is None:
             return False
         tensors = [v for v in (*node.inputs, *node.outputs) if v is not None]
         if not all(is_quantized(v) and is_simple(v) for v in tensors):
             return False
-        attributes = op.as_stored(node)
-        if attributes is not None:
-            node.attrs = attributes
-        return attributes is not None
+        found = op.as_stored(node)
+        if isinstance(found, Instead):
+            node.op, node.attrs, node.version = found.op, found.attributes, 1
+            inputs.extend(
+                self.graph.add_const(c, name=f"{found.op}/table") for c in found.constants
+            )
+        elif found is not None:
+            node.attrs = found
+        return found is not None
 
     def _look_up(self, node: Node) -> bool:
         """Take a node over as the table that TFLite's kernel goes by; False where there is none."""
