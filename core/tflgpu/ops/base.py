@@ -338,6 +338,10 @@ class OpDef:
         int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
             stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
             rounds the true result.
+        as_stored: Node on quantized tensors of simple scales -> its attributes where it computes, of
+            their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
+            rounds them afterwards, or an `Instead` of a node that does; None where that is the true
+            result, rounded.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -392,6 +396,7 @@ class OpDef:
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
+    as_stored: Callable[[Node], Any] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
