@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.equal_constants import firsts
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.device import Device

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tflgpu.blame import attempt
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.kept_code import KeepsCode
 from tflgpu.contract.offers import offers
 from tflgpu.language.tree import Kernel
-from tflgpu.saved.flatten import CodeOf
-from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.kernel import CodeOf, SavedKernel
 
 
 def code_by(device: object) -> CodeOf | None:
