@@ -96,14 +96,6 @@ class Details:
     fingerprint: str
     physical: Any = attrs.field(eq=False, repr=False)
 
-    def with_shuffle(self, size: int) -> Details:
-        """The same, where at most ``size`` neighbours shuffle values."""
-        return attrs.evolve(
-            self,
-            target=attrs.evolve(self.target, subgroup_shuffle=size),
-            caps=attrs.evolve(self.caps, subgroup_shuffle=size),
-        )
-
 
 def details_of(instance: Instance, handle: Any) -> Details | str:
     """The details, or why the device cannot be used."""
