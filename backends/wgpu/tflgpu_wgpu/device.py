@@ -54,11 +54,10 @@ class WgpuDevice(BaseDevice):
         self.alignment = max(_LEAST_ALIGNMENT, offsets)
         self._compiler = Compiler(self._device)
         self._given_dialect = dialect
-        self._f16 = self.caps.f16_arithmetic
         # What the probe may try first, and what it found from then on.
-        self._shuffle = widest_shuffle(found.handle.info, features) if dialect is None else 0
-        self._shuffle = probe_shuffle(self, self._shuffle)
-        self.caps = attrs.evolve(self.caps, subgroup_shuffle=self._shuffle)
+        widest = widest_shuffle(found.handle.info, features) if dialect is None else 0
+        self.caps = attrs.evolve(self.caps, subgroup_shuffle=widest)
+        self.caps = attrs.evolve(self.caps, subgroup_shuffle=probe_shuffle(self, widest))
         self._compiler.compiled = 0
 
     @property
@@ -114,7 +113,7 @@ class WgpuDevice(BaseDevice):
         del self._device
 
     def _dialect(self, band: int) -> Dialect:
-        return self._given_dialect or WgslDialect(self._f16, self._shuffle, band)
+        return self._given_dialect or attrs.evolve(WgslDialect.of(self.caps), band=band)
 
     def _recorded(self, plan: Plan, memory: Memory) -> WgpuRecording:
         regions = memory.bind(plan.dispatches)

@@ -94,11 +94,6 @@ class Assembly:
         for name in SECTIONS:
             yield from self._sections[name]
 
-    @property
-    def bound(self) -> int:
-        """One more than the largest id."""
-        return self._bound
-
     def encode(self) -> bytes:
         """The module: little-endian words."""
         words = [MAGIC, VERSION, GENERATOR, self._bound, 0]
