@@ -124,8 +124,7 @@ class OpenCLDevice(BaseDevice):
             self._assume(f16_arithmetic=computes_in_half(self))
         if self.caps.f16_arithmetic:
             self._assume(matrix_tiles=True)
-            tiles = runs_matrix_tiles(self)
-            self._assume(matrix_tiles=tiles, matrix_splits=tiles)
+            self._assume(matrix_tiles=runs_matrix_tiles(self))
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> OpenCLRecording:
         programs = self._compiler.get((d.kernel, self._dialect) for d in plan.dispatches)
