@@ -40,9 +40,8 @@ from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_opencl.matrix import MATRIX_PRELUDE
 from tflgpu_opencl.prelude import BY_LANES, prelude
-from tflgpu_opencl.subgroup import shuffle_function, shuffle_prelude
+from tflgpu_opencl.subgroup import SHUFFLE, shuffle_prelude
 
-_BUILTINS = {"global_id": "get_global_id", "local_id": "get_local_id", "group_id": "get_group_id"}
 _ALL_TRUE = "-1"
 
 
@@ -87,7 +86,7 @@ class _OpenCLPrinter(CPrinter):
         self.dialect = dialect
         # First of all names, so that it does not depend on the body.
         self._entry_point = self.names[kernel.name]
-        self._shuffled: set[Type] = set()
+        self._shuffled: set[str] = set()
 
     # Types and literals
 
@@ -138,13 +137,14 @@ class _OpenCLPrinter(CPrinter):
         return "barrier(CLK_LOCAL_MEM_FENCE);"
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
-        self._shuffled.add(type)
-        return self.function_of(shuffle_function(type), value, Code(f"{mask}u"))
+        name = self.type_name(type)
+        self._shuffled.add(name)
+        return self.function_of(SHUFFLE + name, value, Code(f"{mask}u"))
 
     # Expressions
 
     def builtin(self, expr: Builtin) -> Code:
-        return Code(f"(int){_BUILTINS[expr.kind]}({expr.axis})", UNARY)
+        return Code(f"(int)get_{expr.kind}({expr.axis})", UNARY)
 
     def unary(self, expr: Unary, x: Code) -> Code:
         if expr.op == "not" and expr.type.width > 1:

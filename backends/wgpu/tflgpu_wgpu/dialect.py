@@ -34,10 +34,6 @@ from tflgpu.language.types import I32, Scalar, Type
 from tflgpu.language.walk import expressions
 from tflgpu.lowering.caps import DeviceCaps
 
-_TYPES = {
-    Scalar.F16: "f16", Scalar.F32: "f32", Scalar.I32: "i32", Scalar.U32: "u32",
-    Scalar.BOOL: "bool",
-}  # fmt: skip
 _BUILTINS = {
     "global_id": "global_invocation_id",
     "local_id": "local_invocation_id",
@@ -99,7 +95,7 @@ class _WgslPrinter(DefiningPrinter):
         return ident in _SPECIAL_BITS or super().is_reserved(ident)
 
     def type_name(self, type: Type) -> str:
-        name = _TYPES[type.scalar]
+        name = str(type.scalar.value)  # the kernel language's names are WGSL's
         return name if type.width == 1 else f"vec{type.width}<{name}>"
 
     def float_literal(self, value: float, scalar: Scalar) -> Code:
@@ -113,9 +109,6 @@ class _WgslPrinter(DefiningPrinter):
         suffix = "h" if scalar is Scalar.F16 else "f"
         text = shortest(value, scalar) + suffix
         return Code(text, UNARY if text.startswith("-") else ATOM)
-
-    def vector(self, type: Type, lanes: list[Code]) -> Code:
-        return Code(f"{self.type_name(type)}({', '.join(lane.text for lane in lanes)})")
 
     # Structure
 

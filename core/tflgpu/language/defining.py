@@ -89,10 +89,6 @@ class DefiningPrinter(Printer):
         """One of its parameters."""
         raise NotImplementedError
 
-    def vector(self, type: Type, lanes: list[Code]) -> Code:
-        """A vector of literals; one of them is meant for every lane."""
-        raise NotImplementedError
-
     # Functions
 
     def functions(self, others: Collection[str]) -> list[str]:
@@ -128,7 +124,9 @@ class DefiningPrinter(Printer):
         lanes = [self.scalar_literal(type.scalar, lane) for lane in value.reshape(-1).tolist()]
         if type.width == 1:
             return lanes[0]
-        return self.vector(type, lanes[:1] if len({lane.text for lane in lanes}) == 1 else lanes)
+        # One literal is meant for every lane.
+        differ = len({lane.text for lane in lanes}) > 1
+        return self.function_of(self.type_name(type), *lanes[: None if differ else 1])
 
     def _folded(self, handler: Callable[..., Code]) -> Callable[..., Code]:
         def print_value(expr: Expr, *args: Code) -> Code:
