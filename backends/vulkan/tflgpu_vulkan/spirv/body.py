@@ -79,9 +79,11 @@ class Body(Declarations):
         self._opening.append(Instruction(op, operands, result, self.value_type(type)))
         return result
 
-    def glsl(self, fn: Glsl, type: Type, *args: Id) -> Id:
-        """A function of GLSL.std.450."""
-        return self.emit(Op.ExtInst, type, self._glsl, fn, *args)
+    def instruction(self, op: Op | Glsl, type: Type, *args: Id) -> Id:
+        """One of SPIR-V itself, or of GLSL.std.450."""
+        if isinstance(op, Glsl):
+            return self.emit(Op.ExtInst, type, self._glsl, op, *args)
+        return self.emit(op, type, *args)
 
     def splat(self, type: Type, x: Id) -> Id:
         """A scalar in every lane of ``type``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tflgpu.language.definitions import Definition
 from tflgpu.language.exact import exact
-from tflgpu.language.guards import guard
+from tflgpu.language.guards import ORDERED, guard
 from tflgpu.language.numbers import foregone, never_nan
 from tflgpu.language.tree import (
     Binary,
@@ -35,33 +35,30 @@ from tflgpu_vulkan.spirv.memory import Memory
 from tflgpu_vulkan.spirv.target import Target
 from tflgpu_vulkan.spirv.values import Values
 
-_FLOAT = {
+_FLOAT: dict[str, Op | Glsl] = {
     "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
     "ne": Op.FUnordNotEqual, "lt": Op.FOrdLessThan, "le": Op.FOrdLessThanEqual,
-    "gt": Op.FOrdGreaterThan, "ge": Op.FOrdGreaterThanEqual,
+    "gt": Op.FOrdGreaterThan, "ge": Op.FOrdGreaterThanEqual, "min": Glsl.NMin, "max": Glsl.NMax,
 }  # fmt: skip
-_WHOLE = {
+_WHOLE: dict[str, Op | Glsl] = {
     "add": Op.IAdd, "sub": Op.ISub, "mul": Op.IMul, "and": Op.BitwiseAnd, "or": Op.BitwiseOr,
     "xor": Op.BitwiseXor, "shl": Op.ShiftLeftLogical, "eq": Op.IEqual, "ne": Op.INotEqual,
 }  # fmt: skip
-_SIGNED = {
+_SIGNED: dict[str, Op | Glsl] = {
     **_WHOLE, "div": Op.SDiv, "shr": Op.ShiftRightArithmetic, "lt": Op.SLessThan,
     "le": Op.SLessThanEqual, "gt": Op.SGreaterThan, "ge": Op.SGreaterThanEqual,
+    "min": Glsl.SMin, "max": Glsl.SMax,
 }  # fmt: skip
-_UNSIGNED = {
+_UNSIGNED: dict[str, Op | Glsl] = {
     **_WHOLE, "div": Op.UDiv, "rem": Op.UMod, "shr": Op.ShiftRightLogical, "lt": Op.ULessThan,
     "le": Op.ULessThanEqual, "gt": Op.UGreaterThan, "ge": Op.UGreaterThanEqual,
+    "min": Glsl.UMin, "max": Glsl.UMax,
 }  # fmt: skip
-_BOOL = {
+_BOOL: dict[str, Op | Glsl] = {
     "land": Op.LogicalAnd, "lor": Op.LogicalOr, "eq": Op.LogicalEqual, "ne": Op.LogicalNotEqual,
 }  # fmt: skip
 _OPERATIONS = {Scalar.F32: _FLOAT, Scalar.F16: _FLOAT, Scalar.I32: _SIGNED,
                Scalar.U32: _UNSIGNED, Scalar.BOOL: _BOOL}  # fmt: skip
-_EXTREMES = {
-    ("min", Scalar.I32): Glsl.SMin, ("max", Scalar.I32): Glsl.SMax,
-    ("min", Scalar.U32): Glsl.UMin, ("max", Scalar.U32): Glsl.UMax,
-}  # fmt: skip
-_ORDERED = frozenset({"lt", "le", "gt", "ge"})
 
 
 class Expressions(Values, Memory):
@@ -109,10 +106,8 @@ class Expressions(Values, Memory):
 
     def _binary(self, expr: Binary, a: Id, b: Id) -> Id:
         kind = expr.a.type
-        if expr.op in ("min", "max"):
-            if kind.is_float:
-                return self.extreme(expr, a, b)
-            return self.glsl(_EXTREMES[expr.op, kind.scalar], kind, a, b)
+        if expr.op in ("min", "max") and kind.is_float and not self.defines:
+            return self.extreme(expr, a, b)
         known = None if self.defines else foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
@@ -120,9 +115,9 @@ class Expressions(Values, Memory):
         if expr.op == "rem" and kind.scalar is Scalar.I32:
             # Vulkan leaves OpSRem of negative numbers undefined.
             return self.written(exact("rem", kind), a, b)
-        found = self.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
+        found = self.instruction(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
         asks = kind.is_float and not self.defines and not self.keeps_nan(kind)
-        if asks and expr.op in _ORDERED:
+        if asks and expr.op in ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
             for side, value in ((expr.a, a), (expr.b, b)):
                 if not never_nan(side):

@@ -21,7 +21,7 @@ ENTRY_POINT = "main"
 
 
 def module_of(kernel: Kernel, target: Target, *, guard: int = 0) -> bytes:
-    """The binary module, without names, so that equal kernels have equal modules.
+    """The binary module.
 
     Args:
         kernel: The kernel.
@@ -31,7 +31,7 @@ def module_of(kernel: Kernel, target: Target, *, guard: int = 0) -> bytes:
     Raises:
         KernelError: the kernel needs what the device lacks.
     """
-    return _assemble(kernel, target, guard, named=False).encode()
+    return _assemble(kernel, target, guard).encode()
 
 
 def text_of(kernel: Kernel, target: Target) -> str:
@@ -40,10 +40,10 @@ def text_of(kernel: Kernel, target: Target) -> str:
     Raises:
         KernelError: the kernel needs what the device lacks.
     """
-    return listing(_assemble(kernel, target, 0, named=True))
+    return listing(_assemble(kernel, target, 0))
 
 
-def _assemble(kernel: Kernel, target: Target, guard: int, *, named: bool) -> Assembly:
+def _assemble(kernel: Kernel, target: Target, guard: int) -> Assembly:
     code = Statements(kernel, target, guard)
     void = code.declare(Op.TypeVoid)
     signature = code.declare(Op.TypeFunction, void)
@@ -79,6 +79,4 @@ def _assemble(kernel: Kernel, target: Target, guard: int, *, named: bool) -> Ass
         code.add("capabilities", Op.Capability, capability)
     for extension in sorted(code.extensions):
         code.add("extensions", Op.Extension, extension)
-    if not named:
-        code.clear("names")
     return code

@@ -78,8 +78,6 @@ class Values(Body):
     def extreme(self, expr: Binary, a: Id, b: Id) -> Id:
         """``min`` or ``max`` of floats: NaN where either is."""
         kind = expr.type
-        if self.defines:
-            return self.glsl(Glsl.NMin if expr.op == "min" else Glsl.NMax, kind, a, b)
         op, _, is_turned = extreme_of(expr)
         if is_turned:
             a, b = b, a
@@ -136,7 +134,7 @@ class Values(Body):
         if fn == "isnan":
             return self.is_nan(type, *args)
         if not type.is_float:
-            return self.glsl(_WHOLE[fn], type, *args)
+            return self.instruction(_WHOLE[fn], type, *args)
         if type.scalar is Scalar.F16 and fn not in _ALSO_HALF:
             wide = type.with_scalar(Scalar.F32)
             args = tuple(self.emit(Op.FConvert, wide, arg) for arg in args)
@@ -145,7 +143,7 @@ class Values(Body):
             return self.emit(Op.Dot, type.with_width(1), *args)
         if fn in DEFINED and not self.defines:
             return self.written(definition(fn, type.width), *args)
-        found = self.glsl(_FLOAT[fn], type, *args)
+        found = self.instruction(_FLOAT[fn], type, *args)
         if self.defines:
             return found
         if fn == "sign" or (len(args) == 1 and not self.keeps_nan(type)):
