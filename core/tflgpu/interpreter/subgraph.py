@@ -30,7 +30,7 @@ from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.resizing import all_named, named, new_shape, told
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape
+from tflgpu.ir.graph import Shape, at_rest
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
@@ -242,10 +242,11 @@ class Subgraph:
         return self.session
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero."""
+        """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
         self._recovery.inputs_changed = True
-        for array in self.variables.values():
-            array[...] = 0
+        for index, array in self.variables.items():
+            tensor = self.info.tensors[index]
+            array[...] = at_rest(tensor.dtype, tensor.quantization)
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
         """Give an input another shape. Where it differs, `allocate` must follow.

@@ -95,6 +95,7 @@ class Session(Holder):
         self._running: Step | None = None  # begun, and perhaps not finished
         self._steps = tuple(steps)
         self._variables = variables
+        self._at_rest = {index: graph.values[index].at_rest for index in variables}
         self._arrays: dict[int, Array] = dict(variables)
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
         self._kept: list[list[tuple[Array, Array]]] = []  # new contents of variables, a list a step
@@ -324,9 +325,9 @@ class Session(Holder):
             self.complete, self._running = True, None
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero."""
-        for array in self._variables.values():
-            array[...] = 0
+        """Set every state tensor to zero (`Value.at_rest`)."""
+        for index, array in self._variables.items():
+            array[...] = self._at_rest[index]
 
     def watch(self, watcher: Watcher) -> None:
         """Let ``watcher`` run the session from now on; `Session.run` is there for it. It must not
@@ -373,7 +374,7 @@ class Session(Holder):
 
 #: What makes a session another one.
 _TAKEN_OVER = (
-    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves", "_kept",
+    "report", "complete", "_running", "_steps", "_variables", "_at_rest", "_arrays", "_moves", "_kept",
     "_lenders", "_moving", "_after", "_open", "_own_moves", "_places", "_given", "_wanted",
     "_copies",
 )  # fmt: skip
@@ -388,5 +389,9 @@ def _is_home(value: Value, array: Array) -> bool:
 
 
 def make_variables(graph: Graph) -> dict[int, Array]:
-    """Zeroed state tensors of a graph, by value id."""
-    return {v.id: np.zeros(v.shape, v.dtype.numpy) for v in graph.values.values() if v.is_variable}
+    """State tensors of a graph as they are before the first run, by value id."""
+    return {
+        v.id: np.full(v.shape, v.at_rest, v.dtype.numpy)
+        for v in graph.values.values()
+        if v.is_variable
+    }
