@@ -397,10 +397,16 @@ class Printer:
         self._codes, self._temporaries = {}, set()
         handlers = self._handlers
         for place, expr in enumerate(order):
-            handler = handlers.get(type(expr))
+            kind = type(expr)
+            handler = handlers.get(kind)
             if handler is None:
-                raise self.fail(f"unknown expression {type(expr).__name__}")
+                raise self.fail(f"unknown expression {kind.__name__}")
             parts = parts_of[place]
+            if kind in _LEAVES:  # trivial, and not deep: most of what there is
+                self._codes[id(expr)] = code = handler(expr)
+                codes.append(code)
+                depth.append(1)
+                continue
             code = handler(expr, *[codes[part] for part in parts])
             depth.append(1 + max([depth[part] for part in parts], default=0))
             shared = uses[place] > 1 and not _is_trivial(expr)
@@ -413,6 +419,9 @@ class Printer:
             codes.append(code)
             self._codes[id(expr)] = code
         return [codes[root] for root in roots]
+
+
+_LEAVES = frozenset({Const, Name, Builtin})
 
 
 def _is_trivial(expr: Expr) -> bool:

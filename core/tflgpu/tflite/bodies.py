@@ -4,7 +4,7 @@ a subgraph is taken along to a model of its own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,7 +12,9 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import SubgraphInfo
-from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, subgraph_spec
+
+if TYPE_CHECKING:
+    from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec
 
 #: Tensors by which a subgraph has a state that outlasts its run.
 _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
@@ -86,6 +88,8 @@ class Bodies:
                     f"operator {operator.index} ({clipped(operator.name)}) of subgraph {number} "
                     f"cannot be written again: {operator.gap or 'it has intermediate tensors'}"
                 )
+        from tflgpu.tflite.spec import subgraph_spec  # what this file lists is asked far more often
+
         try:
             spec = subgraph_spec(info)
         except ModelError as error:
