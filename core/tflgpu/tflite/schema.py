@@ -126,6 +126,7 @@ _BY_HAND = {
         Field("block_size", 2, Kind.SCALAR, _INT32, 0),
         Field("block_shape", 3, Kind.NUMBERS, _INT32),
     ),
+    "StablehloCaseOptions": (Field("branch_subgraph_indices", 0, Kind.NUMBERS, _INT32),),
 }
 
 # Fields younger than the package, which change what a model means if they are not seen.
@@ -190,8 +191,9 @@ def _names(enumeration: Any) -> dict[int, str]:
     return {v: k for k, v in vars(enumeration).items() if isinstance(v, int)}
 
 
-BUILTINS: Mapping[int, str] = _names(tflite.BuiltinOperator)
-"""BuiltinOperator: code to name, as far as the installed `tflite` package knows them."""
+BUILTINS: Mapping[int, str] = {209: "STABLEHLO_CASE", **_names(tflite.BuiltinOperator)}
+"""BuiltinOperator: code to name, as far as the installed `tflite` package knows them, and one that is
+younger."""
 
 BUILTIN_CODES: Mapping[str, int] = {name: code for code, name in BUILTINS.items()}
 
@@ -202,7 +204,7 @@ PLACEHOLDER: int = BUILTIN_CODES["PLACEHOLDER_FOR_GREATER_OP_CODES"]
 
 UNIONS: Mapping[str, Mapping[int, str]] = {
     "builtin_options": _names(tflite.BuiltinOptions),
-    "builtin_options2": _names(tflite.BuiltinOptions2),
+    "builtin_options2": {23: "StablehloCaseOptions", **_names(tflite.BuiltinOptions2)},
     "details": {0: "NONE", 1: "CustomQuantization", 2: "BlockwiseQuantization"},
     "sparse_index": _names(tflite.SparseIndexVector),
 }
