@@ -329,6 +329,8 @@ class OpDef:
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
+        stored_where: Attributes -> the same, of an op that does so with some attributes only; None =
+            ``takes_stored`` says it of all. Ask `on_stored`.
         integers: Which op it stands for where quantized tensors are computed on as they are stored;
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
@@ -336,6 +338,10 @@ class OpDef:
         int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
             stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
             rounds the true result.
+        as_stored: Node on quantized tensors of simple scales -> its attributes where it computes, of
+            their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
+            rounds them afterwards, or an `Instead` of a node that does; None where that is the true
+            result, rounded.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -386,9 +392,11 @@ class OpDef:
     one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
+    stored_where: Callable[[Any], bool] | None = None
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
+    as_stored: Callable[[Node], Any] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
@@ -416,6 +424,12 @@ class OpDef:
             except DynamicError:
                 needed.append(index)
         return tuple(needed)
+
+    def on_stored(self, attributes: Any) -> bool:
+        """Whether a node with such attributes reads and writes stored numbers as they are."""
+        if self.takes_stored or self.stored_where is None:
+            return self.takes_stored
+        return self.stored_where(attributes)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node of this op."""
