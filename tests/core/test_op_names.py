@@ -41,6 +41,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
                    "MEAN_STDDEV_NORMALIZATION"}),
         "reads the chains that converters make of these, and writes one",
     ),
+    "passes/fuse_rms.py": (
+        frozenset({"MUL", "RSQRT", "ADD", "MEAN", "SQUARE", "RMS_NORMALIZATION"}),
+        "reads the chain that converters make of these, and writes the last",
+    ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
     "passes/keep_dims.py": (
         frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL"}),

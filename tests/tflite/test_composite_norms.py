@@ -138,11 +138,11 @@ def test_constant_operands_and_reports() -> None:
 
 
 def test_an_operator_that_is_kept_off_the_device_keeps_its_composite_apart() -> None:
-    content = model("odml.rms_norm", EPSILON, *rms((3, 8)))
+    content = model("odml.layer_norm", EPSILON, *layer((3, 8)))
     arrays = drawn(content)
     found, report = here(content, arrays, exclude=["RSQRT"])
     ((op, reason),) = became(report)
     assert op == ""
     assert "RSQRT" in reason
-    assert report.delegated_nodes == 5
-    np.testing.assert_allclose(found[0], by_litert(content, arrays)[0], rtol=2e-6)
+    assert report.delegated_nodes == report.total_nodes - 1
+    np.testing.assert_allclose(found[0], by_litert(content, arrays)[0], rtol=2e-6, atol=2e-6)
