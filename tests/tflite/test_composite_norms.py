@@ -144,5 +144,5 @@ def test_an_operator_that_is_kept_off_the_device_keeps_its_composite_apart() -> 
     ((op, reason),) = became(report)
     assert op == ""
     assert "RSQRT" in reason
-    assert report.delegated_nodes == report.total_nodes - 1
+    assert 0 < report.delegated_nodes < report.total_nodes  # as one it would be none
     np.testing.assert_allclose(found[0], by_litert(content, arrays)[0], rtol=2e-6, atol=2e-6)
