@@ -20,7 +20,8 @@ NAMES = frozenset(builtin_ops()) | frozenset(BUILTIN_CODES)
 #: Files that may name ops: which, and why.
 ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "tflite/bodies.py": (
-        frozenset({"IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}),
+        frozenset({"IF", "WHILE", "CALL_ONCE", "STABLEHLO_CASE", "VAR_HANDLE", "READ_VARIABLE",
+                   "ASSIGN_VARIABLE"}),
         "are run by the host, between compiled graphs; no graph has a node of them",
     ),
     "flow/list_items.py": (
@@ -39,6 +40,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"MEAN", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL",
                    "MEAN_STDDEV_NORMALIZATION"}),
         "reads the chains that converters make of these, and writes one",
+    ),
+    "passes/fuse_rms.py": (
+        frozenset({"MUL", "RSQRT", "ADD", "MEAN", "SQUARE", "RMS_NORMALIZATION"}),
+        "reads the chain that converters make of these, and writes the last",
     ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
     "passes/keep_dims.py": (
@@ -77,6 +82,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "tflite/schema.py": (
         frozenset({
+            "STABLEHLO_CASE",
             "AVERAGE_POOL_2D", "CONV_3D_TRANSPOSE",
             "L2_NORMALIZATION", "L2_POOL_2D", "MAXIMUM", "MAX_POOL_2D", "MEAN", "MINIMUM",
             "MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "REDUCE_ALL", "REDUCE_ANY",

@@ -8,6 +8,7 @@ from tflgpu.errors import ModelError
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
+    CASE,
     IF,
     READ,
     VAR_HANDLE,
@@ -88,6 +89,16 @@ class _Checking:
             for body, which in zip(bodies, ("then", "else"), strict=True):
                 self._takes(body, which, given[1:])
                 self._gives(body, which, made)
+        elif operator.name == CASE:
+            if not bodies:
+                self._fail("it has no branches")
+            if given[:1] != [DType.I32]:
+                self._fail(
+                    f"its first operand chooses a branch and must be i32, not {_listed(given[:1])}"
+                )
+            for number, body in enumerate(bodies):
+                self._takes(body, f"branch {number}", given[1:])
+                self._gives(body, f"branch {number}", made)
         elif operator.name == WHILE:
             cond, body = bodies
             self._takes(cond, "condition", given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
@@ -14,6 +14,7 @@ from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
+    CASE,
     IF,
     READ,
     VAR_HANDLE,
@@ -81,13 +82,16 @@ class HostOperators:
         if operator.name == CALL_ONCE:
             return CallOnce(bodies[0], shared.store)
         where = f"operator {operator.index} ({operator.name})"
-        if operator.name == IF:
-            _check_one(where, given[0])
+        if operator.name in (IF, CASE):
+            _check_one(where, given[0], "bool" if operator.name == IF else "number")
             told = [body.results(given[1:]) for body in bodies]
             for body in bodies:
                 body.prepare(given[1:])
-            results = tuple(a if a == b else None for a, b in zip(*told, strict=True))
-            return Branch(where, inputs, outputs, bodies[0], bodies[1], results)
+            results = tuple(
+                a if all(a == b for b in rest) else None for a, *rest in zip(*told, strict=True)
+            )
+            chosen = _decided if operator.name == IF else _chosen
+            return Branch(where, inputs, outputs, tuple(bodies), chosen, results)
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
@@ -102,20 +106,32 @@ def _handles(given: Sequence[Told]) -> list[Handle]:
     return found
 
 
-def _check_one(where: str, shape: Told) -> None:
-    """That what decides is one bool, as far as that is known.
+def _check_one(where: str, shape: Told, what: str = "bool") -> None:
+    """That what decides is one element, as far as that is known.
 
     Raises:
         ModelError: it is not.
     """
     if isinstance(shape, tuple) and math.prod(shape) != 1:
-        raise ModelError(f"{where}: what decides must be one bool, but has shape {list(shape)}")
+        raise ModelError(f"{where}: what decides must be one {what}, but has shape {list(shape)}")
 
 
 def _decision(where: str, flag: Given) -> bool:
     assert isinstance(flag, np.ndarray)
     _check_one(where, flag.shape)
     return bool(flag.reshape(())[()])
+
+
+def _decided(where: str, flag: Given, count: int) -> int:
+    return 0 if _decision(where, flag) else 1
+
+
+def _chosen(where: str, index: Given, count: int) -> int:
+    """Of a number that is none of a branch's, the last one."""
+    assert isinstance(index, np.ndarray)
+    _check_one(where, index.shape, "number")
+    number = int(index.reshape(())[()])
+    return number if 0 <= number < count else count - 1
 
 
 def _kept(given: Given) -> Given:
@@ -181,18 +197,18 @@ class CallOnce:
 
 @attrs.frozen(eq=False)
 class Branch:
-    """IF."""
+    """IF and STABLEHLO_CASE."""
 
     where: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    then: Program
-    otherwise: Program
+    bodies: tuple[Program, ...]
+    which: Callable[[str, Given, int], int]
     results: tuple[Told, ...]
 
     def __call__(self, env: Env) -> None:
-        """Run one of the two."""
+        """Run one of them."""
         flag, *given = (env[i] for i in self.inputs)
-        body = self.then if _decision(self.where, flag) else self.otherwise
+        body = self.bodies[self.which(self.where, flag, len(self.bodies))]
         for i, made in zip(self.outputs, body.run(given), strict=True):
             env[i] = _kept(made)

@@ -8,7 +8,7 @@ from tflgpu.flow.store import Handle
 from tflgpu.tflite.bodies import CONTROL, RUN_BY_HOST, STATE
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
-IF, WHILE, CALL_ONCE = CONTROL
+IF, WHILE, CALL_ONCE, CASE = CONTROL
 VAR_HANDLE, READ, ASSIGN = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"
 
 
@@ -21,7 +21,11 @@ def called(operator: OperatorInfo) -> tuple[int, ...]:
     """The subgraphs that it runs."""
     if operator.is_custom:
         return ()
-    return tuple(int(str(operator.fields[name])) for name in CONTROL.get(operator.name, ()))
+    found: list[int] = []
+    for name in CONTROL.get(operator.name, ()):
+        value = operator.fields[name]
+        found += [int(n) for n in value] if isinstance(value, tuple) else [int(str(value))]
+    return tuple(found)
 
 
 def handle_of(operator: OperatorInfo) -> Handle:

@@ -20,20 +20,24 @@ if TYPE_CHECKING:
 _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
 
 
-#: Control flow, by the options that are the number of a subgraph; and what keeps variables.
+#: Control flow, by the options that are the number of a subgraph, or the numbers of several; and what
+#: keeps variables.
 CONTROL = {
     "IF": ("then_subgraph_index", "else_subgraph_index"),
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
     "CALL_ONCE": ("init_subgraph_index",),
+    "STABLEHLO_CASE": ("branch_subgraph_indices",),
 }
+#: How the names of such options end.
+ENDS = ("subgraph", "subgraph_index", "subgraph_indices")
 STATE = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
 #: What no graph has a node of: an interpreter runs it, between graphs.
 RUN_BY_HOST = STATE.union(CONTROL)
 
 
 def _numbers(fields: Mapping[str, Any]) -> list[str]:
-    """The options that are the number of a subgraph."""
-    return [name for name in fields if name.endswith(("subgraph", "subgraph_index"))]
+    """The options that are the number of a subgraph, or of several."""
+    return [name for name in fields if name.endswith(ENDS)]
 
 
 def runs_subgraphs(fields: Mapping[str, Any]) -> bool:
@@ -63,7 +67,12 @@ class Bodies:
         """
         told = dict(fields)
         for name in _numbers(fields):
-            told[name] = self._place(int(fields[name]), model, inside)
+            value = fields[name]
+            several = isinstance(value, tuple)
+            places = tuple(
+                self._place(int(n), model, inside) for n in (value if several else (value,))
+            )
+            told[name] = places if several else places[0]
         return told
 
     def _place(self, number: int, model: Sequence[SubgraphInfo], inside: tuple[int, ...]) -> int:
