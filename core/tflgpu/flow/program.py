@@ -18,7 +18,7 @@ from tflgpu.flow.cut import Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
 from tflgpu.flow.list_items import with_items_written
-from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE, is_run_by_host
+from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.brief import quoted
@@ -26,7 +26,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
 
@@ -367,19 +367,19 @@ class Program:
             )
 
     def _by_host(
-        self, stretch: Stretch, names: Collection[str] = RUN_BY_HOST
+        self, stretch: Stretch, names: Collection[str] | None = None
     ) -> tuple[bool, list[int]]:
-        """Plan the operators of these names that are next, of those that the host runs: whether there
+        """Plan the operators that are next of those that the host runs, or of some names: whether there
         were any, and their results whose shapes are not known."""
         shared, known, moved = self._shared, stretch.known, False
         unknown: list[int] = []
         waiting: list[OperatorInfo] = []
         for operator in self.info.operators:
-            if operator.index in known.done or not is_run_by_host(operator):
+            if operator.index in known.done or not run_by_host(operator):
                 continue
             tells = [told(known, i, self.info.tensors[i].data) for i in operator.inputs]
             if (
-                operator.name not in names
+                (names is not None and operator.name not in names)
                 or None in tells
                 or not all(shared.host.may_pass(shared, known, operator, w) for w in waiting)
             ):

@@ -11,18 +11,19 @@ import attrs
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.cut import check_order
-from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
+from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.session import FlowSession, Openers
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
-from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 
@@ -97,7 +98,7 @@ class Opening:
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
     ) -> Graph:
         info = self.model.subgraphs[number]
-        if any(is_run_by_host(o) for o in info.operators):
+        if any(run_by_host(o) for o in info.operators):
             check_bodies(self.model.subgraphs, number)
             check_order(info)
         return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
@@ -115,11 +116,13 @@ class Opening:
         """Whether one graph is not enough, or not the best there is."""
         unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
         if any(
-            not isinstance(attributes, ForeignOp) and (attributes.dynamic or node.op in RUN_BY_HOST)
-            for node, attributes in unknown
+            not isinstance(attributes, ForeignOp) and (attributes.dynamic or attributes.host)
+            for _, attributes in unknown
         ):
             return True
-        on_host = any(node.op in RUN_BY_HOST for node, _ in unknown)
+        if any(v.dtype is DType.STRING for v in (*graph.inputs, *graph.outputs)):
+            return True
+        on_host = any(attributes.host for _, attributes in unknown)
         return on_host and self.delegation.has_device
 
     def _session(self, graph: Graph) -> Session:

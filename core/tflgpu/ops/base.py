@@ -266,6 +266,8 @@ class OpDef:
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
+        texts: Whether it takes tensors of texts (strings): its reference is given, and gives, arrays of
+            ``bytes`` then. Without it such an operator is refused.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
@@ -333,6 +335,7 @@ class OpDef:
     stateful: bool = False
     states: Callable[[Any], tuple[int, ...]] | None = None
     is_view: bool = False
+    texts: bool = False
     shape_only: bool = False
     generate: Callable[[Draw], Sample] | None = None
     filter: Filter | None = None

@@ -11,11 +11,17 @@ import attrs
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.model_file import SubgraphInfo
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, subgraph_spec
 
 #: Tensors by which a subgraph has a state that outlasts its run.
 _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
+
+
+def run_by_host(operator: OperatorInfo) -> bool:
+    """Whether an interpreter runs an operator between graphs: control flow, state, and whatever has
+    to do with texts, which no graph knows."""
+    return not operator.is_custom and (operator.name in RUN_BY_HOST or operator.texts)
 
 
 #: Control flow, by the options that are the number of a subgraph; and what keeps variables.
@@ -24,7 +30,10 @@ CONTROL = {
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
     "CALL_ONCE": ("init_subgraph_index",),
 }
-STATE = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
+STATE = frozenset({
+    "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE",
+    "HASHTABLE", "HASHTABLE_IMPORT", "HASHTABLE_FIND", "HASHTABLE_SIZE",
+})  # fmt: skip
 #: What no graph has a node of: an interpreter runs it, between graphs.
 RUN_BY_HOST = STATE.union(CONTROL)
 
