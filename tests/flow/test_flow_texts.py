@@ -107,6 +107,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "not_equal": ("NOT_EQUAL", [M, texts(SIX[:2], (2, 1))], [((2, 3), BOOL)], (1,)),
     "shape": ("SHAPE", [M], [((2,), I64)], (), {"out_type": I64.tflite}),
     "rank": ("RANK", [M], [((), I32)]),
+    "by_key": (
+        "HASHTABLE_LOOKUP", [_i32(5, 7, 6, 5), _i32(5, 6), V[2:4]], [((4,), TEXT), ((4,), DType.U8)],
+        (1, 2),
+    ),
     "constants": ("TILE", [V, _i32(2)], [((12,), TEXT)], (0, 1)),
 }  # fmt: skip
 
