@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, tensor
-from tflgpu import GpuDelegate, Interpreter
+from tflgpu import GpuDelegate, Interpreter, Model
 from tflgpu.errors import InputError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.tflite.read import read_model
@@ -288,7 +288,7 @@ def test_an_operator_that_takes_none(op: str) -> None:
     content = one(op, given, [(shape, TEXT)], **({"values_count": 2} if op == "PACK" else {}))
     with pytest.raises(RuntimeError, match=r"."):
         theirs(content, given)
-    with pytest.raises(UnsupportedError, match=f"{op}.*does not take texts"):
+    with pytest.raises(UnsupportedError, match=f"{op}.*string"):
         run(Interpreter(model_content=content, experimental_delegates=[]), given)
 
 
@@ -312,3 +312,25 @@ def test_damaged_constants() -> None:
             refused += 1
             assert "tensor 0" in str(error)
     assert refused > 100
+
+
+def test_a_constant_that_is_a_result(delegates: list[GpuDelegate]) -> None:
+    main = subgraph(
+        [tensor("x"), fixed("k", V, TEXT), tensor("y"), tensor("unused", (2,), TEXT)],
+        [("ABS", "x", "y")], "x unused", "y k",
+    )  # fmt: skip
+    assert_same(model(main), [np.array([1, -2], np.float32), V[:2]], delegates)
+
+
+def test_a_model_without_operators() -> None:
+    content = model(subgraph([A], [], "a", "a"))
+    made = run(Interpreter(model_content=content, experimental_delegates=[]), [V[:2]])
+    assert made[0].tolist() == SIX[:2]
+
+
+def test_a_model_as_a_function() -> None:
+    with Model(COPY) as copy:
+        assert copy([b"a\0", "ü"])[0].tolist() == [[b"a\0", "ü".encode()]]
+        assert copy(V[2:4])[0].tolist() == [SIX[2:4]]
+        with pytest.raises(InputError, match="int64"):
+            copy(np.array([1, 2]))

@@ -60,6 +60,7 @@ class Shared:
         warn: Takes what is wrong with the file but does no harm.
         host: Plans the operators that the host runs.
         keep_all: Whether all that is computed is kept.
+        strict: Whether an index outside a tensor is an error.
         programs: Those of its subgraphs so far.
     """
 
@@ -72,6 +73,7 @@ class Shared:
     warn: Callable[[str], object]
     host: Host
     keep_all: bool = False
+    strict: bool = False
     programs: dict[int, Program] = attrs.Factory(dict)
 
     def program(self, number: int) -> Program:
@@ -183,8 +185,10 @@ class Program:
     def __init__(self, shared: Shared, number: int) -> None:
         self.number = number
         info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
-        # Where every tensor is kept, those between the operators of the file are too.
-        self.info = info if shared.keep_all else with_items_written(info)
+        # Where every tensor is kept, those between the operators of the file are too; and only these
+        # operators refuse to write an item that is not in the list.
+        as_it_is = shared.keep_all or shared.strict
+        self.info = info if as_it_is else with_items_written(info)
         self.evaluated: set[int] = set()
         self._misses = 0
         self._path: list[Stretch] = []

@@ -62,6 +62,7 @@ class FlowSession(Session):
         foreign: Foreign | None,
         *,
         preserve_all: bool = False,
+        strict: bool = False,
     ) -> None:
         check_bodies(model.subgraphs, number)
         info = model.subgraphs[number]
@@ -85,6 +86,7 @@ class FlowSession(Session):
             _quietly,
             HostOperators(),
             preserve_all,
+            strict,
         )
         self._program: Program = self._shared.program(number)
         self._told = (-1, -1)

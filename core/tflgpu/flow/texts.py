@@ -132,9 +132,7 @@ def plan_texts(
     where = f"operator {operator.index} ({operator.name})"
     definition = _ONLY.get(operator.name) or shared.ops.get(operator.name)
     if definition is None or not definition.texts:
-        raise UnsupportedError(
-            f"{where} does not take texts (strings), and LiteRT's does not either"
-        )
+        raise UnsupportedError(f"{where} does not take texts (strings) here")
     if operator.version > definition.max_version:
         raise UnsupportedError(
             f"{where} has version {operator.version}, newer than {definition.max_version}, the newest "

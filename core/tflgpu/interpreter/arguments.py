@@ -127,9 +127,10 @@ def array_of(info: TensorInfo, value: Any) -> Array:
     Raises:
         InputError: it has another type, or is a text that UTF-8 cannot say.
     """
-    source = np.asarray(value)
     if info.dtype is DType.STRING:
-        return _texts_of(info, source)
+        is_array = isinstance(value, (np.ndarray, np.generic))  # of a list NumPy drops final zeros
+        return _texts_of(info, np.asarray(value, None if is_array else np.object_))
+    source = np.asarray(value)
     expected = np.dtype(numpy_type(info))
     if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
         raise InputError(

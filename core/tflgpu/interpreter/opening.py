@@ -74,7 +74,9 @@ class Opening:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         build = partial(self._graph, number, dict(shapes))
         origin = Origin(self.model.content, number, shapes, build, self.digest)
-        if self.fuse and not self.preserve_all and len(origin.content):
+        info = self.model.subgraphs[number]
+        of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
+        if self.fuse and not self.preserve_all and len(origin.content) and not of_texts:
             with self.lock:
                 found = self.delegation.open_origin(origin, self.cpu)
             if origin.is_digested:
@@ -82,15 +84,16 @@ class Opening:
             if found is not None:
                 session, start = found
                 _say(warn, start.warnings)
-                info = self.model.subgraphs[number]
                 return session, Seen(start.shapes, {*start.edge, *info.inputs, *info.outputs})
         graph = origin.graph
         _say(warn, origin.warnings)
-        if not self.delegation.options.allow_fallback or not self._takes_several(graph):
+        several = of_texts or self._takes_several(graph)
+        if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         made = FlowSession(
             self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
+            strict=self.delegation.options.strict,
         )  # fmt: skip
         return made, None
 
@@ -119,8 +122,6 @@ class Opening:
             not isinstance(attributes, ForeignOp) and (attributes.dynamic or attributes.host)
             for _, attributes in unknown
         ):
-            return True
-        if any(v.dtype is DType.STRING for v in (*graph.inputs, *graph.outputs)):
             return True
         on_host = any(attributes.host for _, attributes in unknown)
         return on_host and self.delegation.has_device

@@ -194,7 +194,8 @@ class _Building:
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
         reason = _why_not(operator, node, definition) or self._blocks(node)
-        unknown = None if reason is None else UnknownOp(reason, host=run_by_host(operator))
+        is_host = run_by_host(operator) and (definition is None or definition.texts)
+        unknown = None if reason is None else UnknownOp(reason, host=is_host)
         unknown = None if unknown is None else self._pass_on(node, unknown, where)
         if definition is not None and unknown is None:
             unknown = self._define(operator, node, definition, where)
