@@ -29,7 +29,7 @@ def reference_support(node: Node, ops: Mapping[str, OpDef]) -> Unsupported | Non
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return Unsupported(f"tensor {value.name} is {value.dtype.value}")
-        if value is not None and is_quantized(value) and not op.takes_stored:
+        if value is not None and is_quantized(value) and not op.on_stored(node.attrs):
             return Unsupported(
                 f"tensor {value.name} is quantized {value.dtype.value}; "
                 f"this {node.op} is not computed on quantized numbers"
