@@ -11,13 +11,19 @@ import attrs
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.model_file import SubgraphInfo
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 if TYPE_CHECKING:
     from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec
 
 #: Tensors by which a subgraph has a state that outlasts its run.
 _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
+
+
+def run_by_host(operator: OperatorInfo) -> bool:
+    """Whether an interpreter runs an operator between graphs: control flow, state, and whatever has
+    to do with texts, which no graph knows."""
+    return not operator.is_custom and (operator.name in RUN_BY_HOST or operator.texts)
 
 
 #: Control flow, by the options that are the number of a subgraph, or the numbers of several; and what
@@ -30,7 +36,10 @@ CONTROL = {
 }
 #: How the names of such options end.
 ENDS = ("subgraph", "subgraph_index", "subgraph_indices")
-STATE = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
+STATE = frozenset({
+    "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE",
+    "HASHTABLE", "HASHTABLE_IMPORT", "HASHTABLE_FIND", "HASHTABLE_SIZE",
+})  # fmt: skip
 #: What no graph has a node of: an interpreter runs it, between graphs.
 RUN_BY_HOST = STATE.union(CONTROL)
 
