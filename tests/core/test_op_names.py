@@ -77,13 +77,13 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "tflite/schema.py": (
         frozenset({
-            "CUSTOM", "PLACEHOLDER_FOR_GREATER_OP_CODES", "AVERAGE_POOL_2D", "CONV_3D_TRANSPOSE",
+            "AVERAGE_POOL_2D", "CONV_3D_TRANSPOSE",
             "L2_NORMALIZATION", "L2_POOL_2D", "MAXIMUM", "MAX_POOL_2D", "MEAN", "MINIMUM",
             "MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "REDUCE_ALL", "REDUCE_ANY",
             "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "SUM", "UNIDIRECTIONAL_SEQUENCE_RNN",
         }),
         # Whether tflgpu defines them or not.
-        "is the file format: codes of no operator, and operators whose options have another name",
+        "is the file format: operators whose options have another name",
     ),
     "converters.py": (
         frozenset({"CAST", "SUB", "MUL", "SLICE", "RESIZE_BILINEAR", "RESHAPE", "TRANSPOSE", "PAD",

@@ -11,7 +11,7 @@ from tflgpu import GpuDelegate, Interpreter
 from tflgpu.flow.list_items import with_items_written
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import SubgraphSpec, TensorSpec
+from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -41,6 +41,29 @@ def _body(**changed: Any) -> SubgraphSpec:
         ("CONCATENATION", "before item behind", "new", JOIN),
     ]  # fmt: skip
     return subgraph(tensors, ops, "i xs list", told["outputs"], "body")
+
+
+def _body_with_a_slice() -> SubgraphSpec:
+    """The same, and ``xs += x[i]`` by a slice from i to i + 1, behind the operators that go."""
+    body = _body()
+    tensors = [
+        *body.tensors,
+        const("ones", [1], I32),
+        tensor("taken", (3,)),
+        tensor("sums", (ROUNDS, 3)),
+    ]
+    names = [t.name for t in tensors]
+
+    def at(text: str) -> list[int]:
+        return [names.index(n) for n in text.split()]
+
+    more = [
+        OperatorSpec("STRIDED_SLICE", {"shrink_axis_mask": 1}, at("xs iv nv ones"), at("taken")),
+        OperatorSpec("ADD", {}, at("xs taken"), at("sums")),
+    ]
+    return SubgraphSpec(
+        tensors, [*body.operators, *more], body.inputs, at("i2 sums new"), body.name
+    )
 
 
 def _whole(body: SubgraphSpec) -> bytes:
@@ -78,6 +101,17 @@ def test_a_loop_that_fills_a_list_is_one_run(
         interpreter.invoke()
         np.testing.assert_array_equal(interpreter.get_tensor(5), xs + 1)
     assert len(runs) == 1  # of a block of five rounds
+
+
+def test_what_comes_behind_keeps_its_number(by_numpy: list[GpuDelegate]) -> None:
+    content, found = _whole(_body_with_a_slice()), []
+    ours = Interpreter(model_content=content, experimental_delegates=by_numpy)
+    for interpreter in (ours, litert.Interpreter(model_content=content)):
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3))
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(5))
+    np.testing.assert_array_equal(*found)
 
 
 def test_the_two_slices_are_one_update() -> None:

@@ -19,7 +19,6 @@ from tflgpu.errors import (
     NotAllocatedError,
     StateError,
 )
-from tflgpu.flow.session import FlowSession
 from tflgpu.interpreter.arguments import array_of, as_index
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
@@ -271,7 +270,7 @@ class Subgraph:
         if resized is not None:
             return resized
         session = None if self._memory is None else self._memory.session
-        if isinstance(session, FlowSession) and index in session.arrays:
+        if session is not None and session.comes_by_run and index in session.arrays:
             return session.arrays[index].shape  # of the last run
         return self._shapes.get(index, self.info.tensors[index].shape)
 
@@ -411,7 +410,7 @@ class Subgraph:
                 f"{named(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
             )
-        if isinstance(session, FlowSession) and info.index not in session.arrays:
+        if session.comes_by_run and info.index not in session.arrays:
             raise NotAllocatedError(
                 f"{named(info)} is not there before invoke(): its shape depends on what the model "
                 "computes"

@@ -15,6 +15,7 @@ import attrs
 
 from tflgpu.errors import GraphError
 from tflgpu.ir.brief import clipped
+from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 
@@ -104,6 +105,7 @@ class FileOptions:
             way; None for an absent one.
         place: The file, and where the operator's table is in it, for whoever can read what these
             lack; None where there is no gap, or nobody can.
+        composites: The composites that the operator is part of, the outermost first; mostly none.
     """
 
     name: str
@@ -114,6 +116,7 @@ class FileOptions:
     gap: str = ""
     place: tuple[memoryview, int] | None = None
     intermediates: tuple[Value | None, ...] = ()
+    composites: tuple[Composite, ...] = ()
 
 
 @attrs.define(eq=False)

@@ -232,6 +232,44 @@ class Draw(Protocol):
         ...
 
 
+@attrs.frozen
+class Reading:
+    """What a composite may mean: a node of the op with these ``attributes``, on those of the
+    composite's operands that ``operands`` lists, in the op's order (None = all of them)."""
+
+    attributes: Any
+    operands: tuple[int, ...] | None = None
+
+
+@attrs.frozen
+class Composed:
+    """Which composites of a file (STABLEHLO_COMPOSITE) an op computes as one.
+
+    What a name and attributes mean is only agreed upon, and the operators that the file has for the
+    composite are the definition. So each reading is tried against these, on drawn numbers, before a
+    node of the op takes their place (`tflgpu.compiler.composites`).
+
+    Attributes:
+        names: Such as "odml.rms_norm". Several ops may have one name.
+        read: The composite's attributes and operands -> every reading of them, likely ones first.
+            Raises `ModelError` or `UnsupportedError`, with the reason, where there is none.
+        attributes: Names of the attributes that ``read`` understands; with any other the operators
+            run.
+        draw: Numbers of a trial, None for an operand that is not needed, from a generator and the
+            operands; None: floats in [-3, 3), whole numbers from 0 to 2, booleans, and what
+            constants hold.
+        max_version: Newest version of the composites.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Fields, Sequence[Operand | None]], Sequence[Reading]]
+    attributes: frozenset[str] = frozenset()
+    draw: Callable[[np.random.Generator, Sequence[Operand | None]], list[Array | None]] | None = (
+        None
+    )
+    max_version: int = 1
+
+
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
 Reference = Callable[[Any, Sequence[Array | None]], list[Array]]
 
@@ -300,6 +338,10 @@ class OpDef:
         int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
             stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
             rounds the true result.
+        as_stored: Node on quantized tensors of simple scales -> its attributes where it computes, of
+            their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
+            rounds them afterwards, or an `Instead` of a node that does; None where that is the true
+            result, rounded.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -316,6 +358,7 @@ class OpDef:
         batch: Node and items -> what it has to become to compute several items at once, each as it
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
+        composed: Which composites of a file it computes as one.
         at_run_time: Attributes -> those that a node has where an operand that decides on its shape
             is not a constant, so that it is run once that is known; None: the same. For ops of which
             TFLite makes something else then.
@@ -353,6 +396,7 @@ class OpDef:
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
+    as_stored: Callable[[Node], Any] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
@@ -363,6 +407,7 @@ class OpDef:
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
+    composed: tuple[Composed, ...] = ()
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 

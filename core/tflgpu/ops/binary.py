@@ -102,7 +102,14 @@ def _floor_mod(attributes: NoAttrs, a: Array, b: Array) -> Array:
 def _power(attributes: NoAttrs, a: Array, b: Array) -> Array:
     if _is_whole(b) and (b < 0).any():
         raise InputError("POW: a whole number is raised to a negative power")
-    return np.asarray(np.power(a, b))
+    if a.dtype != np.int32:
+        return np.asarray(np.power(a, b))
+    # TFLite computes in double precision. What is beyond 32 bits becomes the smallest number, as its
+    # conversion gives it on x86.
+    with np.errstate(over="ignore"):
+        wide = np.power(a.astype(np.float64), b.astype(np.float64))
+    info = np.iinfo(np.int32)
+    return np.where((wide >= info.min) & (wide <= info.max), wide, info.min).astype(np.int32)
 
 
 def _difference(attributes: NoAttrs, a: Array, b: Array) -> Array:

@@ -19,10 +19,11 @@ from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
+from tflgpu.contract.offers import offers
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Value
+from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
 
@@ -76,7 +77,10 @@ class Session(Holder):
         report: What runs where.
         complete: Whether the last run, if there was one, came to its end: what is in the outputs.
         traffic: Counts what runs copy between host and device.
+        comes_by_run: Whether there are arrays only as a run makes them, of shapes that it gives them.
     """
+
+    comes_by_run = False
 
     def __init__(
         self,
@@ -140,7 +144,7 @@ class Session(Holder):
             recording = step.recording
             if step.states:
                 continue  # the session reads some of its outputs in every run
-            if isinstance(recording, Lender) and all(
+            if offers(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
                 for value, array in zip(step.outputs, recording.outputs, strict=True)
             ):
@@ -167,6 +171,10 @@ class Session(Holder):
         """Host arrays by value id, at the same address until `close` or `take_over`, which makes
         another mapping; where something was lent, the outputs' until the next run."""
         return self._arrays
+
+    def known_shapes(self) -> Mapping[int, Shape]:
+        """Where arrays come by runs: shapes of tensors, as far as they are known before one."""
+        return {}
 
     @property
     def variables(self) -> Mapping[int, Array]:
