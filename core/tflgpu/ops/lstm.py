@@ -17,7 +17,7 @@ from typing import Union
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.activation import apply_activation
@@ -100,10 +100,6 @@ def _parse_lstm(fields: Fields) -> AnyBasic | AnyCell:
 
 
 def _parse_sequence(fields: Fields) -> SequenceLstm:
-    if fields.flag("diagonal_recurrent_tensors"):
-        raise UnsupportedError(
-            f"{fields.op}: recurrent weights given as diagonals are not supported"
-        )
     return SequenceLstm(_cell(fields), fields.flag("time_major"))
 
 
@@ -152,7 +148,8 @@ def _sequence_sizes(
     source = needed(op, operands[0] if operands else None, "input", 3)
     batch = source.shape[1 if attributes.time_major else 0]
     stored = not isinstance(attributes.cell, Cell)
-    return source, check_operands(op, operands, batch, source.shape[2], stored=stored)
+    sizes = check_operands(op, operands, batch, source.shape[2], stored=stored, diagonals=True)
+    return source, sizes
 
 
 def _infer_sequence(
