@@ -25,7 +25,7 @@ KEEPERS = {
 KINDS = (
     "Interpreter", "Subgraph", "Session", "SessionMemory", "Step", "Compiled", "Plan",
     "PlannedDispatch", "Graph", "Node", "Value", "ModelFile", "Kernel", "Launch", "Bound", "Region",
-    "Memory", "PlanMemory", "NodeRun", "ReferenceRecording", "CheckedLender", "CheckedRecording",
+    "Memory", "PooledMemory", "NodeRun", "ReferenceRecording", "CheckedLender", "CheckedRecording",
     "CpuRefRecording", "OpenCLRecording", "VulkanRecording", "WgpuRecording", "GPUBuffer",
     "GPUBindGroup", "CommandQueue", "Buffer",
 )  # fmt: skip

@@ -13,15 +13,16 @@ import pytest
 import tflgpu
 from saved_models import small_model
 from test_saved_delegates import REF, assert_same, never, run
-from tflgpu import engine, starts
+from tflgpu import starts
+from tflgpu.compiler import compile as compiling
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError
-from tflgpu.interpreter import opening
 from tflgpu.ir.dtypes import DType
 from tflgpu.saved import asked, keeping
 from tflgpu.saved.given import SavedSource
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
+from tflgpu.tflite import build as building
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -56,10 +57,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return made
 
-    monkeypatch.setattr(opening, "build_graph", noted("built", opening.build_graph))
-    for module in (engine, keeping):
-        call = noted("compiled", module.compile_graph)
-        monkeypatch.setattr(module, "compile_graph", call)
+    monkeypatch.setattr(building, "build_graph", noted("built", building.build_graph))
+    monkeypatch.setattr(compiling, "compile", noted("compiled", compiling.compile))
     return said
 
 

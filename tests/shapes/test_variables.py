@@ -224,13 +224,13 @@ def test_variables_that_work_give_what_litert_gives(spec: ModelSpec) -> None:
 
 def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin's stateful operator need not say what its states are; its reference is counted."""
-    from tflgpu.interpreter import opening
     from tflgpu.plugins import registry
+    from tflgpu.tflite import build as building
 
     ops = dict(registry().ops())
     ops[SEQUENCE] = attrs.evolve(ops[SEQUENCE], states=None)
-    build = opening.build_graph
-    monkeypatch.setattr(opening, "build_graph", lambda m, i, _, *rest: build(m, i, ops, *rest))
+    build = building.build_graph
+    monkeypatch.setattr(building, "build_graph", lambda m, i, _, *rest: build(m, i, ops, *rest))
     interpreter = Interpreter(model_content=write_model(lstm(variables=(2,))))
     interpreter.allocate_tensors()
     with pytest.raises(TflgpuError, match=r"gave 3 arrays, not 4: results, and then state"):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import pyopencl as cl
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
-from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
+from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.base_device import BaseDevice
 from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
-from tflgpu.contract.memory_use import MemoryUse
+from tflgpu.contract.memory_use import Ledger, MemoryUse
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
@@ -29,11 +28,11 @@ from tflgpu_opencl.devices import (
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
-from tflgpu_opencl.memory import Memory, footprint
+from tflgpu_opencl.memory import Memory
 from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, Dialect, Entry
 from tflgpu_opencl.recording import OpenCLRecording
-from tflgpu_opencl.staging import Copied, Shared, Staging
+from tflgpu_opencl.staging import staged
 
 
 class OpenCLDevice(BaseDevice):
@@ -132,12 +131,15 @@ class OpenCLDevice(BaseDevice):
         with device_errors("making a queue"):
             queue = cl.CommandQueue(self._context)
         # pyopencl releases what is dropped, so that nothing is left where this ends early.
-        memory = Memory(
-            self._context, queue, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
-            guarded=guard_bands, ledger=self._account.ledger(), shared=self._weights,
-        )  # fmt: skip
-        inputs = self._stage(queue, memory, plan.inputs, is_input=True)
-        outputs = self._stage(queue, memory, plan.outputs, is_input=False)
+        memory = self._memory(queue, plan, guarded=guard_bands, ledger=self._account.ledger())
+        memory.allocate(self._weights)
+        inputs, outputs = (
+            [
+                staged(self._context, queue, self._native, memory, io, is_input=is_input)
+                for io in ios
+            ]
+            for is_input, ios in ((True, plan.inputs), (False, plan.outputs))
+        )
         memory.inputs, memory.outputs = [s.region for s in inputs], [s.region for s in outputs]
         launched = [self._kernel(programs[d.kernel, self._dialect], d) for d in plan.dispatches]
         recording = OpenCLRecording(
@@ -146,8 +148,16 @@ class OpenCLDevice(BaseDevice):
         finish(queue, "uploading")
         return recording
 
+    def _memory(
+        self, queue: Any, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None
+    ) -> Memory:
+        return Memory(
+            self._context, queue, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
+            guarded=guarded, in_place=self.in_place, ledger=ledger,
+        )  # fmt: skip
+
     def _footprint(self, plan: Plan) -> MemoryUse:
-        return footprint(plan, self.caps.max_buffer_bytes, in_place=self.in_place)
+        return self._memory(None, plan).footprint
 
     def _buffer_queue(self) -> Any:
         """For copies to and from buffers; made when there is the first."""
@@ -163,7 +173,8 @@ class OpenCLDevice(BaseDevice):
 
     def _import_buffer(self, source: object) -> OpenCLBuffer | Unsupported:
         queue = self._buffer_queue()
-        region = imported(self._context, queue, source, self._native, in_place=self.in_place)
+        native = self._native if self.in_place else None
+        region = imported(self._context, queue, source, native)
         if isinstance(region, Unsupported):
             return region
         return OpenCLBuffer(self._lock, self._token, region.nbytes, region, queue)
@@ -171,17 +182,6 @@ class OpenCLDevice(BaseDevice):
     def _release(self) -> None:
         self._compiler.clear()
         self._context = self._queue = None
-
-    def _stage(
-        self, queue: Any, memory: Memory, ios: Sequence[PlannedIO], *, is_input: bool
-    ) -> list[Staging]:
-        staged: list[Staging] = []
-        for io in ios:
-            if self.in_place and self._native and not memory.guarded:
-                staged.append(Shared(queue, memory, self._native, io, is_input=is_input))
-            else:
-                staged.append(Copied(self._context, queue, memory, io, is_input=is_input))
-        return staged
 
     def _kernel(self, entry: Entry, dispatch: PlannedDispatch) -> Any:
         kernel = entry.make_kernel()

@@ -14,15 +14,16 @@ import pyopencl as cl
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, Ref
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.plan_recording import BasePlanRecording
+from tflgpu.contract.staging import Outline, StagedOutputs, Staging, output_sets
 from tflgpu.errors import DeviceError
+from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
-from tflgpu_opencl.outputs import Outline, Outputs, output_sets
-from tflgpu_opencl.staging import Copied, Elsewhere, Staging
+from tflgpu_opencl.staging import elsewhere, pinned_array
 
 
 @attrs.frozen(eq=False)
@@ -44,7 +45,7 @@ def _add(launches: Sequence[Launch], commands: Commands) -> None:
         launch.add_to(commands)
 
 
-class OpenCLRecording(BasePlanRecording[Outputs, Region]):
+class OpenCLRecording(BasePlanRecording[StagedOutputs[Commands], Region]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
@@ -54,8 +55,8 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         native: Native | None,
         plan: Plan,
         memory: Memory,
-        inputs: Sequence[Staging],
-        outputs: Sequence[Staging],
+        inputs: Sequence[Staging[Commands]],
+        outputs: Sequence[Staging[Commands]],
         kernels: Sequence[Any],
     ) -> None:
         super().__init__(plan, memory)
@@ -78,25 +79,25 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._start = 0.0
         self._marker: Marker | None = None  # behind a run that is watched
         self._last: list[Marker] = []  # behind all that was begun, where a run was interrupted
-        self._outline = Outline(
-            queue, native, list(inputs), list(outputs), partial(_add, self._launches)
-        )
+        self._outline = Outline[Commands](
+            partial(Commands, queue, native), list(inputs), list(outputs),
+            partial(_add, self._launches),
+        )  # fmt: skip
         self._before = self._outline.before()
-        self._sets = output_sets(
-            context, plan.outputs, self._outline, memory.ledger, lends=not memory.guarded
-        )
+        ledger = memory.ledger
+
+        def arrays() -> list[Array]:
+            return [pinned_array(context, queue, io, ledger) for io in plan.outputs]
+
+        done = partial(finish, queue, "reading outputs")
+        self._sets = output_sets(self._outline, arrays, done, lends=not memory.guarded)
 
     # Inside
 
     @property
     def copies(self) -> tuple[int, int]:
         """As `BasePlanRecording.copies`; what host and device share is not copied."""
-        outline = self._outline
-        sent, fetched = (
-            sum(staging.array.nbytes for staging in side if isinstance(staging, Copied))
-            for side in (outline.inputs, outline.outputs)
-        )
-        return sent, fetched
+        return self._outline.copies
 
     def _set_arguments(self) -> None:
         for launch, regions in zip(self._launches, self._regions, strict=True):
@@ -112,9 +113,9 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._before = outline.before()
         self._outputs.change(outline.lendable, outline.remake)
 
-    def _staged(self, ref: Ref, own: Staging) -> Staging:
+    def _staged(self, ref: Ref, own: Staging[Commands]) -> Staging[Commands]:
         region = self._memory.bound.get(ref)
-        return own if region is None else Elsewhere(own, region, self._native)
+        return own if region is None else elsewhere(own, region, self._native)
 
     def _finish(self) -> None:
         finish(self._queue, "running")
@@ -152,8 +153,7 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         super()._release()
         self._before = Commands(self._queue, self._native)
         self._sets = None  # its commands hold kernels and buffers
-        self._outline.inputs.clear()
-        self._outline.outputs.clear()
+        self._outline.clear()
         self._launches.clear()
         # A device that is lost cannot release what it held; that is no news here. What others hold as
         # well is let go of all the same.
@@ -173,7 +173,8 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
             with device_errors("making a queue with timers"):
                 self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
         outputs = self._outputs.for_run()
-        self._upload()
+        self._before.submit()
+        self._finish()
         with device_errors("profiling"):
             events = [self._timed(launch) for launch in self._launches]
             finish(self._profiling_queue, "profiling")
@@ -189,16 +190,8 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
             return None
         return cl.enqueue_nd_range_kernel(self._profiling_queue, launch.kernel, size, workgroup)
 
-    def _upload(self) -> None:
-        self._before.submit()
-        self._finish()
-
     def _dispatch_alone(self, index: int) -> None:
         single = Commands(self._queue, self._native)
         self._launches[index].add_to(single)
         single.submit()
-        self._finish()
-
-    def _download(self) -> None:
-        self._outputs.for_run().download.submit()
         self._finish()

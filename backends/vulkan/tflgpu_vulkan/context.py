@@ -25,10 +25,11 @@ _WAITING = "waiting for the device"
 #: How many queues recordings are spread over, where the device has them. With one, whatever several
 #: runs in flight do is done in turn, the copies of one between the kernels of another.
 QUEUES = "TFLGPU_VULKAN_QUEUES"
+_USUAL_QUEUES = 3
 
 
 class Context(Counted):
-    """A logical device with a queue, or as many as the environment asks for.
+    """A logical device with a few queues, or as many as the environment asks for.
 
     A recording keeps to one queue; they take them in turn. What two recordings do has no order but
     that of whoever waits for one before the other begins.
@@ -260,9 +261,9 @@ def _wanted_queues() -> int:
     """Raises:
     DeviceError: the environment says something else than how many, from 1.
     """
-    said = os.environ.get(QUEUES, "").strip() or "1"
+    said = os.environ.get(QUEUES, "").strip() or str(_USUAL_QUEUES)
     if not said.isascii() or not said.isdigit() or not int(said):
         raise DeviceError(
-            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 (one is usual)"
+            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 ({_USUAL_QUEUES} are usual)"
         )
     return int(said)

@@ -65,7 +65,7 @@ class Details:
         has_writable_memory: The host can write to memory of the device's own.
         has_cached_memory: The host has memory for the device that it reads at full speed.
         queue_family: The family whose queues run everything.
-        queues: How many it has.
+        queues: How many of them are worth using.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
         extensions: To enable.
         host_page: Where host memory that is imported begins and ends; 0 where none can be.
@@ -292,14 +292,25 @@ def _compute_units(query: _Query, vendor: str) -> int:
 
 
 def _compute_queue(handle: Any) -> tuple[int, bool, int] | None:
-    """The first family that computes, whether it has timestamps, and its number of queues."""
+    """The family to use of those that compute, whether it has timestamps, and how many of its
+    queues are worth using.
+
+    One that does not draw is preferred: its queues are at work at the same time, where several of a
+    family that draws take turns, and an NVIDIA H200 computed more slowly with three of them than
+    with one (`benchmarks/results/io_h200.md`).
+    """
     families = listed(
         lib.vkGetPhysicalDeviceQueueFamilyProperties, "VkQueueFamilyProperties", handle
     )
-    for index, family in enumerate(families):
-        if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT:
-            return index, bool(family.timestampValidBits), int(family.queueCount)
-    return None
+    found = [
+        (not family.timestampValidBits, bool(family.queueFlags & vk.VK_QUEUE_GRAPHICS_BIT), index)
+        for index, family in enumerate(families)
+        if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT
+    ]
+    if not found:
+        return None
+    no_timestamps, draws, index = min(found)
+    return index, not no_timestamps, 1 if draws else int(families[index].queueCount)
 
 
 def _memory_types(handle: Any) -> tuple[int, ...]:

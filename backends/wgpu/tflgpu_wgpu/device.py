@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.base_device import BaseDevice, releasing_on_error
-from tflgpu.contract.memory_use import MemoryUse
+from tflgpu.contract.memory_use import Ledger, MemoryUse
 from tflgpu.contract.subgroup_probe import probe_shuffle
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
@@ -17,7 +17,7 @@ from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_sh
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
-from tflgpu_wgpu.memory import Memory, Region, footprint
+from tflgpu_wgpu.memory import Memory, Region
 from tflgpu_wgpu.pipelines import Compiler, Dialect, Job, Way
 from tflgpu_wgpu.recording import WgpuRecording
 
@@ -86,16 +86,17 @@ class WgpuDevice(BaseDevice):
     # Inside
 
     def _load(self, plan: Plan, *, guard_bands: bool) -> WgpuRecording:
-        limit = self.caps.max_buffer_bytes
-        memory = Memory(
-            self._device, plan, limit=limit, guarded=guard_bands, ledger=self._account.ledger(),
-            shared=self._weights,
-        )  # fmt: skip
+        memory = self._memory(plan, guarded=guard_bands, ledger=self._account.ledger())
+        memory.allocate(self._weights)
         with releasing_on_error(memory):
             return self._recorded(plan, memory)
 
+    def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> Memory:
+        limit = self.caps.max_buffer_bytes
+        return Memory(self._device, plan, limit=limit, guarded=guarded, ledger=ledger)
+
     def _footprint(self, plan: Plan) -> MemoryUse:
-        return footprint(plan)
+        return self._memory(plan).footprint
 
     def _allocate_buffer(self, nbytes: int) -> WgpuBuffer:
         region = allocated(self._device, nbytes)

@@ -15,7 +15,7 @@ from tflgpu.cli.memory_table import show_memory
 from tflgpu.cli.models import Backend, Device, Model, Numerics
 from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of

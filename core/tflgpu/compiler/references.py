@@ -42,7 +42,7 @@ def _on_stored(node: Node, op: OpDef) -> bool:
     also where it only copies numbers between tensors of one quantization whose 0 is 0. So it is with
     those of a scale of 0, which converters write for constants of zeros: no real numbers tell them
     apart."""
-    if op.takes_stored:
+    if op.on_stored(node.attrs):
         return True
     if not op.keeps_values or op.accuracy is not Accuracy.EXACT:
         return False

@@ -50,6 +50,8 @@ class FlowSession(Session):
         DeviceError: a piece could not be loaded.
     """
 
+    comes_by_run = True
+
     def __init__(
         self,
         model: ModelFile,

@@ -9,21 +9,16 @@ from functools import partial
 import attrs
 
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.flow.check import check_bodies
-from tflgpu.flow.cut import check_order
 from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
-from tflgpu.flow.session import FlowSession, Openers
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
-from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import RUN_BY_HOST
-from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 
 
@@ -87,6 +82,8 @@ class Opening:
         _say(warn, origin.warnings)
         if not self.delegation.options.allow_fallback or not self._takes_several(graph):
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
+        from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+
         made = FlowSession(
             self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
@@ -96,6 +93,11 @@ class Opening:
     def _graph(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
     ) -> Graph:
+        # Not at the top: who finds what is kept of a file builds no graph.
+        from tflgpu.flow.check import check_bodies
+        from tflgpu.flow.cut import check_order
+        from tflgpu.tflite.build import build_graph
+
         info = self.model.subgraphs[number]
         if any(is_run_by_host(o) for o in info.operators):
             check_bodies(self.model.subgraphs, number)
@@ -129,6 +131,8 @@ class Opening:
             )
 
     def _plain(self, graph: Graph) -> Session:
+        from tflgpu.runtime.cpu_session import open_cpu_session
+
         return open_cpu_session(
             graph, self.ops, preserve_all=self.preserve_all, side=self.cpu,
             reason="its shapes change from run to run",
@@ -189,7 +193,7 @@ def seen(
     """Shapes of tensors, as far as they are known before a run, and the tensors that can be read: with
     ``all_of_it`` those between operators as well."""
     if found is None:
-        shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
+        shapes = session.known_shapes()
         every: Collection[int] = range(len(info.tensors))
         return shapes, every if all_of_it else {*info.inputs, *info.outputs}
     return found.shapes, set(found.readable) & session.arrays.keys()

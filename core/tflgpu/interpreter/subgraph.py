@@ -19,7 +19,6 @@ from tflgpu.errors import (
     NotAllocatedError,
     StateError,
 )
-from tflgpu.flow.session import FlowSession
 from tflgpu.interpreter.arguments import array_of, as_index
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
@@ -31,7 +30,7 @@ from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.resizing import all_named, named, new_shape, told
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape
+from tflgpu.ir.graph import Shape, at_rest
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
@@ -243,10 +242,11 @@ class Subgraph:
         return self.session
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero."""
+        """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
         self._recovery.inputs_changed = True
-        for array in self.variables.values():
-            array[...] = 0
+        for index, array in self.variables.items():
+            tensor = self.info.tensors[index]
+            array[...] = at_rest(tensor.dtype, tensor.quantization)
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
         """Give an input another shape. Where it differs, `allocate` must follow.
@@ -270,7 +270,7 @@ class Subgraph:
         if resized is not None:
             return resized
         session = None if self._memory is None else self._memory.session
-        if isinstance(session, FlowSession) and index in session.arrays:
+        if session is not None and session.comes_by_run and index in session.arrays:
             return session.arrays[index].shape  # of the last run
         return self._shapes.get(index, self.info.tensors[index].shape)
 
@@ -410,7 +410,7 @@ class Subgraph:
                 f"{named(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
             )
-        if isinstance(session, FlowSession) and info.index not in session.arrays:
+        if session.comes_by_run and info.index not in session.arrays:
             raise NotAllocatedError(
                 f"{named(info)} is not there before invoke(): its shape depends on what the model "
                 "computes"

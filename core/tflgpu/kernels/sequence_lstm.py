@@ -290,7 +290,8 @@ class _Loop:
 
 def _build(low: Lowering) -> None:
     attributes: Cell | SequenceLstm = low.attrs
-    cell, time_major, times = attributes, False, 1
+    cell: object = attributes
+    time_major, times = False, 1
     batch = low.node.input(0).shape[0]
     if isinstance(attributes, SequenceLstm):
         cell, time_major = attributes.cell, attributes.time_major

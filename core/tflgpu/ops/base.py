@@ -232,6 +232,44 @@ class Draw(Protocol):
         ...
 
 
+@attrs.frozen
+class Reading:
+    """What a composite may mean: a node of the op with these ``attributes``, on those of the
+    composite's operands that ``operands`` lists, in the op's order (None = all of them)."""
+
+    attributes: Any
+    operands: tuple[int, ...] | None = None
+
+
+@attrs.frozen
+class Composed:
+    """Which composites of a file (STABLEHLO_COMPOSITE) an op computes as one.
+
+    What a name and attributes mean is only agreed upon, and the operators that the file has for the
+    composite are the definition. So each reading is tried against these, on drawn numbers, before a
+    node of the op takes their place (`tflgpu.compiler.composites`).
+
+    Attributes:
+        names: Such as "odml.rms_norm". Several ops may have one name.
+        read: The composite's attributes and operands -> every reading of them, likely ones first.
+            Raises `ModelError` or `UnsupportedError`, with the reason, where there is none.
+        attributes: Names of the attributes that ``read`` understands; with any other the operators
+            run.
+        draw: Numbers of a trial, None for an operand that is not needed, from a generator and the
+            operands; None: floats in [-3, 3), whole numbers from 0 to 2, booleans, and what
+            constants hold.
+        max_version: Newest version of the composites.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Fields, Sequence[Operand | None]], Sequence[Reading]]
+    attributes: frozenset[str] = frozenset()
+    draw: Callable[[np.random.Generator, Sequence[Operand | None]], list[Array | None]] | None = (
+        None
+    )
+    max_version: int = 1
+
+
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
 Reference = Callable[[Any, Sequence[Array | None]], list[Array]]
 
@@ -291,6 +329,8 @@ class OpDef:
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
+        stored_where: Attributes -> the same, of an op that does so with some attributes only; None =
+            ``takes_stored`` says it of all. Ask `on_stored`.
         integers: Which op it stands for where quantized tensors are computed on as they are stored;
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
@@ -318,6 +358,7 @@ class OpDef:
         batch: Node and items -> what it has to become to compute several items at once, each as it
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
+        composed: Which composites of a file it computes as one.
         at_run_time: Attributes -> those that a node has where an operand that decides on its shape
             is not a constant, so that it is run once that is known; None: the same. For ops of which
             TFLite makes something else then.
@@ -351,6 +392,7 @@ class OpDef:
     one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
+    stored_where: Callable[[Any], bool] | None = None
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
@@ -365,6 +407,7 @@ class OpDef:
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
+    composed: tuple[Composed, ...] = ()
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 
@@ -381,6 +424,12 @@ class OpDef:
             except DynamicError:
                 needed.append(index)
         return tuple(needed)
+
+    def on_stored(self, attributes: Any) -> bool:
+        """Whether a node with such attributes reads and writes stored numbers as they are."""
+        if self.takes_stored or self.stored_where is None:
+            return self.takes_stored
+        return self.stored_where(attributes)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node of this op."""

@@ -74,10 +74,16 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         become = op.at_run_time
         return guarded("at_run_time", lambda: check_activation(op, become(attributes)))
 
+    def stored_where(attributes: Any) -> bool:
+        assert op.stored_where is not None
+        asked = op.stored_where
+        return guarded("stored_where", lambda: bool(asked(attributes)))
+
     return attrs.evolve(
         op, parse=parse, infer=infer, reference=reference, samples=samples, limits=limits,
         generate=None if op.generate is None else generate, owner=owner,
         at_run_time=None if op.at_run_time is None else at_run_time,
+        stored_where=None if op.stored_where is None else stored_where,
         **checked_facets(op, guarded),
     )  # fmt: skip
 

@@ -65,8 +65,8 @@ def lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Arr
     # TFLite keeps the slope in 16 bits, so that a piece which climbs over more than half of them goes
     # down instead.
     slope = (points[piece + 1] - base).astype(np.int16).astype(np.int64)
-    found = base + ((slope * offset + _LENGTH // 2) >> 7)
-    return found.astype(np.int16)
+    found: Array = (base + ((slope * offset + _LENGTH // 2) >> 7)).astype(np.int16)
+    return found
 
 
 def _from(fn: Callable[[Array], Array], x: Array) -> Array:

@@ -1,15 +1,18 @@
-"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats.
+"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats and of whole numbers.
 
 LSTM has two kernels that share nothing but the name. The full one, and the sequence op, keep
 their output and cell states in variables (operands 18 and 19) between runs. The basic one has
 five operands (input, previous output, weights, biases, previous cell state) and four results
 (output, cell state, and two intermediates), and keeps nothing.
+
+On whole numbers `ops/integer_cell.py` is the cell.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Union
 
 import attrs
 import numpy as np
@@ -21,6 +24,8 @@ from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand
 from tflgpu.ops.facets import Hybrid, Work
+from tflgpu.ops.integer_cell import IntegerCell, IntegerRunner, integer_cell
+from tflgpu.ops.integer_scales import Scales
 from tflgpu.ops.lstm_cell import (
     CELL_STATE,
     OUTPUT_STATE,
@@ -44,24 +49,31 @@ class BasicLstm:
     """The basic kernel; its activation is always TANH and nothing is clipped."""
 
 
+#: A cell on real numbers, or on stored ones.
+AnyCell = Union[Cell, IntegerCell]
+
+
 @attrs.frozen
 class SequenceLstm:
     """A cell run along time, which is the first dimension where ``time_major``, else the
     second."""
 
-    cell: Cell
+    cell: AnyCell
     time_major: bool
 
 
-def _cell(fields: Fields) -> Cell:
+def _cell(fields: Fields) -> AnyCell:
     for name in ("cell_clip", "proj_clip"):
         if not fields.number(name) >= 0:
             raise ModelError(f"{fields.op}: option {name} is {fields.number(name)}, must be >= 0")
     clips = fields.number("cell_clip"), fields.number("proj_clip")
+    scales = Scales.of_fields(fields)
+    if not scales.real:
+        return integer_cell(scales, *clips)
     return Cell(fused_activation(fields), *clips, rounding_of(fields))
 
 
-def _parse_lstm(fields: Fields) -> BasicLstm | Cell:
+def _parse_lstm(fields: Fields) -> BasicLstm | AnyCell:
     kind = fields.integer("kernel_type")
     if kind == 0:
         return _cell(fields)
@@ -85,12 +97,13 @@ def _parse_sequence(fields: Fields) -> SequenceLstm:
 
 
 def _infer_lstm(
-    attributes: BasicLstm | Cell, operands: Sequence[Operand | None]
+    attributes: BasicLstm | AnyCell, operands: Sequence[Operand | None]
 ) -> list[TensorSpec]:
     if isinstance(attributes, BasicLstm):
         return _infer_basic(operands)
     source = needed("LSTM", operands[0] if operands else None, "input", 2)
-    sizes = check_operands("LSTM", operands, source.shape[0], source.shape[1])
+    stored = isinstance(attributes, IntegerCell)
+    sizes = check_operands("LSTM", operands, source.shape[0], source.shape[1], stored=stored)
     return [TensorSpec((sizes.batch, sizes.outputs), source.dtype)]
 
 
@@ -123,7 +136,8 @@ def _sequence_sizes(
     op = "UNIDIRECTIONAL_SEQUENCE_LSTM"
     source = needed(op, operands[0] if operands else None, "input", 3)
     batch = source.shape[1 if attributes.time_major else 0]
-    return source, check_operands(op, operands, batch, source.shape[2])
+    stored = isinstance(attributes.cell, IntegerCell)
+    return source, check_operands(op, operands, batch, source.shape[2], stored=stored)
 
 
 def _infer_sequence(
@@ -133,33 +147,38 @@ def _infer_sequence(
     return [TensorSpec((*source.shape[:2], sizes.outputs), source.dtype)]
 
 
-def _reference_lstm(attributes: BasicLstm | Cell, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference_lstm(attributes: BasicLstm | AnyCell, arrays: Sequence[Array | None]) -> list[Array]:
     if isinstance(attributes, BasicLstm):
         return _reference_basic(arrays)
-    source = floats("LSTM", arrays[0])
-    outputs, states = _run("LSTM", attributes, source[None], arrays)
-    return [outputs[0].astype(present(arrays[0]).dtype, copy=False), *states]
+    outputs, states = _run("LSTM", attributes, present(arrays[0])[None], arrays)
+    return [outputs[0], *states]
 
 
 def _reference_sequence(attributes: SequenceLstm, arrays: Sequence[Array | None]) -> list[Array]:
     op = "UNIDIRECTIONAL_SEQUENCE_LSTM"
-    source = floats(op, arrays[0])
+    source = present(arrays[0])
     steps = source if attributes.time_major else source.swapaxes(0, 1)
-    outputs, states = _run(op, attributes.cell, steps, arrays)
+    together = attributes.time_major
+    outputs, states = _run(op, attributes.cell, steps, arrays, together=together)
     outputs = outputs if attributes.time_major else outputs.swapaxes(0, 1)
-    given = present(arrays[0])
-    return [np.ascontiguousarray(outputs).astype(given.dtype, copy=False), *states]
+    return [np.ascontiguousarray(outputs), *states]
 
 
 def _run(
-    op: str, cell: Cell, steps: Array, arrays: Sequence[Array | None]
+    op: str, cell: AnyCell, steps: Array, arrays: Sequence[Array | None], *, together: bool = True
 ) -> tuple[Array, list[Array]]:
-    """Outputs [time, batch, outputs] of inputs [time, batch, inputs], and the new states."""
-    runner = CellRunner(op, cell, arrays)
+    """Outputs [time, batch, outputs] of inputs [time, batch, inputs], and the new states;
+    ``together`` as `IntegerRunner` takes it."""
     olds = [present(arrays[OUTPUT_STATE]), present(arrays[CELL_STATE])]
-    hidden, cells = (floats(op, old).reshape(steps.shape[1], -1) for old in olds)
+    runner: CellRunner | IntegerRunner
+    if isinstance(cell, IntegerCell):
+        runner, given = IntegerRunner(cell, arrays, together=together), olds
+    else:
+        runner, given = CellRunner(op, cell, arrays), [floats(op, old) for old in olds]
+    hidden, cells = (old.reshape(steps.shape[1], -1) for old in given)
     outputs = np.empty((*steps.shape[:2], hidden.shape[1]), steps.dtype)
     for time, x in enumerate(steps):
+        x = x if isinstance(cell, IntegerCell) else floats(op, x)  # noqa: PLW2901
         hidden, cells = runner.step(x, hidden, cells)
         outputs[time] = hidden
     states = [
@@ -186,10 +205,17 @@ def _hybrid(node: Node) -> Hybrid:
         return Hybrid(())  # TFLite's kernel has no hybrid form
     if isinstance(found, Cell):
         return hybrid_cell(node, found, lambda cell: cell)
+    assert isinstance(found.cell, Cell)  # an integer cell has no float data
     return hybrid_cell(node, found.cell, lambda cell: attrs.evolve(found, cell=cell))
 
 
-def _states(attributes: BasicLstm | Cell | SequenceLstm) -> tuple[int, ...]:
+def _on_stored(attributes: object) -> bool:
+    """Whether it is an integer LSTM."""
+    cell = attributes.cell if isinstance(attributes, SequenceLstm) else attributes
+    return isinstance(cell, IntegerCell)
+
+
+def _states(attributes: BasicLstm | AnyCell | SequenceLstm) -> tuple[int, ...]:
     """The basic kernel is handed its state from outside, and hands the new one out."""
     return () if isinstance(attributes, BasicLstm) else (OUTPUT_STATE, CELL_STATE)
 
@@ -205,11 +231,11 @@ OPS = (
         "LSTM", _parse_lstm, _infer_lstm, _reference_lstm,
         lambda: [*basic_samples(), *full_samples()],
         accuracy=Accuracy.ACCUMULATE, max_version=5, stateful=True,
-        states=_states, work=_work, hybrid=_hybrid,
+        states=_states, work=_work, hybrid=_hybrid, stored_where=_on_stored,
     ),
     OpDef(
         "UNIDIRECTIONAL_SEQUENCE_LSTM", _parse_sequence, _infer_sequence, _reference_sequence,
         sequence_samples, accuracy=Accuracy.ACCUMULATE, max_version=4, stateful=True,
-        states=_states, work=_work, hybrid=_hybrid,
+        states=_states, work=_work, hybrid=_hybrid, stored_where=_on_stored,
     ),
 )  # fmt: skip

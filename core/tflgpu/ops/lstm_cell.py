@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.base import Activation, Operand
@@ -40,6 +40,7 @@ LAYER_NORM = 20
 COUNTS = (20, 24)
 
 _NORM_EPSILON = 1e-8
+_STORED = frozenset({DType.I8, DType.I16, DType.I32})
 
 
 @attrs.frozen
@@ -145,19 +146,22 @@ def check_operands(
     batch: int,
     inputs: int,
     positions: Sequence[int] = range(max(COUNTS)),
+    *,
+    stored: bool = False,
 ) -> Sizes:
-    """The sizes of the cell that the operands make, which messages call by their ``positions``.
+    """The sizes of the cell that the operands make, which messages call by their ``positions``; of one
+    that computes on ``stored`` numbers, whose types somebody else has checked.
 
     Raises:
         ModelError: an operand is missing or does not fit the others; names it.
+        UnsupportedError: the operands are whole numbers, and nobody knows the cell that takes them.
     """
     if len(operands) not in COUNTS:
         raise ModelError(f"{op} takes {COUNTS[0]} or {COUNTS[1]} operands, got {len(operands)}")
     source = operands[INPUT]
-    if source is not None and not source.dtype.is_float:
-        # Whole-number LSTMs have other operands: biases of i32, a cell state of i16, scales.
+    if source is not None and not source.dtype.is_float and not stored:
         raise UnsupportedError(f"{op} of {source.dtype.value} is not computed by tflgpu itself")
-    check = _Checker(op, operands, positions)
+    check = _Checker(op, operands, positions, _STORED if stored else PRODUCT_TYPES)
     forget = check.get(WEIGHTS + 1, 2)
     cells = forget.shape[0]
     outputs = check.get(RECURRENT + 1, 2).shape[1]
@@ -197,9 +201,13 @@ def check_operands(
 
 class _Checker:
     def __init__(
-        self, op: str, operands: Sequence[Operand | None], positions: Sequence[int]
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        positions: Sequence[int],
+        types: frozenset[DType],
     ) -> None:
-        self.op, self.operands, self.at = op, operands, positions
+        self.op, self.operands, self.at, self.types = op, operands, positions, types
         self.names = operand_names()
 
     def get(self, index: int, rank: int) -> Operand:
@@ -208,7 +216,7 @@ class _Checker:
             raise ModelError(
                 f"{self.op}: the {self.names[index]} (operand {self.at[index]}) is absent"
             )
-        check_dtype(f"{self.op}: the {self.names[index]}", operand.dtype, PRODUCT_TYPES)
+        check_dtype(f"{self.op}: the {self.names[index]}", operand.dtype, self.types)
         if operand.rank != rank or 0 in operand.shape:
             raise ModelError(
                 f"{self.op}: the {self.names[index]} (operand {self.at[index]}) has shape "

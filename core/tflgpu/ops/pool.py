@@ -212,7 +212,8 @@ def _as_stored(node: Node) -> Pool | None:
     if isinstance(limits, str):
         return None
     stored = StoredAverage(out.quant.scale[0], out.quant.zero_point[0], *limits)
-    return attrs.evolve(node.attrs, activation=Activation.NONE, stored=stored)
+    window: Pool = node.attrs
+    return attrs.evolve(window, activation=Activation.NONE, stored=stored)
 
 
 OPS = (

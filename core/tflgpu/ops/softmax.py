@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
@@ -21,13 +21,16 @@ from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Composed,
     Fields,
     NoAttrs,
     OpDef,
     Operand,
+    Reading,
     Sample,
     no_attrs,
 )
+from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
 from tflgpu.ops.facets import Instead
 from tflgpu.ops.items import each_row
@@ -61,6 +64,13 @@ class L2Normalization:
 
 def _parse_softmax(fields: Fields) -> Softmax:
     return Softmax(fields.number("beta", 1.0))
+
+
+def _read_softmax(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+    (x,) = there(operands, 1, 1)
+    if fields.integer("axis", -1) not in (-1, x.rank - 1):
+        raise UnsupportedError("it is not over the last axis")
+    return [Reading(Softmax(1.0))]
 
 
 def _parse_l2(fields: Fields) -> L2Normalization:
@@ -144,7 +154,8 @@ def _softmax_samples() -> list[Sample]:
 OPS = (
     OpDef("SOFTMAX", _parse_softmax, _infer("SOFTMAX"), reference_of("SOFTMAX", _softmax),
           _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4,
-          batch=each_row(0, rank=2), as_stored=_as_stored),
+          batch=each_row(0, rank=2), as_stored=_as_stored,
+          composed=(Composed(("odml.softmax",), _read_softmax, frozenset({"axis"})),)),
     OpDef("LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"),
           reference_of("LOG_SOFTMAX", _log_softmax), lambda: _samples({}),
           accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2)),

@@ -25,8 +25,8 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "TFLGPU_CACHE_DIR": "the folder for compiled programs and measured times, in the place of the "
     "user's cache folder",
     "TFLGPU_DEFAULT_DELEGATE": "0 lets models without a delegate run on the CPU",
-    "TFLGPU_VULKAN_QUEUES": "how many of a Vulkan device's queues recordings take in turn; 1 where "
-    "nothing is said",
+    "TFLGPU_VULKAN_QUEUES": "how many of a Vulkan device's queues recordings take in turn; 3 where "
+    "nothing is said, fewer where the device has fewer that are at work at the same time",
     "TFLGPU_VULKAN_VALIDATION": "1 loads Vulkan's validation layer",
     "TFLGPU_MODELS": "the tests' and benchmarks' folder of models",
     "TFLGPU_REQUIRE_BACKENDS": "backends whose tests may not be skipped",

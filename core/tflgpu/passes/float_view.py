@@ -194,7 +194,7 @@ class _Viewing:
     def _compute(self, node: Node) -> bool:
         """Take a node over in floats; False, and no edit that lasts, where its op does not."""
         op = self._ops.get(node.op)
-        if op is None or isinstance(node.attrs, UnknownOp) or op.takes_stored:
+        if op is None or isinstance(node.attrs, UnknownOp) or op.on_stored(node.attrs):
             return False
         inputs = self._real_operands(op, node)
         if inputs is None:
@@ -287,7 +287,7 @@ class _Viewing:
         """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
         for it."""
         op = self._ops.get(node.op)
-        if self._in_integers is None or op is None or op.takes_stored:
+        if self._in_integers is None or op is None or op.on_stored(node.attrs):
             return False
         found = self._in_integers(node)
         if isinstance(found, Unsupported):

@@ -339,6 +339,7 @@ def _source(
     return FileOptions(
         operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place,
         tuple(None if i < 0 else graph.values[i] for i in operator.intermediates),
+        operator.composites,
     )  # fmt: skip
 
 

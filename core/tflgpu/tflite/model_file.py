@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.sparsity import Sparsity
@@ -79,27 +80,6 @@ class TensorInfo:
         """The shape signature where the tensor has ``shape`` now. A file that leaves no size open has
         none, and TFLite gives the shape in its place."""
         return shape if self.shape_signature == self.shape else self.shape_signature
-
-
-@frozen
-class Composite:
-    """A composite that an operator came from (`tflgpu.tflite.inline`).
-
-    Attributes:
-        name: such as "odml.rms_norm".
-        attributes: what the file says of it, as a FlexBuffer; often empty.
-        inputs: tensor indices; -1 for an absent one.
-        outputs: tensor indices.
-        index: its position in its subgraph of the file.
-        first: index of the first operator that is in its place.
-    """
-
-    name: str
-    attributes: bytes
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    index: int
-    first: int
 
 
 @frozen

@@ -44,10 +44,25 @@ def read_operator_codes(model: Table) -> tuple[OperatorCode, ...]:
     )
 
 
-def _operator_code(table: Table) -> OperatorCode:
+def builtin_codes(model: Table) -> set[int]:
+    """The codes of operators in use, of a model that was read before: without their names.
+
+    Raises:
+        ModelError: the table is not within the file.
+    """
+    return {
+        _code(table) for table in model.children("operator_codes", "OperatorCode", "operator code")
+    }
+
+
+def _code(table: Table) -> int:
     # Old files fill only the int8 field and new ones both, with a placeholder in it where the code
     # does not fit. TFLite takes the larger.
-    code = max(table.integer("deprecated_builtin_code"), table.integer("builtin_code"))
+    return max(table.integer("deprecated_builtin_code"), table.integer("builtin_code"))
+
+
+def _operator_code(table: Table) -> OperatorCode:
+    code = _code(table)
     version = table.integer("version")
     if code < 0:
         raise ModelError(f"{table.where}: builtin code {code} is negative; {DAMAGED}")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
-from tflgpu.tflite.inline import NAME as COMPOSITE
 from tflgpu.tflite.inline import inlined
 from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph
 from tflgpu.tflite.model_file import (
@@ -21,7 +20,14 @@ from tflgpu.tflite.model_file import (
     SubgraphInfo,
     TensorInfo,
 )
-from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
+from tflgpu.tflite.operators import (
+    Limits,
+    builtin_codes,
+    check_indices,
+    read_operator_codes,
+    read_operators,
+)
+from tflgpu.tflite.schema import COMPOSITE
 from tflgpu.tflite.source import Source, name_of, open_source
 from tflgpu.tflite.tensors import read_tensor, read_tensors, with_empty_constants
 
@@ -95,7 +101,7 @@ def _read_later(data: memoryview) -> LaterModel | None:
     file = FlatFile(data)
     file.require(0, 8, "model")
     model = file.root("model", "Model")
-    if any(c.name == COMPOSITE and not c.is_custom for c in read_operator_codes(model)):
+    if COMPOSITE in builtin_codes(model):
         return None
     buffers, count = LaterBuffers(model, _buffer, file), model.count("subgraphs")
 
