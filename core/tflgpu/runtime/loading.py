@@ -13,7 +13,7 @@ from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
-from tflgpu.contract.device import Device, NodeDevice, NodeRun
+from tflgpu.contract.device import Device, NodeDevice, NodeRun, Recording
 from tflgpu.contract.given_up import close_what_ended
 from tflgpu.contract.progress import Progress, telling
 from tflgpu.devices.cpu_side import CpuSide
@@ -24,6 +24,7 @@ from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
+from tflgpu.runtime.state import Keeper
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -106,6 +107,9 @@ class Loader:
             self.known.plan_ready(self.device.info.backend, part.plan)
             with telling(self.progress):
                 recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+        keeper = self._keeper(part, recording, variables)
+        if keeper is not None:
+            recording = keeper
         runner = self.running.of_recording(recording)
         if self.running.warm_up:
             try:
@@ -114,11 +118,24 @@ class Loader:
                 attempt(close_all, [recording])
                 raise
         device = None if isinstance(self.device, NodeDevice) else self.device
-        # A device of nodes has state itself.
-        states = () if part.plan is None else part.states
         return Step(
-            recording, part.inputs, part.outputs, part.label, states=states, run=runner,
+            recording, part.inputs, part.outputs, part.label, keeper=keeper, run=runner,
             times=self.running.loops, device=device, submit=self.running.submission(recording),
+        )  # fmt: skip
+
+    def _keeper(
+        self, part: Part, recording: Recording, variables: dict[int, Array]
+    ) -> Keeper | None:
+        """What keeps the state of a part that has some; None for others."""
+        device, plan = self.device, part.plan
+        # A device of nodes has state itself.
+        if isinstance(device, NodeDevice) or plan is None or not part.states:
+            return None
+        return Keeper(
+            recording, lambda: device.load(plan), device, {v.id: variables[v.id] for v in part.states},
+            nbytes=plan.arena_bytes + plan.edge_bytes,
+            # What a device may never give back is not to be there only.
+            may_leave=not self.guard_bands and self.running.timeout is None,
         )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:
