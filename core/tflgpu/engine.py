@@ -22,6 +22,7 @@ from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, PartitionBy, all_declined
+from tflgpu.compiler.repeat import carried
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.compiler.target import Target
@@ -40,11 +41,13 @@ from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.opened_device import OpenedDevice
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference
 from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 from tflgpu.runtime.timing import time_model
@@ -132,6 +135,47 @@ class Engine(OpenedDevice):
         session = self._load(wanted, compiled, target, loader, report)
         tell(session.report)
         return session
+
+    def repeating(
+        self, graph: Graph, pairs: Sequence[tuple[int, int]], *, cpu: CpuSide | None = None
+    ) -> Repeating | None:
+        """A graph, to be run several times over in one run; None where it takes more than one part on
+        the device, or an option has to see each run by itself.
+
+        Args:
+            graph: As the file has it.
+            pairs: As `tflgpu.compiler.repeat.carried` takes them.
+            cpu: As `open_session`.
+
+        Raises:
+            PluginError, GraphError: as `open_session`.
+        """
+        self._check_open()
+        options = self.options
+        if (
+            self._device is None
+            or isinstance(self._device, NodeDevice)
+            or self._kept.saved is not None
+            or options.accuracy_guard is not None
+            or options.inference_preference is InferencePreference.SUSTAINED_SPEED
+        ):
+            return None
+        compiled = self.compile(graph)
+        if compiled.refusals or len(compiled.parts) != 1 or compiled.parts[0].plan is None:
+            return None
+        carries = carried(compiled.parts[0], pairs)
+        if isinstance(carries, Unsupported):
+            return None
+        # Never by the CPU: that would run the graph, and once.
+        loader = attrs.evolve(self._loader(cpu or self._cpu, may_fall_back=False), whole=True)
+
+        def load(again: Compiled) -> Session:
+            users = self._renewal.users()
+            session = loader.open(again, partial(self._report, graph))
+            users.add(session)
+            return session
+
+        return Repeating(compiled, carries, load)
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.

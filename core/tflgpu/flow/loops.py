@@ -13,11 +13,15 @@ from tflgpu.flow.program import Env, Given, Program, Shared, Stretch, Told
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
 from tflgpu.flow.store import Handle
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Value
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.runtime.repeating import Repeating
+from tflgpu.runtime.session import Session
 
 #: Operators in a compiled block of rounds, and rounds in it, at most.
 _MOST_NODES = 512
 _MOST_ROUNDS = 64
+#: Kernels that a run launches, at most, where one round is compiled and repeated.
+_MOST_DISPATCHES = 1024
 #: Lengths of blocks that are kept compiled.
 _KEPT = 4
 
@@ -89,7 +93,10 @@ class Blocks:
         self._body, self._cond = body, cond
         self._counter = Counter.of(body, cond, shared.ops)
         size = max(len(body.graph.nodes), 1)
-        self._longest = max(1, min(_MOST_ROUNDS, _MOST_NODES // size))
+        self._most_joined = max(1, min(_MOST_ROUNDS, _MOST_NODES // size))
+        self._longest = 0  # not known yet
+        self._one: Rounds | None = None  # what is repeated
+        self._repeating: Repeating | None = None
         self._compiled: OrderedDict[int, _Block] = OrderedDict()
         self._step: _Block | None = None  # a round, and whether there is another
         self._first: _Block | None = None  # whether there is one at all
@@ -111,9 +118,13 @@ class Blocks:
             return self._run_asking(arrays)
         while count := self._counter.count(arrays):
             for length in self._lengths(count):
-                arrays = self._block(length).run(arrays)
-            if count < AHEAD:
-                break
+                block = self._block(length)
+                if block is None:
+                    break  # from here on in blocks of other lengths
+                arrays = block.run(arrays)
+            else:
+                if count < AHEAD:
+                    break
         return arrays
 
     def prepare(self, contents: Sequence[Array | None]) -> None:
@@ -124,8 +135,8 @@ class Blocks:
             return
         if all(contents[at] is not None for at in counter.positions):
             count = counter.count([np.zeros(()) if c is None else c for c in contents])
-            for length in dict.fromkeys(self._lengths(count)):
-                self._block(length)
+            while any(self._block(n) is None for n in dict.fromkeys(self._lengths(count))):
+                pass  # lengths are others now
 
     def pieces(self) -> list[Piece]:
         """What is compiled."""
@@ -134,26 +145,59 @@ class Blocks:
 
     def _lengths(self, count: int) -> list[int]:
         """The blocks of so many rounds: few, equal ones, and single rounds."""
-        blocks = -(-count // self._longest)
+        if count > 1 and not self._longest:
+            self._longest = self._find_longest()
+        blocks = -(-count // self._longest) if count > 1 else count
         if not blocks:
             return []
         length = count // blocks
         return [length] * blocks + [1] * (count - length * blocks)
 
-    def _block(self, length: int) -> _Block:
+    def _find_longest(self) -> int:
+        """The most rounds in a block. One is compiled and repeated, where the device takes all of it and
+        each result has its place; else as many are compiled as a graph can have."""
+        one, inputs = rounds(self._body, 1), self._body.inputs
+        self._one = one
+        carried = [
+            (made.id, given)
+            for made, given in zip(one.outputs, inputs, strict=True)
+            if isinstance(made, Value)
+        ]
+        stay = all(at == made for at, made in enumerate(one.outputs) if isinstance(made, int))
+        if stay and not any(isinstance(made, np.ndarray) for made in one.outputs):
+            self._repeating = self._shared.repeating(one.graph, carried)
+        if self._repeating is not None:
+            return max(1, _MOST_DISPATCHES // max(self._repeating.dispatches, 1))
+        return self._most_joined
+
+    def _block(self, length: int) -> _Block | None:
+        """So many rounds; None where the device has no room for them, and others are to be asked for."""
         found = self._compiled.get(length)
         if found is None:
+            made = self._made(length)
+            if made is None:
+                return None
             while len(self._compiled) >= _KEPT:
                 self._compiled.popitem(last=False)[1].piece.close()
-            found = _Block(self._shared, self._body, rounds(self._body, length))
-            self._compiled[length] = found
+            found = self._compiled[length] = made
         self._compiled.move_to_end(length)
         return found
 
+    def _made(self, length: int) -> _Block | None:
+        if length > 1 and self._repeating is not None and self._one is not None:
+            session = self._repeating.open(length)
+            if session is None:  # what is compiled as one graph may go to the CPU
+                self._repeating, self._longest = None, self._most_joined
+                return None
+            opened = self._shared.joined(session)
+            return _Block(lambda _: opened, self._body, self._one)
+        return _Block(self._shared.open, self._body, rounds(self._body, length))
+
     def _asking(self) -> tuple[_Block, _Block]:
         if self._first is None or self._step is None:
-            self._first = _Block(self._shared, self._body, rounds(self._body, 0, self._cond))
-            self._step = _Block(self._shared, self._body, rounds(self._body, 1, self._cond))
+            opener = self._shared.open
+            self._first = _Block(opener, self._body, rounds(self._body, 0, self._cond))
+            self._step = _Block(opener, self._body, rounds(self._body, 1, self._cond))
         return self._first, self._step
 
     def _run_asking(self, arrays: list[Any]) -> list[Given]:
@@ -168,8 +212,8 @@ class Blocks:
 class _Block:
     """Rounds, compiled."""
 
-    def __init__(self, shared: Shared, body: Body, made: Rounds) -> None:
-        self.piece = Piece(made.graph, shared.open, {})
+    def __init__(self, opener: Callable[[Graph], Session], body: Body, made: Rounds) -> None:
+        self.piece = Piece(made.graph, opener, {})
         self.piece.prepare()
         self._inputs = body.inputs
         self._outputs = made.outputs

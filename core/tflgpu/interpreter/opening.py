@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -20,6 +20,7 @@ from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import RUN_BY_HOST
@@ -88,7 +89,8 @@ class Opening:
         if not self.delegation.options.allow_fallback or not self._takes_several(graph):
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         made = FlowSession(
-            self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
+            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating),
+            self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
         )  # fmt: skip
         return made, None
@@ -127,6 +129,12 @@ class Opening:
             return self.delegation.open_session(
                 graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse
             )
+
+    def _repeating(self, graph: Graph, pairs: Sequence[tuple[int, int]]) -> Repeating | None:
+        if self.preserve_all or not self.fuse:
+            return None
+        with self.lock:
+            return self.delegation.repeating(graph, pairs, self.cpu)
 
     def _plain(self, graph: Graph) -> Session:
         return open_cpu_session(
