@@ -21,7 +21,7 @@ from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compile import Compiled, declined
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import Declined, PartitionBy, all_declined
+from tflgpu.compiler.partition import Declined, Part, PartitionBy, all_declined
 from tflgpu.compiler.repeat import carried
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
@@ -38,7 +38,7 @@ from tflgpu.errors import (
 )
 from tflgpu.guard.guard import guard_session
 from tflgpu.guard.workshop import Workshop
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
@@ -169,13 +169,15 @@ class Engine(OpenedDevice):
         # Never by the CPU: that would run the graph, and once.
         loader = attrs.evolve(self._loader(cpu or self._cpu, may_fall_back=False), whole=True)
 
-        def load(again: Compiled) -> Session:
-            users = self._renewal.users()
-            session = loader.open(again, partial(self._report, graph))
-            users.add(session)
-            return session
+        report = partial(self._report, graph)
 
-        return Repeating(compiled, carries, load)
+        def load(again: Compiled) -> Session:
+            return self._used(lambda: loader.open(again, report))
+
+        def carrying(whole: Compiled, part: Part, states: tuple[Value, ...]) -> Session:
+            return self._used(lambda: loader.open_carrying(whole, part, states, report))
+
+        return Repeating(compiled, carries, load, carrying)
 
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
@@ -256,6 +258,13 @@ class Engine(OpenedDevice):
         self._times = None
         super()._open()
 
+    def _used(self, opened: Callable[[], Session]) -> Session:
+        """A session on the device as it is now."""
+        users = self._renewal.users()
+        session = opened()
+        users.add(session)
+        return session
+
     def _warn_of_names(self, graph: Graph) -> None:
         for sentence in node_choice(self.options).unmatched(graph):
             _LOG.warning("tflgpu: %s", sentence)
@@ -282,9 +291,7 @@ class Engine(OpenedDevice):
         report: Callable[[Compiled], DelegationReport],
     ) -> Session:
         """A session; with SUSTAINED_SPEED the faster of two, and watched where that is wanted."""
-        users = self._renewal.users()
-        session = self._opened(graph, compiled, target, loader, report)
-        users.add(session)
+        session = self._used(lambda: self._opened(graph, compiled, target, loader, report))
         options = self.options
         if options.accuracy_guard is not None:
             shop = Workshop(

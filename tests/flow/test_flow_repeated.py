@@ -167,6 +167,80 @@ def test_what_goes_from_round_to_round(name: str, kernels: list[GpuDelegate], ru
     assert runs.dispatches
 
 
+def floats(limit: float, *, is_state: bool = False) -> bytes:
+    """While the sum of x is below a limit, or a bool of the state says so: x * 1.5 + y."""
+    state = [tensor("x"), tensor("y"), tensor("more", (), BOOL)]
+    axes = [number("axes", [0]), const("limit", limit), tensor("sum", ()), tensor("c", (), BOOL)]
+    grow = [("SUM", "x axes", "sum"), ("LESS", "sum limit", "c")]
+    cond = subgraph([*state, *axes], [] if is_state else grow, "x y more", "more" if is_state else "c")
+    body = subgraph(
+        [*state, const("f", 1.5), tensor("u"), tensor("w"), *(axes if is_state else ())],
+        [("MUL", "x f", "u"), ("ADD", "u y", "w"), *([("SUM", "w axes", "sum"),
+          ("LESS", "sum limit", "c")] if is_state else ())],
+        "x y more", "w y c" if is_state else "w y more",
+    )  # fmt: skip
+    main = subgraph(
+        [*state, tensor("xo"), tensor("yo"), tensor("mo", (), BOOL)],
+        [("WHILE", "x y more", "xo yo mo", loop(1, 2))], "x y more", "xo yo",
+    )  # fmt: skip
+    return model(main, cond, body)
+
+
+class Moves:
+    """Reads and writes of cpu_ref's buffers."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        from tflgpu_cpu_ref.memory import HostBuffer
+
+        self.reads = self.writes = 0
+        read, write = HostBuffer._read, HostBuffer._write
+
+        def _read(buffer: Any, nbytes: int) -> Any:
+            self.reads += 1
+            return read(buffer, nbytes)
+
+        def _write(buffer: Any, data: Any) -> None:
+            self.writes += 1
+            write(buffer, data)
+
+        patch.setattr(HostBuffer, "_read", _read)
+        patch.setattr(HostBuffer, "_write", _write)
+
+
+@pytest.mark.parametrize("is_state", [False, True])
+def test_a_loop_that_its_values_end_keeps_them_on_the_device(
+    is_state: bool, kernels: list[GpuDelegate], runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only whether there is another round is read in each; where that is itself one of the values, all
+    go by the host."""
+    moves = Moves(monkeypatch)
+    content, ones = floats(1e4, is_state=is_state), np.ones(2, np.float32)
+    feeds = [[ones, ones, True], [ones * 3, ones * 0.5, True], [ones * 1e6, ones, False],
+             [ones * 3e3, ones, True], [ones, ones * 2, True]]  # fmt: skip
+    as_litert(content, feeds, kernels)
+    assert len(runs.dispatches) > 40
+    # x went and came back once for each loop that has a round.
+    assert (moves.writes, moves.reads) == ((0, 0) if is_state else (4, 4))
+
+
+def test_a_round_that_fails_is_begun_anew(
+    kernels: list[GpuDelegate], runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, ones = floats(1e4), np.ones(2, np.float32)
+    ((expected, _), _) = outputs(LiteRT, content, [[ones, ones, True]])
+    with Interpreter(model_content=content, experimental_delegates=kernels) as interpreter:
+        interpreter.allocate_tensors()
+        for details, value in zip(interpreter.get_input_details(), (ones, ones, True), strict=True):
+            interpreter.set_tensor(details["index"], np.asarray(value))
+        for fails in (12, 2, 7):
+            runs.fails = fails
+            with pytest.raises(DeviceError, match="not this one"):
+                interpreter.invoke()
+        for _ in range(2):
+            interpreter.invoke()
+            np.testing.assert_allclose(interpreter.get_tensor(3), expected, rtol=2e-6)
+
+
 def test_loops_in_branches_in_loops(kernels: list[GpuDelegate], runs: Runs) -> None:
     outer = counting(
         [number("zero", 0), number("three", 3), tensor("b", (), BOOL), tensor("z")],

@@ -16,6 +16,7 @@ import attrs
 
 from tflgpu.compiler.partition import Part
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedDispatch, Ref
+from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Unsupported
 
@@ -48,6 +49,47 @@ def carried(part: Part, pairs: Sequence[tuple[int, int]]) -> Mapping[int, int] |
             )
         found[i] = o
     return found
+
+
+def as_state(part: Part, carries: Mapping[int, int]) -> tuple[Part, tuple[Value, ...]] | None:
+    """A part whose plan has what is carried as a plan has state: behind its inputs, and behind its
+    outputs. And the inputs that it is. None where one result is several of them.
+
+    Args:
+        part: A part on a device, with a plan.
+        carries: As `carried` gives it.
+    """
+    plan = part.plan
+    assert plan is not None
+    if len(set(carries.values())) < len(carries):
+        return None
+    inputs = [*(i for i in range(len(plan.inputs)) if i not in carries), *carries]
+    kept = set(carries.values())
+    outputs = [*(o for o in range(len(plan.outputs)) if o not in kept), *carries.values()]
+    place = {InputRef(i): InputRef(at) for at, i in enumerate(inputs)}
+    made = {OutputRef(o): OutputRef(at) for at, o in enumerate(outputs)}
+
+    def moved(ref: Ref) -> Ref:
+        if isinstance(ref, InputRef):
+            return place[ref]
+        return made[ref] if isinstance(ref, OutputRef) else ref
+
+    plan = attrs.evolve(
+        plan,
+        inputs=tuple(plan.inputs[i] for i in inputs),
+        outputs=tuple(plan.outputs[o] for o in outputs),
+        dispatches=tuple(
+            attrs.evolve(d, refs=tuple(moved(r) for r in d.refs)) for d in plan.dispatches
+        ),
+    )
+    count = len(carries)
+    changed = attrs.evolve(
+        part,
+        plan=plan,
+        inputs=tuple(part.inputs[i] for i in inputs[: len(inputs) - count]),
+        outputs=tuple(part.outputs[o] for o in outputs[: len(outputs) - count]),
+    )
+    return changed, tuple(part.inputs[i] for i in carries)
 
 
 def repeated(plan: Plan, carries: Mapping[int, int], count: int) -> Plan:

@@ -98,7 +98,7 @@ class Blocks:
         self._one: Rounds | None = None  # what is repeated
         self._repeating: Repeating | None = None
         self._compiled: OrderedDict[int, _Block] = OrderedDict()
-        self._step: _Block | None = None  # a round, and whether there is another
+        self._step: _Block | _Carrying | None = None  # a round, and whether there is another
         self._first: _Block | None = None  # whether there is one at all
 
     @classmethod
@@ -156,16 +156,10 @@ class Blocks:
     def _find_longest(self) -> int:
         """The most rounds in a block. One is compiled and repeated, where the device takes all of it and
         each result has its place; else as many are compiled as a graph can have."""
-        one, inputs = rounds(self._body, 1), self._body.inputs
-        self._one = one
-        carried = [
-            (made.id, given)
-            for made, given in zip(one.outputs, inputs, strict=True)
-            if isinstance(made, Value)
-        ]
-        stay = all(at == made for at, made in enumerate(one.outputs) if isinstance(made, int))
-        if stay and not any(isinstance(made, np.ndarray) for made in one.outputs):
-            self._repeating = self._shared.repeating(one.graph, carried)
+        self._one = rounds(self._body, 1)
+        pairs = _carried(self._one, self._body.inputs)
+        if pairs is not None:
+            self._repeating = self._shared.repeating(self._one.graph, pairs)
         if self._repeating is not None:
             return max(1, _MOST_DISPATCHES // max(self._repeating.dispatches, 1))
         return self._most_joined
@@ -193,17 +187,31 @@ class Blocks:
             return _Block(lambda _: opened, self._body, self._one)
         return _Block(self._shared.open, self._body, rounds(self._body, length))
 
-    def _asking(self) -> tuple[_Block, _Block]:
+    def _asking(self) -> tuple[_Block, _Block | _Carrying]:
         if self._first is None or self._step is None:
-            opener = self._shared.open
+            opener, step = self._shared.open, rounds(self._body, 1, self._cond)
             self._first = _Block(opener, self._body, rounds(self._body, 0, self._cond))
-            self._step = _Block(opener, self._body, rounds(self._body, 1, self._cond))
+            self._step = self._staying(step) or _Block(opener, self._body, step)
         return self._first, self._step
+
+    def _staying(self, step: Rounds) -> _Carrying | None:
+        """A round whose results stay on the device, but for whether there is another."""
+        pairs, flag = _carried(step, self._body.inputs), step.outputs[-1]
+        # What decides is read in every round.
+        if not pairs or not isinstance(flag, Value) or any(flag.id == made for made, _ in pairs):
+            return None
+        repeating = self._shared.repeating(step.graph, pairs)
+        session = None if repeating is None else repeating.open_carrying()
+        if session is None:
+            return None
+        return _Carrying(self._shared.joined(session), self._body.inputs, step)
 
     def _run_asking(self, arrays: list[Any]) -> list[Given]:
         """A round at a time, which says whether there is another."""
         first, step = self._asking()
         *_, flag = first.run(arrays)
+        if isinstance(step, _Carrying):
+            return step.run(arrays) if flag.reshape(())[()] else arrays
         while flag.reshape(())[()]:
             *arrays, flag = step.run(arrays)
         return arrays
@@ -232,6 +240,55 @@ class _Block:
             else:
                 found.append(what)
         return found
+
+
+class _Carrying:
+    """A round, compiled, that leaves what the next one reads where that reads it."""
+
+    def __init__(self, session: Session, inputs: tuple[int, ...], made: Rounds) -> None:
+        self.piece = Piece(made.graph, lambda _: session, {})
+        self.piece.prepare()
+        self._session = session
+        self._inputs = inputs
+        self._outputs = made.outputs
+
+    def run(self, state: Sequence[Any]) -> list[Any]:
+        """The state after all rounds, of which there is one at least; arrays that the next run of the
+        loop overwrites, but for what it was given."""
+        session = self._session
+        arrays, carried = session.arrays, session.variables
+        for i, given in zip(self._inputs, state, strict=True):
+            if i in carried:
+                np.copyto(carried[i], given)
+            elif i in arrays:
+                np.copyto(arrays[i], given)
+        *made, flag = self._outputs
+        assert isinstance(flag, Value)
+        more = True
+        while more:
+            session.run()
+            more = bool(session.arrays[flag.id].reshape(())[()])
+        arrays, carried = session.arrays, session.variables
+        return [
+            state[at]
+            if not isinstance(what, Value)
+            else carried[i]
+            if i in carried
+            else arrays[what.id]
+            for at, (i, what) in enumerate(zip(self._inputs, made, strict=True))
+        ]
+
+
+def _carried(one: Rounds, inputs: tuple[int, ...]) -> list[tuple[int, int]] | None:
+    """Of a round: what it makes, and the input that this is in the next, by id. None where something
+    changes its place, or is a constant."""
+    found = []
+    for at, (made, given) in enumerate(zip(one.outputs, inputs, strict=False)):
+        if isinstance(made, Value):
+            found.append((made.id, given))
+        elif not isinstance(made, int) or made != at:
+            return None
+    return found
 
 
 def _as_body(program: Program, stretch: Stretch) -> Body | None:

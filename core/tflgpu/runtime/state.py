@@ -90,6 +90,7 @@ class Keeper(Holder):
         self._quiet, self._patience = 0, QUIET
         self._lost = ""
         self._closed = False
+        self._is_shared = getattr(first, "copies", None) == (0, 0)  # memory of host and device
         self.copied = [0, 0]
         self.edition = 0
         self.belongs_to_process()
@@ -356,7 +357,7 @@ class Keeper(Holder):
         for home, form, pair in zip(self._homes.values(), self._forms, self._pairs, strict=True):
             shape, dtype, nbytes = form
             pair[self._turn].write(home.astype(dtype).reshape(shape))
-            self.copied[0] += nbytes
+            self.copied[0] += 0 if self._is_shared else nbytes
         self._is_away = True
 
     def _fetch(self) -> None:
@@ -365,7 +366,7 @@ class Keeper(Holder):
         for (shape, dtype, nbytes), pair in zip(self._forms, self._pairs, strict=True):
             array: Array = np.empty(shape, dtype)
             pair[self._turn].read(array)
-            self.copied[1] += nbytes
+            self.copied[1] += 0 if self._is_shared else nbytes
             found.append(array)
         for home, array in zip(self._homes.values(), found, strict=True):
             np.copyto(home, array, casting="unsafe")
