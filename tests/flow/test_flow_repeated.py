@@ -172,7 +172,9 @@ def floats(limit: float, *, is_state: bool = False) -> bytes:
     state = [tensor("x"), tensor("y"), tensor("more", (), BOOL)]
     axes = [number("axes", [0]), const("limit", limit), tensor("sum", ()), tensor("c", (), BOOL)]
     grow = [("SUM", "x axes", "sum"), ("LESS", "sum limit", "c")]
-    cond = subgraph([*state, *axes], [] if is_state else grow, "x y more", "more" if is_state else "c")
+    cond = subgraph(
+        [*state, *axes], [] if is_state else grow, "x y more", "more" if is_state else "c"
+    )
     body = subgraph(
         [*state, const("f", 1.5), tensor("u"), tensor("w"), *(axes if is_state else ())],
         [("MUL", "x f", "u"), ("ADD", "u y", "w"), *([("SUM", "w axes", "sum"),

@@ -288,7 +288,8 @@ class Session(Holder):
     def _commit(self) -> None:
         for at, keeper in enumerate(self._keepers):
             keeper.commit()
-            self._count(keeper)
+            if any(keeper.copied):
+                self._count(keeper)
             if keeper.edition != self._seen[at]:
                 self._seen[at] = keeper.edition
                 self._copies = self._places.copies()

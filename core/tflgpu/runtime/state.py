@@ -81,6 +81,9 @@ class Keeper(Holder):
         )
         # Inputs and outputs that are bound to somebody's buffers, by index.
         self._elsewhere: tuple[dict[int, Buffer], dict[int, Buffer]] = ({}, {})
+        # Between their arrays and those of the second recording: to where, from where.
+        self._before: list[tuple[Array, Array]] = []
+        self._after: list[tuple[Array, Array]] = []
         self._pairs: list[tuple[Buffer, Buffer]] = []  # two of each tensor, once it was away
         self._turn = 0  # which of the two counts, and which recording reads it
         self._is_away = False
@@ -273,18 +276,15 @@ class Keeper(Holder):
             for home, array in zip(self._homes.values(), given, strict=True):
                 np.copyto(array, home, casting="unsafe")
         if turn:
-            for i, array in enumerate(self._inputs):
-                if i not in self._elsewhere[0]:
-                    np.copyto(recording.inputs[i], array)
+            for its, mine in self._before:
+                np.copyto(its, mine)
         return recording
 
     def _end(self, recording: Recording) -> None:
         """The results are where those of the first recording are."""
         if recording is not self._recordings[0]:
-            made = recording.outputs
-            for i, array in enumerate(self._outputs):
-                if i not in self._elsewhere[1]:
-                    np.copyto(array, made[i])
+            for mine, its in self._after:
+                np.copyto(mine, its)
 
     def _leave(self) -> None:
         """Let the state go to the device; where that cannot be, it stays at home for good."""
@@ -316,6 +316,11 @@ class Keeper(Holder):
                     return refused
             self._turn = 0
             self._send()
+            given, made = self._elsewhere
+            before = zip(twin.inputs, self._inputs, strict=False)
+            after = zip(self._outputs, twin.outputs, strict=False)
+            self._before = [pair for i, pair in enumerate(before) if i not in given]
+            self._after = [pair for i, pair in enumerate(after) if i not in made]
             self._recordings.append(twin)
         finally:
             if len(self._recordings) == 1:
@@ -348,6 +353,7 @@ class Keeper(Holder):
         self.bring_home()
         if len(self._recordings) > 1:
             self._unbind()
+            self._before, self._after = [], []
             self._recordings.pop().close()
             self._free()
             self.edition += 1
