@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Union, runtime_checkable
 
 import attrs
 
@@ -25,6 +25,7 @@ from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import Foreign
@@ -42,6 +43,8 @@ _LOOKING = frozenset({VAR_HANDLE, READ, CALL_ONCE})
 Given = Array | Handle
 Env = dict[int, Any]
 Step = Callable[[Env], None]
+#: A graph, and of its values, by id, each result that is an input the next time.
+Repeats = Callable[[Graph, Sequence[tuple[int, int]]], Union[Repeating, None]]
 #: Shapes of arrays, None for one that only a run tells, and handles as they are.
 Told = Shape | Handle | None
 
@@ -56,6 +59,8 @@ class Shared:
         store: Its state.
         open: Makes a piece ready to run, on a device where there is one.
         open_plain: The same on the CPU.
+        repeating: Makes a graph ready to be run several times over in one run, where that can be.
+        joined: What sessions of those go through.
         foreign: Who is asked for operators that nobody here defines.
         warn: Takes what is wrong with the file but does no harm.
         host: Plans the operators that the host runs.
@@ -69,6 +74,8 @@ class Shared:
     store: Store
     open: Callable[[Graph], Session]
     open_plain: Callable[[Graph], Session]
+    repeating: Repeats
+    joined: Callable[[Session], Session]
     foreign: Foreign | None
     warn: Callable[[str], object]
     host: Host

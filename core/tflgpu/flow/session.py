@@ -17,7 +17,7 @@ from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import called, reached
 from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.program import Program, Repeats, Shared
 from tflgpu.flow.store import Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -37,10 +37,12 @@ _HOST = "host"
 
 @attrs.frozen(eq=False)
 class Openers:
-    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU."""
+    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU;
+    ``repeating`` to be run several times over in one run, where that can be."""
 
     open: Callable[[Graph], Session]
     plain: Callable[[Graph], Session]
+    repeating: Repeats
 
 
 class FlowSession(Session):
@@ -84,6 +86,8 @@ class FlowSession(Session):
             store,
             self._counted(openers.open),
             self._counted(openers.plain),
+            openers.repeating,
+            self._joined,
             foreign,
             _quietly,
             HostOperators(),
@@ -204,12 +208,14 @@ class FlowSession(Session):
 
     def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
         def opened(graph: Graph) -> Session:
-            self._opened += 1  # reports are old then
-            session = opener(graph)
-            session.traffic = self._moved
-            return session
+            return self._joined(opener(graph))
 
         return opened
+
+    def _joined(self, session: Session) -> Session:
+        self._opened += 1  # reports are old then
+        session.traffic = self._moved
+        return session
 
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""

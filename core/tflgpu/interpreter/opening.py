@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import run_by_host
@@ -88,7 +89,8 @@ class Opening:
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
 
         made = FlowSession(
-            self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
+            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating),
+            self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
             strict=self.delegation.options.strict,
         )  # fmt: skip
@@ -133,6 +135,12 @@ class Opening:
             return self.delegation.open_session(
                 graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse
             )
+
+    def _repeating(self, graph: Graph, pairs: Sequence[tuple[int, int]]) -> Repeating | None:
+        if self.preserve_all or not self.fuse:
+            return None
+        with self.lock:
+            return self.delegation.repeating(graph, pairs, self.cpu)
 
     def _plain(self, graph: Graph) -> Session:
         from tflgpu.runtime.cpu_session import open_cpu_session
