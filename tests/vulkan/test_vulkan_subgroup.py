@@ -43,7 +43,7 @@ class Query:
         )
         self._control = None if least is None else SimpleNamespace(minSubgroupSize=least)
 
-    def properties(self, kind: str, extension: str) -> Any:
+    def properties(self, kind: str, extension: str = "") -> Any:
         return self._control if "Control" in kind else self._plain
 
 

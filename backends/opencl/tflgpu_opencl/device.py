@@ -113,8 +113,7 @@ class OpenCLDevice(KernelDevice[Memory]):
             self._assume(f16_arithmetic=computes_in_half(self))
         if self.caps.f16_arithmetic:
             self._assume(matrix_tiles=True)
-            tiles = runs_matrix_tiles(self)
-            self._assume(matrix_tiles=tiles, matrix_splits=tiles)
+            self._assume(matrix_tiles=runs_matrix_tiles(self))
 
     def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> Memory:
         return Memory(

@@ -11,6 +11,7 @@ from tflgpu.contract.kernel_device import KernelDevice
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.tuning import tuning_of
 
 from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_shuffle
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
@@ -109,7 +110,8 @@ class WgpuDevice(KernelDevice[Memory]):
         ]
         made = self._kernels.get(jobs)
         pipelines = [made[job] for job in jobs]
-        return WgpuRecording(self._device, self._lock, plan, memory, pipelines)
+        at_once = tuning_of(self.caps).dispatches_at_once
+        return WgpuRecording(self._device, self._lock, plan, memory, pipelines, at_once)
 
 
 def _reads_what_it_writes(dispatch: PlannedDispatch, regions: Sequence[Region]) -> bool:
