@@ -122,3 +122,55 @@ def svdf(
     fields = {"rank": rank, "fused_activation_function": 1}
     operator = OperatorSpec("SVDF", fields, given, [y], version=3)
     return write_model(ModelSpec(tensors, [operator], [x], [y]))
+
+
+def basic(*, batch: int = 2, inputs: int = 5, units: int = 6, zero: int = 130) -> bytes:
+    """An LSTM with the basic kernel, of u8; ``zero`` is the weight that stands for 0."""
+    tensors, rng = Tensors(), np.random.default_rng(0)
+
+    def activations(size: int) -> int:
+        return tensors.add((batch, size), DType.U8, 1 / 128, 128)
+
+    def state(size: int, point: int) -> int:
+        return tensors.add((batch, size), DType.I16, 2.0**-point)
+
+    x, hidden, cells = activations(inputs), activations(units), state(units, 11)
+    stored = rng.integers(0, 256, (4 * units, inputs + units)).astype(np.uint8)
+    weights = tensors.add(stored.shape, DType.U8, 0.03, zero, stored)
+    biases = tensors.const((4 * units,), DType.I32, 0.03 / 128, 3000)
+    made = [activations(units), state(units, 11), activations(inputs + units), state(4 * units, 12)]
+    fields = {"fused_activation_function": 4, "kernel_type": 1}
+    operator = OperatorSpec("LSTM", fields, [x, hidden, weights, biases, cells], made, version=2)
+    return write_model(ModelSpec(tensors, [operator], [x, hidden, cells], made))
+
+
+def gates_of_8_bits(
+    *, batch: int = 2, inputs: int = 5, cells: int = 6, outputs: int = 3, zero: int = 4,
+    cell_clip: float = 0.0, proj_clip: float = 0.0, norm: bool = True, seed: int = 0,
+) -> bytes:  # fmt: skip
+    """An LSTM whose products are of 8 bits, which the file tells by twelve intermediates: of each gate
+    the sum's, the input's and the output state's. It has layer norms, a projection, and coupled gates."""
+    tensors = Tensors(seed)
+
+    def gates(*shape: int, dtype: DType = DType.I8, scale: float = 1 / 127, most: int = 127,
+              first: int = 1) -> list[int]:  # fmt: skip
+        return [-1] * first + [tensors.const(shape, dtype, scale, most) for _ in range(4 - first)]
+
+    x = tensors.add((batch, inputs), DType.I8, 1 / 64, 3)
+    given = [x, *gates(cells, inputs), *gates(cells, outputs), -1, -1, -1]
+    given += gates(cells, dtype=DType.I32, scale=2.0**-24, most=2000)
+    given.append(tensors.const((outputs, cells), DType.I8, 1 / 127))
+    given.append(tensors.const((outputs,), DType.I32, 2.0**-22, 3000))
+    given.append(tensors.add((batch, outputs), DType.I8, 1 / 128, -zero, state=True))
+    given.append(tensors.add((batch, cells), DType.I16, 2.0**-15, state=True))
+    given += gates(cells, dtype=DType.I16, scale=2.0**-14, most=32767) if norm else [-1] * 4
+    told = []
+    for gate in range(4):
+        told.append(tensors.add((), DType.I16, 2.0**-12))
+        told += [tensors.add((), DType.I8, 1 / (20 + gate + i), zero * i) for i in (1, 2)]
+    y = tensors.add((batch, outputs), DType.I8, 1 / 128, -zero)
+    fields = {"fused_activation_function": 4, "cell_clip": cell_clip, "proj_clip": proj_clip}
+    operator = OperatorSpec(
+        "LSTM", fields | {"kernel_type": 0}, given, [y], version=4, intermediates=told
+    )
+    return write_model(ModelSpec(tensors, [operator], [x], [y]))

@@ -10,7 +10,15 @@ import pytest
 import tflgpu
 from tflgpu.ir.dtypes import Array
 
-from tests.litert.integer_lstm_models import OPTIONS, SEQUENCE, SVDFS, lstm, svdf
+from tests.litert.integer_lstm_models import (
+    OPTIONS,
+    SEQUENCE,
+    SVDFS,
+    basic,
+    gates_of_8_bits,
+    lstm,
+    svdf,
+)
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -67,6 +75,54 @@ def same_by_references(content: bytes) -> None:
         model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
     ) as ours:
         np.testing.assert_array_equal(calls(ours, inputs), wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"cell_clip": 0.4, "proj_clip": 0.3}, {"cells": 41}])
+def test_the_references_of_gates_of_8_bits(options: dict[str, Any]) -> None:
+    same_by_references(gates_of_8_bits(**options))
+
+
+@pytest.mark.parametrize("side", ["litert", "cpu_ref"])
+def test_gates_of_8_bits_without_norms(side: str) -> None:
+    """LiteRT ends the process: it reads them without looking."""
+    with (
+        tflgpu.Interpreter(
+            model_content=gates_of_8_bits(norm=False), experimental_delegates=[], cpu_backend=side
+        ) as ours,
+        pytest.raises(tflgpu.TflgpuError, match="one is absent"),
+    ):
+        ours.allocate_tensors()
+        ours.invoke()
+
+
+@pytest.mark.parametrize("side", ["litert", "cpu_ref"])
+@pytest.mark.parametrize("zero", [130, 90])
+def test_the_basic_kernel_of_u8(side: str, zero: int) -> None:
+    content = basic(zero=zero)
+
+    def run(interpreter: Any) -> list[Array]:
+        interpreter.allocate_tensors()
+        rng, found = np.random.default_rng(0), []
+        for _ in range(3):
+            for detail in interpreter.get_input_details():
+                info = np.iinfo(detail["dtype"])
+                x = rng.integers(
+                    info.min, info.max, detail["shape"], detail["dtype"], endpoint=True
+                )
+                interpreter.set_tensor(detail["index"], x)
+            interpreter.invoke()
+            made = interpreter.get_output_details()
+            found += [np.array(interpreter.get_tensor(d["index"])) for d in made]
+        return found
+
+    plain = litert.Interpreter(
+        model_content=content, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+    )
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend=side
+    ) as ours:
+        for got, want in zip(run(ours), run(plain), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 #: The kernels take all options but layer norms; these are what differs most.

@@ -74,6 +74,11 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
                 "LiteRT crashes on merged outputs, or computes something else with weights of a "
                 "second input, where the weights of BIDIRECTIONAL_SEQUENCE_RNN are 8-bit numbers"
             )
+    if node.op == "LSTM" and _reads_what_is_absent(node):
+        return (
+            f"LiteRT ends the process where {node.op} of i8 with 12 intermediates has no layer norms, "
+            "no projection or no bias of it"
+        )
     if node.op in _LSTMS and _sees_past_its_cells(node):
         return (
             f"LiteRT writes beyond memory where {node.op} of i8 has peepholes and more outputs "
@@ -109,6 +114,14 @@ def _is_hybrid(node: Node) -> bool:
     if x is None or x.dtype is not DType.F32:
         return False
     return any(v is not None and v.dtype is DType.I8 and v.quant is not None for v in node.inputs)
+
+
+def _reads_what_is_absent(node: Node) -> bool:
+    """Whether an integer LSTM with gates of 8 bits lacks what LiteRT's kernel reads in any case."""
+    told = () if node.source is None else node.source.intermediates
+    if node.input(0).dtype is not DType.I8 or len(told) != 12:
+        return False
+    return any(node.optional_input(i) is None for i in (16, 17, 21, 22, 23))
 
 
 def _sees_past_its_cells(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""The operators that the host runs: variables, branches, loops."""
+"""The operators that the host runs: variables, tables, texts, branches, loops."""
 
 from __future__ import annotations
 
@@ -15,17 +15,25 @@ from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
     CASE,
+    FIND,
     IF,
+    IMPORT,
     READ,
+    SIZE,
+    TABLE,
     VAR_HANDLE,
     WHILE,
     called,
     handle_of,
     keeps_state,
+    table_of,
 )
 from tflgpu.flow.program import Env, Given, HostStep, Program, Shared, Told
 from tflgpu.flow.store import Handle, Store
+from tflgpu.flow.tables import Fill, Find, MakeTable, Size
+from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.bodies import CONTROL, STATE
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 
@@ -45,12 +53,12 @@ class HostOperators:
             mine, other = (known.handles.get(o.inputs[0]) for o in (operator, waiting))
             both_read = operator.name == waiting.name == READ
             return mine is not None and other is not None and (both_read or mine != other)
-        return False
+        return {operator.name, waiting.name} <= {FIND, SIZE}
 
     def _sees_state(self, shared: Shared, operator: OperatorInfo) -> bool:
-        if operator.name == VAR_HANDLE:
+        if operator.name in (VAR_HANDLE, TABLE):
             return False
-        is_state = operator.name in (READ, ASSIGN, CALL_ONCE)
+        is_state = operator.name in STATE or operator.name == CALL_ONCE
         return is_state or self._keeps_state(shared, called(operator))
 
     def _keeps_state(self, shared: Shared, bodies: tuple[int, ...]) -> bool:
@@ -67,12 +75,16 @@ class HostOperators:
         if operator.name == VAR_HANDLE:
             handle = handle_of(operator)
             return MakeHandle(outputs[0], handle, (handle,))
+        if operator.name in (TABLE, IMPORT, FIND, SIZE):
+            return _plan_table(shared, operator, info, given)
+        if operator.texts and operator.name not in CONTROL:
+            return plan_texts(shared, known, operator, info, given)
         if operator.name == READ:
-            (handle,) = _handles(given)
+            (handle,) = _handles(given, operator)
             dtype = info.tensors[outputs[0]].dtype
             return Read(outputs[0], handle, shared.store, dtype, (known.variables.get(handle),))
         if operator.name == ASSIGN:
-            (handle,) = _handles(given[:1])
+            (handle,) = _handles(given[:1], operator)
             if isinstance(given[1], tuple):
                 known.variables[handle] = given[1]
             return Assign(inputs[1], handle, shared.store)
@@ -100,9 +112,37 @@ class HostOperators:
         return loop
 
 
-def _handles(given: Sequence[Told]) -> list[Handle]:
+def _plan_table(
+    shared: Shared, operator: OperatorInfo, info: SubgraphInfo, given: Sequence[Told]
+) -> HostStep:
+    inputs, outputs, store = operator.inputs, operator.outputs, shared.store
+    where = f"operator {operator.index} ({operator.name})"
+    if operator.name == TABLE:
+        handle = table_of(operator)
+        return MakeTable.of(where, outputs[0], handle, operator.fields, store)
+    (handle,) = _handles(given[:1], operator, "table")
+    if operator.name == SIZE:
+        return Size(outputs[0], handle, store)
+    types = info.tensors[inputs[1]].dtype, info.tensors[inputs[2]].dtype
+    keys, values = given[1:]
+    if operator.name == IMPORT:
+        if keys != values:
+            raise ModelError(f"{where}: keys {keys} and values {values} differ in shape")
+        return Fill(inputs[1], inputs[2], handle, store, types)
+    assert isinstance(values, tuple)
+    if not math.prod(values):
+        raise ModelError(f"{where}: its default has shape {list(values)}, and no element")
+    return Find(where, inputs[1], inputs[2], outputs[0], handle, store, types, (keys,))
+
+
+def _handles(given: Sequence[Told], operator: OperatorInfo, kind: str = "variable") -> list[Handle]:
     found = [g for g in given if isinstance(g, Handle)]
     assert len(found) == len(given)  # by `check_bodies` they are resources
+    for handle in found:
+        if handle.kind != kind:
+            raise ModelError(
+                f"operator {operator.index} ({operator.name}) takes a {kind}, not {handle}"
+            )
     return found
 
 

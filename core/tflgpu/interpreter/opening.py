@@ -9,16 +9,17 @@ from functools import partial
 import attrs
 
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
+from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
-from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 
 
@@ -68,7 +69,9 @@ class Opening:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         build = partial(self._graph, number, dict(shapes))
         origin = Origin(self.model.content, number, shapes, build, self.digest)
-        if self.fuse and not self.preserve_all and len(origin.content):
+        info = self.model.subgraphs[number]
+        of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
+        if self.fuse and not self.preserve_all and len(origin.content) and not of_texts:
             with self.lock:
                 found = self.delegation.open_origin(origin, self.cpu)
             if origin.is_digested:
@@ -76,17 +79,18 @@ class Opening:
             if found is not None:
                 session, start = found
                 _say(warn, start.warnings)
-                info = self.model.subgraphs[number]
                 return session, Seen(start.shapes, {*start.edge, *info.inputs, *info.outputs})
         graph = origin.graph
         _say(warn, origin.warnings)
-        if not self.delegation.options.allow_fallback or not self._takes_several(graph):
+        several = of_texts or self._takes_several(graph)
+        if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
 
         made = FlowSession(
             self.model, number, shapes, self.ops, Openers(self._session, self._plain), self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
+            strict=self.delegation.options.strict,
         )  # fmt: skip
         return made, None
 
@@ -99,7 +103,7 @@ class Opening:
         from tflgpu.tflite.build import build_graph
 
         info = self.model.subgraphs[number]
-        if any(is_run_by_host(o) for o in info.operators):
+        if any(run_by_host(o) for o in info.operators):
             check_bodies(self.model.subgraphs, number)
             check_order(info)
         return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
@@ -117,11 +121,11 @@ class Opening:
         """Whether one graph is not enough, or not the best there is."""
         unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
         if any(
-            not isinstance(attributes, ForeignOp) and (attributes.dynamic or node.op in RUN_BY_HOST)
-            for node, attributes in unknown
+            not isinstance(attributes, ForeignOp) and (attributes.dynamic or attributes.host)
+            for _, attributes in unknown
         ):
             return True
-        on_host = any(node.op in RUN_BY_HOST for node, _ in unknown)
+        on_host = any(attributes.host for _, attributes in unknown)
         return on_host and self.delegation.has_device
 
     def _session(self, graph: Graph) -> Session:

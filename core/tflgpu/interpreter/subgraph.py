@@ -19,7 +19,7 @@ from tflgpu.errors import (
     NotAllocatedError,
     StateError,
 )
-from tflgpu.interpreter.arguments import array_of, as_index
+from tflgpu.interpreter.arguments import array_of, as_index, check_view
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
@@ -313,8 +313,8 @@ class Subgraph:
         bound = self.bindings.contents(int(index))
         if bound is not None:
             return bound[()] if not bound.ndim else bound
-        if not source.ndim:
-            return source.copy()[()]
+        if not source.ndim or source.dtype.hasobject:  # texts stay an array
+            return source.copy() if source.dtype.hasobject else source.copy()[()]
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
@@ -352,7 +352,7 @@ class Subgraph:
             bound.write(source)
         else:
             copy(target, source)
-            if self._memory is not None:
+            if self._memory is not None and not source.dtype.hasobject:
                 self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.discard(info.index)
 
@@ -377,6 +377,7 @@ class Subgraph:
             As `array`.
         """
         array = self.array(index)
+        check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
             self._recovery.inputs_changed = True

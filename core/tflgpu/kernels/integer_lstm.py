@@ -33,6 +33,7 @@ from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.fixed_functions import logistic, tanh
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_cell import PEEPHOLE, Gate, IntegerCell
+from tflgpu.ops.integer_cell_8 import IntegerCell8
 from tflgpu.ops.lstm import SequenceLstm
 from tflgpu.ops.lstm_cell import (
     BIASES,
@@ -312,6 +313,8 @@ def _build(low: Lowering) -> None:
 
 def _accepts(node: Node, site: Site) -> str | None:
     attributes = node.attrs.cell if isinstance(node.attrs, SequenceLstm) else node.attrs
+    if isinstance(attributes, IntegerCell8):
+        return f"{node.op}: gates of 8 bits are computed on the CPU"
     if not isinstance(attributes, IntegerCell):
         return f"{node.op}: the rule is for whole numbers"
     if any(gate is not None and gate.norm is not None for gate in attributes.gates):

@@ -32,7 +32,7 @@ def divide(x: Array, bits: int) -> Array:
     return np.asarray((x >> bits) + ((x & mask) > (mask >> 1) + (x < 0)))
 
 
-def _product(a: Array | int, b: Array | int, half: int = 14) -> Array:
+def product(a: Array | int, b: Array | int, half: int = 14) -> Array:
     """Of two fractions; of 16 bits where ``half`` is 14, of 32 where it is 30. Halves go up."""
     return np.asarray((np.asarray(a, np.int64) * b + (1 << half)) >> (half + 1))
 
@@ -58,17 +58,17 @@ def _exp(x: Array, bits: int) -> Array:
     part = (x & (quarter - 1)) - quarter  # from -1/4 to below 0
     # Around -1/8 by Taylor's series.
     at = _clipped(part << bits) + (1 << 12)
-    square = _product(at, at)
-    cube, fourth = _product(square, at), _product(square, square)
-    series = divide(_product(divide(fourth, 2) + cube, _constant(715827883)) + square, 1)
+    square = product(at, at)
+    cube, fourth = product(square, at), product(square, square)
+    series = divide(product(divide(fourth, 2) + cube, _constant(715827883)) + square, 1)
     base = _constant(1895147668)  # exp(-1/8)
-    found = _clipped(base + _product(base, at + series))
+    found = _clipped(base + product(base, at + series))
     rest = part - x
     factors = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
     for exponent, factor in enumerate(factors, -2):  # exp(-(2 ** exponent))
         if bits > exponent:
             taken = (rest & (1 << (point + exponent))) != 0
-            found = np.where(taken, _product(found, _constant(factor)), found)
+            found = np.where(taken, product(found, _constant(factor)), found)
     if bits > 5:
         found = np.where(x < -(32 << point), 0, found)
     return np.where(x == 0, _HIGH, found)
@@ -77,11 +77,11 @@ def _exp(x: Array, bits: int) -> Array:
 def _reciprocal(x: Array) -> Array:
     """2 / (1 + x) of fractions, with 2 bits before the point, by Newton's method."""
     half = (x + _HIGH + 1) // 2
-    found = _constant(1515870810) + _product(half, _constant(-1010580540))
+    found = _constant(1515870810) + product(half, _constant(-1010580540))
     one = 1 << 13
     for _ in range(3):
-        left = one - _product(half, found)
-        found = found + _clipped(_product(found, left) << 2)
+        left = one - product(half, found)
+        found = found + _clipped(product(found, left) << 2)
     return found
 
 
@@ -129,7 +129,7 @@ def inverse_root(number: int) -> Multiplier:
     number <<= 2 * pairs
 
     def times(a: int, b: int) -> int:
-        return int(_product(a, b, 30))
+        return int(product(a, b, 30))
 
     def up(x: int, bits: int) -> int:
         return min(max(x << bits, -(1 << 31)), (1 << 31) - 1)

@@ -148,13 +148,17 @@ def check_operands(
     positions: Sequence[int] = range(max(COUNTS)),
     *,
     stored: bool = False,
+    diagonals: bool = False,
 ) -> Sizes:
     """The sizes of the cell that the operands make, which messages call by their ``positions``; of one
-    that computes on ``stored`` numbers, whose types somebody else has checked.
+    that computes on ``stored`` numbers, whose types somebody else has checked. With ``diagonals``
+    recurrent weights of rank 1 are those of a diagonal, whatever the file's option for it says, as in
+    LiteRT.
 
     Raises:
         ModelError: an operand is missing or does not fit the others; names it.
-        UnsupportedError: the operands are whole numbers, and nobody knows the cell that takes them.
+        UnsupportedError: the operands are whole numbers, and nobody knows the cell that takes them; or
+            diagonals are.
     """
     if len(operands) not in COUNTS:
         raise ModelError(f"{op} takes {COUNTS[0]} or {COUNTS[1]} operands, got {len(operands)}")
@@ -164,7 +168,13 @@ def check_operands(
     check = _Checker(op, operands, positions, _STORED if stored else PRODUCT_TYPES)
     forget = check.get(WEIGHTS + 1, 2)
     cells = forget.shape[0]
-    outputs = check.get(RECURRENT + 1, 2).shape[1]
+    own = [operands[RECURRENT + gate] for gate in range(4)] if diagonals else []
+    rank1 = {gate for gate, given in enumerate(own) if given is not None and given.rank == 1}
+    if any(not given.dtype.is_float for given in own if given is not None and given.rank == 1):
+        raise UnsupportedError(
+            f"{op}: diagonals of whole numbers are not computed by tflgpu itself"
+        )
+    outputs = check.get(RECURRENT + 1, 1 if 1 in rank1 else 2).shape[-1]
     coupled = operands[WEIGHTS] is None
     absent = {0} if coupled else set()
     for gate in range(4):
@@ -173,7 +183,7 @@ def check_operands(
                 check.absent(index, "there are no input weights")
             continue
         check.shape(WEIGHTS + gate, (cells, inputs))
-        check.shape(RECURRENT + gate, (cells, outputs))
+        check.shape(RECURRENT + gate, (cells,) if gate in rank1 else (cells, outputs))
         check.shape(BIASES + gate, (cells,))
     peepholes = [i for i in range(3) if operands[PEEPHOLES + i] is not None]
     if peepholes:
@@ -291,7 +301,8 @@ class CellRunner:
         assert weights is not None
         assert recurrent is not None
         assert bias is not None
-        sums = np.asarray(x @ weights.T + hidden @ recurrent.T)
+        seen = hidden * recurrent if recurrent.ndim == 1 else hidden @ recurrent.T
+        sums = np.asarray(x @ weights.T + seen)
         if peephole is not None and cells is not None:
             sums += cells * peephole
         if norm is not None:

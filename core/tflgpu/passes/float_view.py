@@ -287,7 +287,11 @@ class _Viewing:
         """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
         for it."""
         op = self._ops.get(node.op)
-        if self._in_integers is None or op is None or op.on_stored(node.attrs):
+        if self._in_integers is None or op is None:
+            return False
+        if op.on_stored(node.attrs):
+            if op.stored_where is not None:  # what others take they only move
+                self.integers.update(node.origins)
             return False
         found = self._in_integers(node)
         if isinstance(found, Unsupported):

@@ -126,7 +126,7 @@ class Session(Holder):
         self._after = self._convert_outputs(graph)
         for value in (*graph.inputs, *graph.outputs):
             if value.id not in self._arrays:
-                self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
+                self._arrays[value.id] = value.dtype.blank(value.shape)
         self._places = Places(graph, self._steps)
         self.traffic = Traffic()
         self._replaced()
