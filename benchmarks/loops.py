@@ -2,10 +2,15 @@
 
     python -m benchmarks.loops --backend opencl
 
-Two models that are written here. "while" runs a recurrent body 100 times by WHILE: one invoke. "stream"
-keeps its state in a variable, and is called 1,000 times. Both in turns in one process, NumPy in to NumPy
-out: LiteRT's own interpreter (its default kernels, one thread unless `--threads`), tflgpu with a delegate
-on the backend, and tflgpu without one. Results are compared before anything is timed.
+Three models that are written here. "while" runs a recurrent body 100 times by WHILE: one invoke. "stream"
+keeps its state in a variable, and is called 1,000 times; so is "lstm", a UNIDIRECTIONAL_SEQUENCE_LSTM of
+one time step a call, whose state is two state tensors. All in turns in one process, NumPy in to NumPy out:
+LiteRT's own interpreter (its default kernels, one thread unless `--threads`), tflgpu with a delegate on the
+backend, and tflgpu without one. Results are compared before anything is timed; a fast call that lost its
+state would be worth nothing.
+
+Of a turn on the device it also says how many runs were submitted, how often a buffer was read or written by
+itself, and how many bytes were copied between host and device.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from typing import Any
 import numpy as np
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.cli import console
+from tflgpu.contract.buffers import BaseBuffer
+from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.lowering.lowering import Precision
 from tflgpu.options import DelegateOptions
@@ -29,6 +36,7 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 from benchmarks.machine import machine, versions
+from benchmarks.streaming import lstm
 
 _I32 = DType.I32
 _TANH = 4
@@ -110,6 +118,44 @@ def stream_model(size: int) -> bytes:
     return write_model(ModelSpec(tensors, operators, [0], [7], subgraphs=[init]))
 
 
+class Counts:
+    """What devices that run kernels are asked to do.
+
+    Attributes:
+        runs: Recordings run or submitted.
+        transfers: Buffers read or written by themselves.
+    """
+
+    def __init__(self) -> None:
+        self.runs = self.transfers = 0
+        for cls, names, kind in (
+            (BasePlanRecording, ("run", "submit"), "runs"),
+            (BaseBuffer, ("read", "write"), "transfers"),
+        ):
+            for name in names:
+                setattr(cls, name, self._counted(getattr(cls, name), kind))
+
+    def _counted(self, method: Any, kind: str) -> Any:
+        def counted(*args: Any) -> Any:
+            setattr(self, kind, getattr(self, kind) + 1)
+            return method(*args)
+
+        return counted
+
+    def of_turn(self, interpreter: Interpreter, turn: Callable[[], object]) -> dict[str, float]:
+        """What a turn takes."""
+        before = self.runs, self.transfers
+        interpreter.reset_copied()
+        turn()
+        copied = interpreter.copied
+        return {
+            "runs": self.runs - before[0],
+            "transfers": self.transfers - before[1],
+            "to_device": copied.to_device,
+            "to_host": copied.to_host,
+        }
+
+
 def _caller(interpreter: Any) -> Callable[[Array], Array]:
     interpreter.allocate_tensors()
     (given,), (wanted,) = interpreter.get_input_details(), interpreter.get_output_details()
@@ -125,8 +171,8 @@ def _caller(interpreter: Any) -> Callable[[Array], Array]:
 
 def contestants(
     model: bytes, options: DelegateOptions, stack: ExitStack
-) -> dict[str, Callable[[Array], Array]]:
-    """By name: what calls the model."""
+) -> tuple[Interpreter, dict[str, Callable[[Array], Array]]]:
+    """The interpreter on the device; and by name what calls the model, LiteRT and that one first."""
     from ai_edge_litert.interpreter import Interpreter as LiteRT
 
     threads = options.num_threads
@@ -137,7 +183,7 @@ def contestants(
     plain = stack.enter_context(
         Interpreter(model_content=model, experimental_delegates=[], num_threads=threads)
     )
-    return {
+    return on_device, {
         "LiteRT": _caller(LiteRT(model_content=model, num_threads=threads)),
         f"tflgpu, {options.backend}": _caller(on_device),
         "tflgpu, no delegate": _caller(plain),
@@ -145,12 +191,13 @@ def contestants(
 
 
 def race(
-    model: bytes, xs: Sequence[Array], options: DelegateOptions, turns: int, warm_up: int
-) -> dict[str, dict[str, float]]:
+    model: bytes, xs: Sequence[Array], options: DelegateOptions, turns: int, warm_up: int,
+    counts: Counts,
+) -> dict[str, dict[str, float]]:  # fmt: skip
     """Median seconds of a turn, which calls the model with each of ``xs``, and how far results are off
-    LiteRT's."""
+    LiteRT's; of the device also what a turn takes, as `Counts.of_turn` says it."""
     with ExitStack() as stack:
-        callers = contestants(model, options, stack)
+        on_device, callers = contestants(model, options, stack)
         found: dict[str, dict[str, float]] = {}
         wanted = [callers["LiteRT"](x) for x in xs]
         for name, call in callers.items():
@@ -172,6 +219,8 @@ def race(
                     times[name].append(time.perf_counter() - start)
         for name, taken in times.items():
             found[name]["median_s"] = median(taken)
+        call = callers[list(callers)[1]]
+        found[list(callers)[1]] |= counts.of_turn(on_device, lambda: [call(x) for x in xs])
         return found
 
 
@@ -210,13 +259,27 @@ def main() -> None:
         f"stream, {given.calls} calls": (
             stream_model(size), [drawn(1, size) for _ in range(given.calls)],
         ),
+        f"lstm, {given.calls} calls": (
+            lstm(size, size, 1), [drawn(1, 1, size) for _ in range(given.calls)],
+        ),
     }  # fmt: skip
     results = {}
-    table = console.table("", "", "median ms", "off LiteRT", right=("median ms", "off LiteRT"))
+    counts = Counts()
+    numbers = ("median ms", "us a step", "off LiteRT", "runs", "transfers", "bytes in", "bytes out")
+    table = console.table("", "", *numbers, right=numbers)
     for name, (model, xs) in races.items():
-        results[name] = race(model, xs, options, given.turns, given.warm_up)
+        results[name] = race(model, xs, options, given.turns, given.warm_up, counts)
+        steps = given.rounds if len(xs) == 1 else len(xs)
         for who, told in results[name].items():
-            table.add_row(f"{name}: {who}", f"{told['median_s'] * 1e3:.3f}", f"{told['off']:.1e}")
+            seconds = told["median_s"]
+            taken = [
+                f"{told[n]:,}" if n in told else ""
+                for n in ("runs", "transfers", "to_device", "to_host")
+            ]
+            table.add_row(
+                f"{name}: {who}", f"{seconds * 1e3:.3f}", f"{seconds / steps * 1e6:.1f}",
+                f"{told['off']:.1e}", *taken,
+            )  # fmt: skip
     console.show(table)
     if given.json is not None:
         said = {"machine": machine(), "versions": versions(), "size": size, "races": results}

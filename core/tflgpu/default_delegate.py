@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Sequence
 
 from tflgpu.blame import of_signal
 from tflgpu.compiler.numerics import Numerics
@@ -28,6 +29,7 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
 from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.saved.start import Start
@@ -84,6 +86,23 @@ class DefaultDelegate:
             return self._open_spared(graph, cpu, preserve_all=preserve_all, fuse=fuse)
         engine = self._borrow().engine
         return engine.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
+
+    def repeating(
+        self, graph: Graph, pairs: Sequence[tuple[int, int]], *, cpu: CpuSide
+    ) -> Repeating | None:
+        """As `Engine.repeating`. What fails there may fail again by itself, and then the CPU takes over.
+
+        Raises:
+            As `open_session`.
+        """
+        if self._reason:
+            return None
+        try:
+            return self._borrow().engine.repeating(graph, pairs, cpu=cpu)
+        except Exception as error:
+            if of_signal(error) or not self.options.allow_fallback:
+                raise
+            return None
 
     def open_origin(self, origin: Origin, *, cpu: CpuSide) -> tuple[Session, Start] | None:
         """As `StartingEngine.open_origin`. What fails there may fail again with a graph, and then the CPU

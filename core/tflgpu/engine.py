@@ -24,7 +24,8 @@ import attrs
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import Declined, PartitionBy, all_declined
+from tflgpu.compiler.partition import Declined, Part, PartitionBy, all_declined
+from tflgpu.compiler.repeat import carried
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.compiler.times import TimeModel
@@ -37,13 +38,15 @@ from tflgpu.errors import (
     SavedModelError,
     UnsupportedError,
 )
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.rule import Unsupported
 from tflgpu.opened_device import OpenedDevice
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference
 from tflgpu.runtime.loading import Loader, Opened
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 from tflgpu.saved.keeping import Keeping
@@ -131,6 +134,49 @@ class Engine(OpenedDevice):
         tell(session.report)
         return session
 
+    def repeating(
+        self, graph: Graph, pairs: Sequence[tuple[int, int]], *, cpu: CpuSide | None = None
+    ) -> Repeating | None:
+        """A graph, to be run several times over in one run; None where it takes more than one part on
+        the device, or an option has to see each run by itself.
+
+        Args:
+            graph: As the file has it.
+            pairs: As `tflgpu.compiler.repeat.carried` takes them.
+            cpu: As `open_session`.
+
+        Raises:
+            PluginError, GraphError: as `open_session`.
+        """
+        self._check_open()
+        options = self.options
+        if (
+            self._device is None
+            or isinstance(self._device, NodeDevice)
+            or self._kept.saved is not None
+            or options.accuracy_guard is not None
+            or options.inference_preference is InferencePreference.SUSTAINED_SPEED
+        ):
+            return None
+        compiled = self.compile(graph)
+        if compiled.refusals or len(compiled.parts) != 1 or compiled.parts[0].plan is None:
+            return None
+        carries = carried(compiled.parts[0], pairs)
+        if isinstance(carries, Unsupported):
+            return None
+        # Never by the CPU: that would run the graph, and once.
+        loader = attrs.evolve(self._loader(cpu or self._cpu, may_fall_back=False), whole=True)
+
+        report = partial(self._report, graph)
+
+        def load(again: Compiled) -> Session:
+            return self._used(lambda: loader.open(again, report))
+
+        def carrying(whole: Compiled, part: Part, states: tuple[Value, ...]) -> Session:
+            return self._used(lambda: loader.open_carrying(whole, part, states, report))
+
+        return Repeating(compiled, carries, load, carrying)
+
     def compile(self, graph: Graph) -> Compiled:
         """What a graph becomes on this device, without loading it.
 
@@ -216,6 +262,13 @@ class Engine(OpenedDevice):
         self._times = None
         super()._open()
 
+    def _used(self, opened: Callable[[], Session]) -> Session:
+        """A session on the device as it is now."""
+        users = self._renewal.users()
+        session = opened()
+        users.add(session)
+        return session
+
     def _warn_of_names(self, graph: Graph) -> None:
         for sentence in node_choice(self.options).unmatched(graph):
             _LOG.warning("tflgpu: %s", sentence)
@@ -242,9 +295,7 @@ class Engine(OpenedDevice):
         report: Callable[[Compiled], DelegationReport],
     ) -> Session:
         """A session; with SUSTAINED_SPEED the faster of two, and watched where that is wanted."""
-        users = self._renewal.users()
-        session = self._opened(graph, compiled, target, loader, report)
-        users.add(session)
+        session = self._used(lambda: self._opened(graph, compiled, target, loader, report))
         options = self.options
         if options.accuracy_guard is not None:
             from tflgpu.guard.guard import guard_session

@@ -20,7 +20,9 @@ NAMES = frozenset(builtin_ops()) | frozenset(BUILTIN_CODES)
 #: Files that may name ops: which, and why.
 ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "tflite/bodies.py": (
-        frozenset({"IF", "WHILE", "CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}),
+        frozenset({"IF", "WHILE", "CALL_ONCE", "STABLEHLO_CASE", "VAR_HANDLE", "READ_VARIABLE",
+                   "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT",
+                   "HASHTABLE_SIZE"}),
         "are run by the host, between compiled graphs; no graph has a node of them",
     ),
     "flow/list_items.py": (
@@ -28,7 +30,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "reads what converters make of the first ones, and writes the last",
     ),
     "flow/operators.py": (
-        frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"}), "gives these names"),
+        frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
+                   "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
                    "QUANTIZED_TABLE", "RESHAPE"}),
@@ -39,6 +42,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"MEAN", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL",
                    "MEAN_STDDEV_NORMALIZATION"}),
         "reads the chains that converters make of these, and writes one",
+    ),
+    "passes/fuse_rms.py": (
+        frozenset({"MUL", "RSQRT", "ADD", "MEAN", "SQUARE", "RMS_NORMALIZATION"}),
+        "reads the chain that converters make of these, and writes the last",
     ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
     "passes/keep_dims.py": (
@@ -77,6 +84,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "tflite/schema.py": (
         frozenset({
+            "STABLEHLO_CASE",
             "AVERAGE_POOL_2D", "CONV_3D_TRANSPOSE",
             "L2_NORMALIZATION", "L2_POOL_2D", "MAXIMUM", "MAX_POOL_2D", "MEAN", "MINIMUM",
             "MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "REDUCE_ALL", "REDUCE_ANY",
@@ -98,9 +106,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"CAST", "NARROW"}), "puts the second before nodes, and the first behind them"),
     "conformance/other_builtins.py": (
         frozenset({
-            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "HASHTABLE", "HASHTABLE_FIND",
-            "HASHTABLE_IMPORT", "HASHTABLE_SIZE", "SKIP_GRAM", "EMBEDDING_LOOKUP_SPARSE",
-            "HASHTABLE_LOOKUP", "LSH_PROJECTION", "STABLEHLO_COMPOSITE",
+            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM", "LSH_PROJECTION", "STABLEHLO_COMPOSITE",
         }),
         "says of those that nobody here defines who runs them",
     ),

@@ -385,7 +385,7 @@ def test_binaries_are_kept_where_the_options_say(
     require_backend("opencl")
     options = DelegateOptions(serialization_dir=tmp_path, model_token="digits")
     device: Any = registry().open_device("opencl", 0, options)
-    compiler = device.inner._compiler
+    compiler = device.inner._kernels
     assert compiler._cache.path("key").parent == tmp_path / "digits" / "opencl"
     device.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,48 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
     with device() as delegate:
         assert (dispatches(delegate), dispatches(delegate, **options)) == (plain, other)
     assert plain < other
+
+
+#: What a start from what is kept has no use for, by the first words of modules' names. Importing all of
+#: tflgpu takes longer than such a start.
+UNUSED = (
+    *("tflgpu.kernels.", "tflgpu.guard", "tflgpu.profiles", "tflgpu.cli", "tflgpu.conformance"),
+    *("tflgpu.hosts", "tflgpu.converters", "tflgpu.default_delegate", "tflgpu.tflite.build"),
+    *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure", "tflgpu.devices.targets"),
+    *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),
+    *("tflgpu.runtime.cpu_session", "tflgpu.compiler.compile.", "tflgpu.compiler.lower"),
+    *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.passes.float_view", "tflgpu.passes.batch"),
+    *("tflite.", "flatbuffers", "tomllib", "difflib", "statistics", "asyncio", "rich", "typer", "numpy.random"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "vulkan"])
+def test_it_imports_no_compiler(
+    backend: str, device: Device, tmp_path: Path, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    which: dict[str, Any] = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
+    with device(**which) as delegate:
+        run(small_model(), delegate)
+    (tmp_path / "model.tflite").write_bytes(small_model())
+    options = {**REF, "serialization_dir": str(tmp_path), "model_token": "token", **which}
+    code = (
+        "import sys, numpy as np, tflgpu\n"
+        f"with tflgpu.GpuDelegate(**{options!r}) as delegate, tflgpu.Interpreter(\n"
+        f"    {str(tmp_path / 'model.tflite')!r}, experimental_delegates=[delegate]\n"
+        ") as interpreter:\n"
+        "    interpreter.allocate_tensors()\n"
+        "    for each in interpreter.get_input_details():\n"
+        "        interpreter.set_tensor(each['index'], np.zeros(each['shape'], each['dtype']))\n"
+        "    interpreter.invoke()\n"
+        "    for each in interpreter.get_output_details():\n"
+        "        interpreter.get_tensor(each['index'])\n"
+        "print(*sys.modules, sep='\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "tflgpu.saved.rebuild" in loaded
+    assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == []

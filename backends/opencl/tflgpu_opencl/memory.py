@@ -13,6 +13,7 @@ from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.contract.placement import Placement, as_planned, regions_of
 from tflgpu.contract.pools import LEAST
+from tflgpu.contract.shared_weights import SharedWeights
 from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.failure import device_errors
@@ -44,7 +45,7 @@ class Memory(BufferMemory[Region]):
     """The buffers of a plan. Its inputs and outputs are staged (`tflgpu_opencl.staging`)."""
 
     def __init__(
-        self, context: Any, queue: Any, plan: Plan, *, alignment: int, limit: int, guarded: bool,
+        self, context: Any, plan: Plan, *, alignment: int, limit: int, guarded: bool,
         in_place: bool, ledger: Ledger | None = None,
     ) -> None:  # fmt: skip
         """Without any memory yet; with ``in_place`` inputs and outputs are the host's."""
@@ -53,8 +54,18 @@ class Memory(BufferMemory[Region]):
             plan, placement, limit=limit, guarded=guarded, least_band=alignment, ledger=ledger
         )
         self._context = context
-        self._queue = queue
+        self.queue: Any = None  # the recording's, once it is allocated
         self.in_place = in_place and not guarded
+
+    def allocate(self, weights: SharedWeights[Region] | None) -> None:
+        """Make the queue too.
+
+        Raises:
+            DeviceError: a buffer is larger than the device allows, or memory ran out.
+        """
+        with device_errors("making a queue"):
+            self.queue = cl.CommandQueue(self._context)
+        super().allocate(weights)
 
     def over(self, name: str, host: Array) -> Region:
         """A buffer made over host memory."""
@@ -73,7 +84,7 @@ class Memory(BufferMemory[Region]):
         with device_errors(name):
             # Written before there is a part of it: NVIDIA's driver (580.159, H200) gives a part of
             # a buffer that nothing has used yet memory of its own, beside which no band lies.
-            cl.enqueue_copy(self._queue, parent, image, is_blocking=True)
+            cl.enqueue_copy(self.queue, parent, image, is_blocking=True)
             part = parent.get_sub_region(self.band, max(nbytes, LEAST))
         return Region(name, nbytes, part, parent, self.band)
 
@@ -87,12 +98,12 @@ class Memory(BufferMemory[Region]):
         whole = region.buffer if region.parent is None else region.parent
         at = region.band + start
         with device_errors(f"reading {region.name}"):
-            cl.enqueue_copy(self._queue, found, whole, src_offset=at, is_blocking=True)
+            cl.enqueue_copy(self.queue, found, whole, src_offset=at, is_blocking=True)
         return found
 
     def _write(self, region: Region, data: Bytes) -> None:
         with device_errors(f"writing {region.name}"):
-            cl.enqueue_copy(self._queue, region.buffer, data, is_blocking=True)
+            cl.enqueue_copy(self.queue, region.buffer, data, is_blocking=True)
 
     @staticmethod
     def _free(region: Region) -> None:

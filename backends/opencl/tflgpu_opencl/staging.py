@@ -28,9 +28,8 @@ READ, READ_WRITE = int(cl.map_flags.READ), int(cl.map_flags.READ | cl.map_flags.
 
 
 def staged(
-    context: Any, queue: Any, native: Native | None, memory: Memory, io: PlannedIO, *,
-    is_input: bool,
-) -> Staging[Commands]:  # fmt: skip
+    context: Any, native: Native | None, memory: Memory, io: PlannedIO, *, is_input: bool
+) -> Staging[Commands]:
     """An input or output in memory of a recording's own.
 
     Raises:
@@ -38,10 +37,10 @@ def staged(
     """
     name = f"{'input' if is_input else 'output'} {io.name}"
     if memory.in_place and native:
-        return Shared(queue, memory, native, io, name, READ_WRITE if is_input else READ)
+        return Shared(memory, native, io, name, READ_WRITE if is_input else READ)
     region = memory.new(name, io.nbytes, Use.STAGING)
     kind = CopiedInput[Commands] if is_input else CopiedOutput[Commands]
-    return kind(pinned_array(context, queue, io, memory.ledger), region)
+    return kind(pinned_array(context, memory.queue, io, memory.ledger), region)
 
 
 class Mapped(Staging[Commands]):
@@ -74,12 +73,12 @@ class Shared(Mapped):
     is_shared = True
 
     def __init__(
-        self, queue: Any, memory: Memory, native: Native, io: PlannedIO, name: str, flags: int
+        self, memory: Memory, native: Native, io: PlannedIO, name: str, flags: int
     ) -> None:
         host = _aligned(io.nbytes)
         array = host[: io.nbytes].view(io.dtype.numpy).reshape(io.shape)
         super().__init__(array, memory.over(name, host), native, host, flags)
-        self._queue = queue
+        queue = self._queue = memory.queue
         commands = Commands(queue, native)
         self.after(commands)
         commands.submit()
@@ -92,11 +91,6 @@ class Shared(Mapped):
         self.before(commands)
         commands.submit()
         self._queue.finish()
-
-
-def elsewhere(own: Staging[Commands], region: Region, native: Native | None) -> Mapped:
-    """The place of an input or output that is bound to a buffer: nothing is copied."""
-    return Mapped(own.array, region, native, region.host, READ_WRITE)
 
 
 def pinned_array(context: Any, queue: Any, io: PlannedIO, ledger: Ledger) -> Array:

@@ -13,8 +13,8 @@ from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
 from tflgpu_vulkan.devices import find_devices
+from tflgpu_vulkan.features import enabled
 from tflgpu_vulkan.instance import Instance
-from tflgpu_vulkan.matrix import enabled_features
 
 #: How long a run may be waited for by asking again and again, which hears of its end at once;
 #: after that the thread sleeps. Seconds.
@@ -160,17 +160,6 @@ class Context(Counted):
 
     def _device(self, queues: int) -> Any:
         details = self.details
-        target = details.target
-        chain: Any = NULL
-        half = make("VkPhysicalDeviceShaderFloat16Int8Features", shaderFloat16=1, pNext=chain)
-        chain = half if target.f16_arithmetic else chain
-        byte = make("VkPhysicalDevice8BitStorageFeatures", storageBuffer8BitAccess=1, pNext=chain)
-        chain = byte if target.int8_storage else chain
-        short = make(
-            "VkPhysicalDevice16BitStorageFeatures", storageBuffer16BitAccess=1, pNext=chain
-        )
-        chain = short if target.f16_storage else chain
-        chain = enabled_features(chain) if target.matrix_tiles else chain
         queue = make(
             "VkDeviceQueueCreateInfo",
             queueFamilyIndex=details.queue_family,
@@ -179,7 +168,7 @@ class Context(Counted):
         )
         info = make(
             "VkDeviceCreateInfo",
-            pNext=chain,
+            pNext=enabled(details.target),
             queueCreateInfoCount=1,
             pQueueCreateInfos=array("VkDeviceQueueCreateInfo", [queue]),
             enabledExtensionCount=len(details.extensions),

@@ -46,8 +46,10 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         plan: Plan,
         memory: Memory,
         pipelines: Sequence[Pipeline],
+        at_once: int,
     ) -> None:
         super().__init__(plan, memory, lock)
+        self._at_once = at_once
         self._device = device
         self._memory = memory
         self._pipelines = list(pipelines)
@@ -90,7 +92,7 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
                 buffer, size = memory.outputs[i].buffer, _words(memory.outputs[i].nbytes)
                 copies.append(Copy(buffer, self._result, self._output_starts[i], size))
         uploads, copies = [u for u in uploads if u.nbytes], [c for c in copies if c.nbytes]
-        self._all = Commands(device, uploads, launches, copies)
+        self._all = Commands(device, uploads, launches, copies, self._at_once)
         self._before = Commands(device, uploads, [], [])
         self._after = Commands(device, [], [], copies)
 

@@ -12,12 +12,16 @@ from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Env, Given, Program, Shared, Stretch, Told
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
 from tflgpu.flow.store import Handle
-from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Value
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Value
+from tflgpu.runtime.repeating import Repeating
+from tflgpu.runtime.session import Session
 
 #: Operators in a compiled block of rounds, and rounds in it, at most.
 _MOST_NODES = 512
 _MOST_ROUNDS = 64
+#: Kernels that a run launches, at most, where one round is compiled and repeated.
+_MOST_DISPATCHES = 1024
 #: Lengths of blocks that are kept compiled.
 _KEPT = 4
 
@@ -89,9 +93,12 @@ class Blocks:
         self._body, self._cond = body, cond
         self._counter = Counter.of(body, cond, shared.ops)
         size = max(len(body.graph.nodes), 1)
-        self._longest = max(1, min(_MOST_ROUNDS, _MOST_NODES // size))
+        self._most_joined = max(1, min(_MOST_ROUNDS, _MOST_NODES // size))
+        self._longest = 0  # not known yet
+        self._one: Rounds | None = None  # what is repeated
+        self._repeating: Repeating | None = None
         self._compiled: OrderedDict[int, _Block] = OrderedDict()
-        self._step: _Block | None = None  # a round, and whether there is another
+        self._step: _Block | _Carrying | None = None  # a round, and whether there is another
         self._first: _Block | None = None  # whether there is one at all
 
     @classmethod
@@ -99,6 +106,8 @@ class Blocks:
         cls, shared: Shared, cond: Program, body: Program, key: tuple[Told, ...]
     ) -> Blocks | None:
         """None where the subgraphs are more than a graph each."""
+        if any(body.info.tensors[i].dtype is DType.STRING for i in body.info.inputs):
+            return None  # no graph hands texts on
         found = [_as_body(program, program.start(key)) for program in (cond, body)]
         if found[0] is None or found[1] is None or not found[1].graph.nodes:
             return None
@@ -111,9 +120,13 @@ class Blocks:
             return self._run_asking(arrays)
         while count := self._counter.count(arrays):
             for length in self._lengths(count):
-                arrays = self._block(length).run(arrays)
-            if count < AHEAD:
-                break
+                block = self._block(length)
+                if block is None:
+                    break  # from here on in blocks of other lengths
+                arrays = block.run(arrays)
+            else:
+                if count < AHEAD:
+                    break
         return arrays
 
     def prepare(self, contents: Sequence[Array | None]) -> None:
@@ -124,8 +137,8 @@ class Blocks:
             return
         if all(contents[at] is not None for at in counter.positions):
             count = counter.count([np.zeros(()) if c is None else c for c in contents])
-            for length in dict.fromkeys(self._lengths(count)):
-                self._block(length)
+            while any(self._block(n) is None for n in dict.fromkeys(self._lengths(count))):
+                pass  # lengths are others now
 
     def pieces(self) -> list[Piece]:
         """What is compiled."""
@@ -134,32 +147,73 @@ class Blocks:
 
     def _lengths(self, count: int) -> list[int]:
         """The blocks of so many rounds: few, equal ones, and single rounds."""
-        blocks = -(-count // self._longest)
+        if count > 1 and not self._longest:
+            self._longest = self._find_longest()
+        blocks = -(-count // self._longest) if count > 1 else count
         if not blocks:
             return []
         length = count // blocks
         return [length] * blocks + [1] * (count - length * blocks)
 
-    def _block(self, length: int) -> _Block:
+    def _find_longest(self) -> int:
+        """The most rounds in a block. One is compiled and repeated, where the device takes all of it and
+        each result has its place; else as many are compiled as a graph can have."""
+        self._one = rounds(self._body, 1)
+        pairs = _carried(self._one, self._body.inputs)
+        if pairs is not None:
+            self._repeating = self._shared.repeating(self._one.graph, pairs)
+        if self._repeating is not None:
+            return max(1, _MOST_DISPATCHES // max(self._repeating.dispatches, 1))
+        return self._most_joined
+
+    def _block(self, length: int) -> _Block | None:
+        """So many rounds; None where the device has no room for them, and others are to be asked for."""
         found = self._compiled.get(length)
         if found is None:
+            made = self._made(length)
+            if made is None:
+                return None
             while len(self._compiled) >= _KEPT:
                 self._compiled.popitem(last=False)[1].piece.close()
-            found = _Block(self._shared, self._body, rounds(self._body, length))
-            self._compiled[length] = found
+            found = self._compiled[length] = made
         self._compiled.move_to_end(length)
         return found
 
-    def _asking(self) -> tuple[_Block, _Block]:
+    def _made(self, length: int) -> _Block | None:
+        if length > 1 and self._repeating is not None and self._one is not None:
+            session = self._repeating.open(length)
+            if session is None:  # what is compiled as one graph may go to the CPU
+                self._repeating, self._longest = None, self._most_joined
+                return None
+            opened = self._shared.joined(session)
+            return _Block(lambda _: opened, self._body, self._one)
+        return _Block(self._shared.open, self._body, rounds(self._body, length))
+
+    def _asking(self) -> tuple[_Block, _Block | _Carrying]:
         if self._first is None or self._step is None:
-            self._first = _Block(self._shared, self._body, rounds(self._body, 0, self._cond))
-            self._step = _Block(self._shared, self._body, rounds(self._body, 1, self._cond))
+            opener, step = self._shared.open, rounds(self._body, 1, self._cond)
+            self._first = _Block(opener, self._body, rounds(self._body, 0, self._cond))
+            self._step = self._staying(step) or _Block(opener, self._body, step)
         return self._first, self._step
+
+    def _staying(self, step: Rounds) -> _Carrying | None:
+        """A round whose results stay on the device, but for whether there is another."""
+        pairs, flag = _carried(step, self._body.inputs), step.outputs[-1]
+        # What decides is read in every round.
+        if not pairs or not isinstance(flag, Value) or any(flag.id == made for made, _ in pairs):
+            return None
+        repeating = self._shared.repeating(step.graph, pairs)
+        session = None if repeating is None else repeating.open_carrying()
+        if session is None:
+            return None
+        return _Carrying(self._shared.joined(session), self._body.inputs, step)
 
     def _run_asking(self, arrays: list[Any]) -> list[Given]:
         """A round at a time, which says whether there is another."""
         first, step = self._asking()
         *_, flag = first.run(arrays)
+        if isinstance(step, _Carrying):
+            return step.run(arrays) if flag.reshape(())[()] else arrays
         while flag.reshape(())[()]:
             *arrays, flag = step.run(arrays)
         return arrays
@@ -168,8 +222,8 @@ class Blocks:
 class _Block:
     """Rounds, compiled."""
 
-    def __init__(self, shared: Shared, body: Body, made: Rounds) -> None:
-        self.piece = Piece(made.graph, shared.open, {})
+    def __init__(self, opener: Callable[[Graph], Session], body: Body, made: Rounds) -> None:
+        self.piece = Piece(made.graph, opener, {})
         self.piece.prepare()
         self._inputs = body.inputs
         self._outputs = made.outputs
@@ -188,6 +242,55 @@ class _Block:
             else:
                 found.append(what)
         return found
+
+
+class _Carrying:
+    """A round, compiled, that leaves what the next one reads where that reads it."""
+
+    def __init__(self, session: Session, inputs: tuple[int, ...], made: Rounds) -> None:
+        self.piece = Piece(made.graph, lambda _: session, {})
+        self.piece.prepare()
+        self._session = session
+        self._inputs = inputs
+        self._outputs = made.outputs
+
+    def run(self, state: Sequence[Any]) -> list[Any]:
+        """The state after all rounds, of which there is one at least; arrays that the next run of the
+        loop overwrites, but for what it was given."""
+        session = self._session
+        arrays, carried = session.arrays, session.variables
+        for i, given in zip(self._inputs, state, strict=True):
+            if i in carried:
+                np.copyto(carried[i], given)
+            elif i in arrays:
+                np.copyto(arrays[i], given)
+        *made, flag = self._outputs
+        assert isinstance(flag, Value)
+        more = True
+        while more:
+            session.run()
+            more = bool(session.arrays[flag.id].reshape(())[()])
+        arrays, carried = session.arrays, session.variables
+        return [
+            state[at]
+            if not isinstance(what, Value)
+            else carried[i]
+            if i in carried
+            else arrays[what.id]
+            for at, (i, what) in enumerate(zip(self._inputs, made, strict=True))
+        ]
+
+
+def _carried(one: Rounds, inputs: tuple[int, ...]) -> list[tuple[int, int]] | None:
+    """Of a round: what it makes, and the input that this is in the next, by id. None where something
+    changes its place, or is a constant."""
+    found = []
+    for at, (made, given) in enumerate(zip(one.outputs, inputs, strict=False)):
+        if isinstance(made, Value):
+            found.append((made.id, given))
+        elif not isinstance(made, int) or made != at:
+            return None
+    return found
 
 
 def _as_body(program: Program, stretch: Stretch) -> Body | None:

@@ -15,9 +15,9 @@ from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
-from tflgpu.flow.operators import called, is_run_by_host, reached
+from tflgpu.flow.operators import called, reached
 from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.program import Program, Repeats, Shared
 from tflgpu.flow.store import Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
@@ -27,6 +27,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.places import Place, Traffic
 from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo
 
@@ -36,10 +37,12 @@ _HOST = "host"
 
 @attrs.frozen(eq=False)
 class Openers:
-    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU."""
+    """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU;
+    ``repeating`` to be run several times over in one run, where that can be."""
 
     open: Callable[[Graph], Session]
     plain: Callable[[Graph], Session]
+    repeating: Repeats
 
 
 class FlowSession(Session):
@@ -63,6 +66,7 @@ class FlowSession(Session):
         foreign: Foreign | None,
         *,
         preserve_all: bool = False,
+        strict: bool = False,
     ) -> None:
         check_bodies(model.subgraphs, number)
         info = model.subgraphs[number]
@@ -82,10 +86,13 @@ class FlowSession(Session):
             store,
             self._counted(openers.open),
             self._counted(openers.plain),
+            openers.repeating,
+            self._joined,
             foreign,
             _quietly,
             HostOperators(),
             preserve_all,
+            strict,
         )
         self._program: Program = self._shared.program(number)
         self._told = (-1, -1)
@@ -119,7 +126,7 @@ class FlowSession(Session):
         for i in self._info.outputs:
             tensor = self._info.tensors[i]
             if i not in self._arrays and tensor.data is None and i in known:
-                self._arrays[i] = np.zeros(known[i], tensor.dtype.numpy)
+                self._arrays[i] = tensor.dtype.blank(known[i])
 
     def run(self) -> None:
         """As `Session.run`. A run that fails leaves variables as they were."""
@@ -201,12 +208,14 @@ class FlowSession(Session):
 
     def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
         def opened(graph: Graph) -> Session:
-            self._opened += 1  # reports are old then
-            session = opener(graph)
-            session.traffic = self._moved
-            return session
+            return self._joined(opener(graph))
 
         return opened
+
+    def _joined(self, session: Session) -> Session:
+        self._opened += 1  # reports are old then
+        session.traffic = self._moved
+        return session
 
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""
@@ -218,7 +227,7 @@ class FlowSession(Session):
             rows.update((r.node, r) for r in report.operators)
             refusals.update((r.node, r) for r in report.refusals)
         for operator in self._info.operators:
-            if is_run_by_host(operator):
+            if run_by_host(operator):
                 code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
             elif operator.index in self._program.evaluated - rows.keys():
                 code = ReasonCode.UNSUPPORTED_FORM
@@ -252,6 +261,8 @@ class FlowSession(Session):
 
     def _reason(self, operator: OperatorInfo) -> str:
         bodies = called(operator)
+        if operator.texts and operator.name not in RUN_BY_HOST:
+            return "texts (strings), which are in host memory and nowhere else"
         if not bodies:
             return "state of the model, which is kept in host memory"
         inside = reached(self._model.subgraphs, bodies)

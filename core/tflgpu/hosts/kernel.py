@@ -139,6 +139,7 @@ class Kernel(Holder):
 
     def _connect(self, context: Any, session: Session) -> None:
         self._edges.give_back(context.tensors, contents=True)
+        session.keep_at_hand()
         arrays, named = session.arrays, self._info.tensors
         shareable = self._is_whole and not self._deferred
 

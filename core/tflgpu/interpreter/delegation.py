@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import in_a_line
@@ -15,6 +15,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
+from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.keeping import Keeping
 from tflgpu.saved.origin import Origin
@@ -95,6 +96,21 @@ class Delegation:
         return self._the_default().open_session(
             graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
         )
+
+    def repeating(
+        self, graph: Graph, pairs: Sequence[tuple[int, int]], cpu: CpuSide
+    ) -> Repeating | None:
+        """A graph, to be run several times over in one run of a device; None where there is none, or
+        it cannot be.
+
+        Raises:
+            PluginError, GraphError: as `Engine.open_session`.
+        """
+        if self._why_none:
+            return None
+        if self._given is not None:
+            return self._given.repeating(graph, pairs, cpu=cpu)
+        return self._the_default().repeating(graph, pairs, cpu=cpu)
 
     def open_origin(self, origin: Origin, cpu: CpuSide) -> tuple[Session, Start] | None:
         """A session for a model's file, from what is kept of it; None where it takes a graph.

@@ -45,13 +45,13 @@ class Known:
 
     def learn_input(self, session: Session, index: int, target: Array, source: Array) -> None:
         """That a value was copied into an input, which is not bound to anything."""
-        if source.dtype == target.dtype:
+        if source.dtype == target.dtype and index not in session.kept:
             self._turn_to(session)
             self._inputs[index] = target
 
     def learn_output(self, session: Session, index: int) -> None:
         """That an output was copied, which is neither bound nor lent."""
-        if session.arrays.get(index) is not None:
+        if session.arrays.get(index) is not None and index not in session.kept:
             self._turn_to(session)
             self._outputs.add(index)
 

@@ -103,7 +103,7 @@ class Recovery:
         # What is bound to the caller's memory may change without a word to us.
         self.inputs_changed = session.is_bound
         if self.policy is not OnError.RAISE:
-            self._before = {key: array.copy() for key, array in session.variables.items()}
+            self._before = {key: array.copy() for key, array in session.at_hand.items()}
 
     def failed(self, session: Session, error: DeviceError, again: Again) -> None:
         """What follows an error: returns where the run was made again.
@@ -136,6 +136,7 @@ class Recovery:
         """
         if self.inputs_changed:
             raise error
+        session.step_back()
         self.failed(session, error, again)
 
     def reopened(self, session: Session, opened: Callable[[], T]) -> T:
@@ -172,6 +173,7 @@ class Recovery:
         self._run_on_old_state(new)
 
     def _run_on_old_state(self, session: Session) -> None:
+        variables = session.variables
         for key, before in self._before.items():
-            np.copyto(session.variables[key], before)
+            np.copyto(variables[key], before)
         session.run()

@@ -19,7 +19,7 @@ from tflgpu.errors import (
     NotAllocatedError,
     StateError,
 )
-from tflgpu.interpreter.arguments import array_of, as_index
+from tflgpu.interpreter.arguments import array_of, as_index, check_view
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
@@ -30,7 +30,7 @@ from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.resizing import all_named, named, new_shape, told
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape, at_rest
+from tflgpu.ir.graph import Shape
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
@@ -183,9 +183,10 @@ class Subgraph:
         session = old.session
         session.check_inherited(_DEVICE)
         self._delegation.release(session.close)  # waits for what is still on the device
+        state = session.variables  # which the device may have had, and may be lost
         memory: SessionMemory = self._recovery.reopened(session, self._opened)
         new = memory.session
-        for index in {*self.info.inputs, *session.variables}:
+        for index in {*self.info.inputs, *state}:
             if index in session.arrays and index in new.arrays:
                 target = new.arrays[index]
                 if target.flags.writeable:
@@ -244,9 +245,8 @@ class Subgraph:
     def reset_variables(self) -> None:
         """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
         self._recovery.inputs_changed = True
-        for index, array in self.variables.items():
-            tensor = self.info.tensors[index]
-            array[...] = at_rest(tensor.dtype, tensor.quantization)
+        if self._memory is not None:
+            self._memory.session.reset_variables()
 
     def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
         """Give an input another shape. Where it differs, `allocate` must follow.
@@ -313,8 +313,8 @@ class Subgraph:
         bound = self.bindings.contents(int(index))
         if bound is not None:
             return bound[()] if not bound.ndim else bound
-        if not source.ndim:
-            return source.copy()[()]
+        if not source.ndim or source.dtype.hasobject:  # texts stay an array
+            return source.copy() if source.dtype.hasobject else source.copy()[()]
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
@@ -352,7 +352,7 @@ class Subgraph:
             bound.write(source)
         else:
             copy(target, source)
-            if self._memory is not None:
+            if self._memory is not None and not source.dtype.hasobject:
                 self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.discard(info.index)
 
@@ -377,6 +377,7 @@ class Subgraph:
             As `array`.
         """
         array = self.array(index)
+        check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
             self._recovery.inputs_changed = True
@@ -415,7 +416,7 @@ class Subgraph:
                 f"{named(info)} is not there before invoke(): its shape depends on what the model "
                 "computes"
             )
-        return session.arrays[info.index]
+        return (session.variables if info.index in session.kept else session.arrays)[info.index]
 
     # Inside
 
@@ -428,7 +429,7 @@ class Subgraph:
             return None
 
     def _check_complete(self, info: TensorInfo, session: Session) -> None:
-        if info.index not in session.variables:
+        if info.index not in session.kept:
             raise StateError(
                 f"{named(info)} has no results: the last run failed or was interrupted; invoke() "
                 "runs the model again"

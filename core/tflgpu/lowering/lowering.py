@@ -241,7 +241,7 @@ class Lowering:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
-        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy)
+        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False)
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")

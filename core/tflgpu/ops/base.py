@@ -202,9 +202,7 @@ class Arg:
 class Sample:
     """One test case of an op: options by TFLite's field names, and operands (None = absent).
 
-    ``accumulates`` is the number of products summed into one output element, for tolerances of
-    class ACCUMULATE; ``outputs`` is only needed by ops whose number of outputs the options do
-    not tell.
+    ``accumulates``: products summed into one output element, for tolerances of class ACCUMULATE.
     """
 
     id: str
@@ -304,6 +302,7 @@ class OpDef:
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
+        texts: Whether it takes tensors of texts (strings), as arrays of ``bytes``; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
@@ -378,6 +377,7 @@ class OpDef:
     stateful: bool = False
     states: Callable[[Any], tuple[int, ...]] | None = None
     is_view: bool = False
+    texts: bool = False
     shape_only: bool = False
     generate: Callable[[Draw], Sample] | None = None
     filter: Filter | None = None

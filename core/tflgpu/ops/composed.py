@@ -32,7 +32,12 @@ def there(operands: Sequence[Operand | None], least: int, most: int) -> list[Ope
         UnsupportedError: there are fewer than ``least`` or more than ``most``, or one is absent.
     """
     found = [operand for operand in operands if operand is not None]
-    if len(found) != len(operands) or not least <= len(found) <= most:
+    if len(found) != len(operands):
+        raise UnsupportedError(
+            f"its operand {list(operands).index(None)} is absent, or nothing is made of it when the "
+            "model runs"
+        )
+    if not least <= len(found) <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
         raise UnsupportedError(f"it has {len(found)} operands, and {wanted} are known")
     return found

@@ -142,7 +142,7 @@ def wrong_results(op: OpDef, results: Sequence[Array], wanted: Sequence[TensorSp
         problem = f"{len(results)} arrays, not {len(wanted)}: results, and then state tensors"
     else:
         for i, (array, spec) in enumerate(zip(results, wanted, strict=True)):
-            if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
+            if array.shape != spec.shape or array.dtype != spec.dtype.held_as:
                 problem = f"{array.dtype}{list(array.shape)} for result {i}, not {spec}"
                 break
     if problem is None:

@@ -165,12 +165,14 @@ def _op(
     largest_operand: float = math.inf,
     plain: frozenset[DType] = frozenset(),
     int16_table: Callable[[Node], Array | None] | None = None,
+    takes_stored: bool = False,
     composed: tuple[Composed, ...] = (),
 ) -> OpDef:
     return OpDef(
         name, parse, infer_unary(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
-        largest_operand=largest_operand, int16_table=int16_table, composed=composed,
+        largest_operand=largest_operand, int16_table=int16_table, takes_stored=takes_stored,
+        composed=composed,
     )  # fmt: skip
 
 
@@ -182,8 +184,9 @@ _SCALED = FLOATS | QUANTIZED
 OPS = (
     _op("ABS", lambda a, x: np.abs(x), lambda: _samples(ints=True, version=5),
         _SCALED | _I32, Accuracy.EXACT, 5, plain=frozenset({DType.I16})),
+    # TFLite's kernel looks at no scale and no zero point.
     _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT,
-        plain=frozenset({DType.I8, DType.I16})),
+        plain=frozenset({DType.I8, DType.I16}), takes_stored=True),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),

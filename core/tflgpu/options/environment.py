@@ -6,7 +6,6 @@ is warned of, once.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -59,6 +58,8 @@ def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> 
     for name in environ:
         if name.startswith(PREFIX) and name not in names and name not in _warned:
             _warned.add(name)
+            import difflib  # only who misspells a name pays for it
+
             close = difflib.get_close_matches(name, sorted(names), 1)
             meant = f" (did you mean {close[0]}?)" if close else ""
             _LOG.warning(

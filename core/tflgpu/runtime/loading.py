@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import attrs
+import numpy as np
 
 from tflgpu.blame import attempt
 from tflgpu.compiler.compiled import Compiled
@@ -13,17 +14,19 @@ from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all
-from tflgpu.contract.device import Device, NodeDevice, NodeRun
+from tflgpu.contract.device import Device, NodeDevice, NodeRun, Recording
 from tflgpu.contract.given_up import close_what_ended
 from tflgpu.contract.progress import Progress, telling
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, MemoryLimitError
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
+from tflgpu.runtime.state import Keeper
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -97,7 +100,37 @@ class Loader:
             attempt(close_all, [step.recording for step in steps])
             raise
 
-    def _on_device(self, part: Part, variables: dict[int, Array]) -> Step:
+    def open_carrying(
+        self,
+        compiled: Compiled,
+        part: Part,
+        states: tuple[Value, ...],
+        report: Callable[[Compiled], DelegationReport],
+    ) -> Session:
+        """A session of one part on the device, which keeps inputs from run to run as variables are kept.
+
+        Args:
+            compiled: Of which the part is all.
+            part: With a plan that has these behind its inputs, and what becomes of them behind its
+                outputs.
+            states: These inputs.
+            report: As `open`.
+
+        Raises:
+            DeviceError: the device could not load it.
+        """
+        close_what_ended()
+        variables = {v.id: np.zeros(v.shape, v.dtype.numpy) for v in states}
+        step = self._on_device(part, variables, states)
+        try:
+            return Session(compiled.graph, [step], report(compiled), variables)
+        except BaseException:
+            attempt(close_all, [step.recording])
+            raise
+
+    def _on_device(
+        self, part: Part, variables: dict[int, Array], states: tuple[Value, ...] | None = None
+    ) -> Step:
         if isinstance(self.device, NodeDevice):
             run = NodeRun(part.nodes, part.inputs, part.outputs, self.known.ops(), variables)
             recording = self.device.load_nodes(run)
@@ -106,6 +139,10 @@ class Loader:
             self.known.plan_ready(self.device.info.backend, part.plan)
             with telling(self.progress):
                 recording = self.device.load(part.plan, guard_bands=self.guard_bands)
+        states = part.states if states is None else states
+        keeper = self._keeper(part, recording, {v.id: variables[v.id] for v in states})
+        if keeper is not None:
+            recording = keeper
         runner = self.running.of_recording(recording)
         if self.running.warm_up:
             try:
@@ -114,11 +151,22 @@ class Loader:
                 attempt(close_all, [recording])
                 raise
         device = None if isinstance(self.device, NodeDevice) else self.device
-        # A device of nodes has state itself.
-        states = () if part.plan is None else part.states
         return Step(
-            recording, part.inputs, part.outputs, part.label, states=states, run=runner,
+            recording, part.inputs, part.outputs, part.label, keeper=keeper, run=runner,
             times=self.running.loops, device=device, submit=self.running.submission(recording),
+        )  # fmt: skip
+
+    def _keeper(self, part: Part, recording: Recording, homes: dict[int, Array]) -> Keeper | None:
+        """What keeps the state of a part that has some; None for others."""
+        device, plan = self.device, part.plan
+        # A device of nodes has state itself.
+        if isinstance(device, NodeDevice) or plan is None or not homes:
+            return None
+        return Keeper(
+            recording, lambda: device.load(plan), device, homes,
+            nbytes=plan.arena_bytes + plan.edge_bytes,
+            # What a device may never give back is not to be there only.
+            may_leave=not self.guard_bands and self.running.timeout is None,
         )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:

@@ -99,8 +99,7 @@ class Places:
 
     def is_elsewhere(self, step: Step, index: int) -> bool:
         """Whether an input of a recording is in a buffer, so that nothing is copied for it."""
-        # Behind the inputs come variables, which are the session's own.
-        return index < len(step.inputs) and step.inputs[index].id in self.buffers
+        return step.inputs[index].id in self.buffers
 
     def before(self, own: Any) -> list[tuple[Array, Array]]:
         """Copies that a run begins with: to where, from where. ``own`` are the session's arrays."""
@@ -199,10 +198,7 @@ class Places:
     def _all(self, step: Step) -> tuple[int, int]:
         """Of a recording that does not say what it copies: all that is not bound."""
         recording = step.recording
-        sides = (
-            ((*step.inputs, *step.states), recording.inputs),
-            ((*step.outputs, *step.states), recording.outputs),
-        )
+        sides = ((step.inputs, recording.inputs), (step.outputs, recording.outputs))
         sent, fetched = (
             sum(
                 array.nbytes

@@ -9,6 +9,7 @@ recording to another is copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import attrs
@@ -26,6 +27,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
+from tflgpu.runtime.state import Keeper
 
 
 class Watcher(Protocol):
@@ -46,15 +48,15 @@ class Step:
     again after an error, and in a forked child. ``run`` is what runs the recording to its end, so
     many ``times``; ``submit`` begins a run that goes on by itself, None where none can. ``device`` makes buffers that the recording can be bound to.
 
-    ``states`` are variables that the recording is handed behind its inputs, and hands back behind its
-    outputs. Their home is the session's, so that an error in the middle leaves them as they were."""
+    ``keeper`` is the recording where that keeps state, which changes when all of a run is over, so that
+    an error in the middle leaves it as it was."""
 
     recording: Recording
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
-    states: tuple[Value, ...] = ()
+    keeper: Keeper | None = None
     run: Callable[[], None] = attrs.field()
     times: int = 1
     device: Device | None = None
@@ -98,14 +100,15 @@ class Session(Holder):
         self._at_rest = {index: graph.values[index].at_rest for index in variables}
         self._arrays: dict[int, Array] = dict(variables)
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
-        self._kept: list[list[tuple[Array, Array]]] = []  # new contents of variables, a list a step
+        self._keepers = [step.keeper for step in self._steps if step.keeper is not None]
+        self._seen = [0] * len(self._keepers)  # their editions
         for value in graph.values.values():
             if value.data is not None:
                 self._arrays[value.id] = value.data
         for step in self._steps:
             moves = []
-            given = (*step.inputs, *step.states)
-            for i, (value, array) in enumerate(zip(given, step.recording.inputs, strict=True)):
+            given = zip(step.inputs, step.recording.inputs, strict=True)
+            for i, (value, array) in enumerate(given):
                 home = self._arrays.get(value.id)
                 if home is None and _is_home(value, array):
                     self._arrays[value.id] = array  # a graph input, first read here
@@ -114,19 +117,14 @@ class Session(Holder):
                         home = self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
                     moves.append((i, array, home))
             self._own_moves.append(moves)
-            results = step.recording.outputs
-            split = len(results) - len(step.states)
-            for value, array in zip(step.outputs, results[:split], strict=True):
+            for value, array in zip(step.outputs, step.recording.outputs, strict=True):
                 self._arrays[value.id] = array
-            self._kept.append(
-                [(variables[v.id], a) for v, a in zip(step.states, results[split:], strict=True)]
-            )
         self._lenders = self._find_lenders(graph)
         self._moving: dict[int, Step] = {}  # whose next run may leave its outputs elsewhere
         self._after = self._convert_outputs(graph)
         for value in (*graph.inputs, *graph.outputs):
             if value.id not in self._arrays:
-                self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
+                self._arrays[value.id] = value.dtype.blank(value.shape)
         self._places = Places(graph, self._steps)
         self.traffic = Traffic()
         self._replaced()
@@ -142,8 +140,8 @@ class Session(Holder):
         found: dict[int, tuple[Lender, int, Step]] = {}
         for step in self._steps:
             recording = step.recording
-            if step.states:
-                continue  # the session reads some of its outputs in every run
+            if step.keeper is not None:
+                continue  # its results may be those of two recordings in turn
             if offers(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
                 for value, array in zip(step.outputs, recording.outputs, strict=True)
@@ -178,8 +176,51 @@ class Session(Holder):
 
     @property
     def variables(self) -> Mapping[int, Array]:
-        """State tensors by value id."""
+        """State tensors by value id. What is on a device is read back, and what these arrays hold
+        counts: ask for them before each use.
+
+        Raises:
+            StateError, DeviceError: as `tflgpu.runtime.state.Keeper.bring_home`.
+        """
+        for keeper in self._keepers:
+            try:
+                keeper.bring_home()
+            finally:
+                self._count(keeper)
         return self._variables
+
+    @property
+    def kept(self) -> AbstractSet[int]:
+        """Which values are state tensors."""
+        return self._variables.keys()
+
+    @property
+    def at_hand(self) -> Mapping[int, Array]:
+        """Those state tensors that are in host memory, without asking for the others, which a run that
+        fails leaves as they were."""
+        away = {i for keeper in self._keepers if keeper.is_away for i in keeper.values}
+        return {i: a for i, a in self._variables.items() if i not in away}
+
+    def step_back(self) -> None:
+        """Let the state that is not `at_hand` be what it was before the last run."""
+        for keeper in self._keepers:
+            keeper.step_back()
+
+    def keep_at_hand(self) -> None:
+        """Let all state be in host memory from now on, for whoever reads and writes its arrays without
+        asking.
+
+        Raises:
+            StateError, DeviceError: as `variables`.
+        """
+        for keeper in self._keepers:
+            keeper.stay()
+
+    def _count(self, keeper: Keeper) -> None:
+        """What moving state has copied."""
+        self.traffic.to_device += keeper.copied[0]
+        self.traffic.to_host += keeper.copied[1]
+        keeper.copied[:] = 0, 0
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -211,13 +252,11 @@ class Session(Holder):
         self.complete = False
         for target, source in self._given:
             np.copyto(target, source)
-        for step, moves, kept in zip(self._steps, self._moves, self._kept, strict=True):
+        for step, moves in zip(self._steps, self._moves, strict=True):
             for target, source in moves:
                 np.copyto(target, source, casting="unsafe")
             self._running = step
             step.run()
-            for target, source in kept:
-                np.copyto(target, source, casting="unsafe")
         self.finish()
 
     def submit(self) -> Pending | None:
@@ -230,7 +269,7 @@ class Session(Holder):
         if self._watcher is not None or len(self._steps) != 1:
             return None
         (step,), (moves,) = self._steps, self._moves
-        if step.on_cpu or step.states or step.submit is None:
+        if step.on_cpu or step.keeper is not None or step.submit is None:
             return None
         if self._closed:
             self.check_inherited("this interpreter's device")
@@ -250,8 +289,19 @@ class Session(Holder):
             np.copyto(target, source, casting="unsafe")
         for target, index in self._wanted:
             np.copyto(target, self._arrays[index])
+        if self._keepers:
+            self._commit()
         self.traffic.add(*self._copies)
         self.complete = True
+
+    def _commit(self) -> None:
+        for at, keeper in enumerate(self._keepers):
+            keeper.commit()
+            if any(keeper.copied):
+                self._count(keeper)
+            if keeper.edition != self._seen[at]:
+                self._seen[at] = keeper.edition
+                self._copies = self._places.copies()
 
     @property
     def device(self) -> Device | None:
@@ -326,6 +376,8 @@ class Session(Holder):
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero (`Value.at_rest`)."""
+        for keeper in self._keepers:
+            keeper.begin_anew()
         for index, array in self._variables.items():
             array[...] = self._at_rest[index]
 
@@ -374,7 +426,8 @@ class Session(Holder):
 
 #: What makes a session another one.
 _TAKEN_OVER = (
-    "report", "complete", "_running", "_steps", "_variables", "_at_rest", "_arrays", "_moves", "_kept",
+    "report", "complete", "_running", "_steps", "_variables", "_at_rest", "_arrays", "_moves",
+    "_keepers", "_seen",
     "_lenders", "_moving", "_after", "_open", "_own_moves", "_places", "_given", "_wanted",
     "_copies",
 )  # fmt: skip

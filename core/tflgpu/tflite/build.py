@@ -23,7 +23,7 @@ from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
-from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
+from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.states import check_states
 from tflgpu.tflite.told import tensor_fields
@@ -201,7 +201,9 @@ class _Building:
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
         reason = _why_not(operator, node, definition) or self._blocks(node)
-        unknown = None if reason is None else self._pass_on(node, UnknownOp(reason), where)
+        is_host = run_by_host(operator) and (definition is None or definition.texts)
+        unknown = None if reason is None else UnknownOp(reason, host=is_host)
+        unknown = None if unknown is None else self._pass_on(node, unknown, where)
         late = next((v for v in inputs if v is not None and v.id in self.spent), None)
         if late is not None:
             unknown = UnknownOp(
@@ -280,7 +282,7 @@ class _Building:
             return unknown
         found = self.foreign(node)
         if isinstance(found, Unsupported):
-            return UnknownOp(f"{unknown.reason}; {found.reason}")
+            return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
         return ForeignOp(unknown.reason)
@@ -367,8 +369,9 @@ def _operands(node: Node) -> str:
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
-    if definition is None and operator.name in RUN_BY_HOST and not operator.is_custom:
-        return "control flow and variables are the interpreter's own"
+    if run_by_host(operator) and (definition is None or definition.texts):
+        what = "control flow and variables" if operator.name in RUN_BY_HOST else "texts (strings)"
+        return f"{what} are the interpreter's own"
     if definition is None and runs_subgraphs(operator.fields):
         return "control flow (an operator that runs other subgraphs) of this kind is not supported"
     if definition is None:

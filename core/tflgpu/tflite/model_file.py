@@ -102,6 +102,7 @@ class OperatorInfo:
         gap: why ``fields`` are not all that the file says of it; empty where they are.
         place: where there is a gap, the file and the position of the operator's table in it.
         composites: those in whose place it is, the outermost first; mostly none.
+        texts: whether it takes or makes a tensor of texts (strings).
     """
 
     index: int
@@ -117,6 +118,7 @@ class OperatorInfo:
     gap: str = ""
     place: tuple[memoryview, int] | None = field(default=None, eq=False, repr=False)
     composites: tuple[Composite, ...] = ()
+    texts: bool = False
 
 
 @frozen

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import few, quoted
+from tflgpu.tflite.bodies import ENDS
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import FieldValue, OperatorCode, OperatorInfo
 from tflgpu.tflite.schema import (
@@ -184,12 +185,13 @@ def _stored_options(table: Table) -> tuple[str, dict[str, Any], list[str]] | Non
 
 def _check_subgraphs(fields: Mapping[str, FieldValue], where: str, limits: Limits) -> None:
     for name, value in fields.items():
-        if not name.endswith(("subgraph", "subgraph_index")):
+        if not name.endswith(ENDS):
             continue
-        if not isinstance(value, int) or not 0 <= value < limits.subgraphs:
-            raise ModelError(
-                f"{where}: {name} is {value}, but the model has {limits.subgraphs} subgraphs"
-            )
+        for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, int) or not 0 <= number < limits.subgraphs:
+                raise ModelError(
+                    f"{where}: {name} is {number}, but the model has {limits.subgraphs} subgraphs"
+                )
 
 
 def _custom_options(file: FlatFile, table: Table) -> bytes:

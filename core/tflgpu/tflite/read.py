@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import attrs
+
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.inline import inlined
 from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph
 from tflgpu.tflite.model_file import (
     ModelFile,
     OperatorCode,
+    OperatorInfo,
     SignatureInfo,
     SubgraphInfo,
     TensorInfo,
@@ -146,6 +150,7 @@ def _subgraph(
     inputs, outputs = table.numbers("inputs"), table.numbers("outputs")
     check_indices(inputs, f"{table.where}: input", limits)
     check_indices(outputs, f"{table.where}: output", limits)
+    operators = tuple(_of_texts(operator, tensors) for operator in operators)
     written = {*inputs, *(i for op in operators for i in op.outputs)}
     return SubgraphInfo(
         name=table.text("name"),
@@ -202,3 +207,10 @@ def _metadata(model: Table, buffers: Sequence[memoryview]) -> dict[str, memoryvi
             )
         metadata[name] = buffers[buffer]
     return metadata
+
+
+def _of_texts(operator: OperatorInfo, tensors: Sequence[TensorInfo]) -> OperatorInfo:
+    """The operator, which says whether it has to do with texts."""
+    every = (*operator.inputs, *operator.outputs)
+    texts = any(i >= 0 and tensors[i].dtype is DType.STRING for i in every)
+    return attrs.evolve(operator, texts=True) if texts else operator

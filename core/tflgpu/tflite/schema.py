@@ -99,6 +99,7 @@ _BY_HAND = {
         Field("block_size", 2, Kind.SCALAR, _INT32, 0),
         Field("block_shape", 3, Kind.NUMBERS, _INT32),
     ),
+    "StablehloCaseOptions": (Field("branch_subgraph_indices", 0, Kind.NUMBERS, _INT32),),
 }
 
 # Fields younger than the package, which change what a model means if they are not seen.
@@ -164,12 +165,19 @@ def _names(enumeration: Any) -> dict[int, str]:
     return {v: k for k, v in vars(enumeration).items() if isinstance(v, int)}
 
 
+#: What an enumeration has that is younger than the package.
+_YOUNGER = {
+    "BuiltinOperator": {209: "STABLEHLO_CASE"},
+    "BuiltinOptions2": {23: "StablehloCaseOptions"},
+}
+
+
 def _union(name: str) -> Mapping[int, str]:
-    return _Later(lambda: _names(getattr(_package(), name)))
+    return _Later(lambda: {**_YOUNGER.get(name, {}), **_names(getattr(_package(), name))})
 
 
 BUILTINS: Mapping[int, str] = _union("BuiltinOperator")
-"""BuiltinOperator: code to name, as far as the installed `tflite` package knows them."""
+"""BuiltinOperator: code to name, as far as they are known."""
 
 BUILTIN_CODES: Mapping[str, int] = _Later(lambda: {name: code for code, name in BUILTINS.items()})
 

@@ -1,0 +1,405 @@
+"""State between runs: in host memory, or, where nobody looks at it, in buffers of the device.
+
+    at home    host arrays -> inputs of the recording    outputs -> host arrays, where a run came to its end
+    away       run 1: A -> recording -> B     run 2: B -> the same plan, recorded once more -> A     ...
+
+A plan has the state of its nodes behind its inputs, and what becomes of it behind its outputs. It begins
+in host memory. When several runs in a row went by without anybody asking for it, each tensor of it gets two
+buffers of the device, and the plan is recorded a second time, bound to them the other way round: what one
+run writes the next one reads, and no run copies any of it. A run that fails, or is interrupted, has written
+to the buffers that do not count yet, so that the state is what it was. Whoever asks for the state has it
+read back to its arrays, which count from then on, since who asks may write to them.
+
+What a device cannot do (it has no buffers, or no memory for another recording) leaves the state at home.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tflgpu.blame import Failed, attempt, in_a_line, of_signal
+from tflgpu.contract.buffers import Buffer
+from tflgpu.contract.device import Device, DispatchTime, Recording
+from tflgpu.contract.forks import Holder
+from tflgpu.contract.pending import Pending
+from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.ir.dtypes import Array
+from tflgpu.lowering.rule import Unsupported
+
+_LOG = logging.getLogger("tflgpu")
+#: Runs in a row in which nobody asked for the state, before it goes to the device; so many times more
+#: where it was asked for soon after it had gone.
+QUIET = 2
+_MORE = 8
+#: Bytes of memory of its own (not weights, which recordings share) that a second recording may take.
+_MOST_BYTES = 64 << 20
+_ANEW = "reset_all_variables() lets it begin anew"
+
+
+class Keeper(Holder):
+    """A `Recording` of a plan with state, as one without: it brings the state along.
+
+    A run takes the state from before it, and what it makes of it counts after `commit`.
+
+    Attributes:
+        copied: Bytes that moving the state has copied, to the device and to the host, since somebody
+            counted them.
+        edition: Another number whenever `copies` may have changed.
+    """
+
+    def __init__(
+        self, first: Recording, again: Callable[[], Recording], device: Device,
+        homes: Mapping[int, Array], *, nbytes: int, may_leave: bool = True,
+    ) -> None:  # fmt: skip
+        """Keep state at home.
+
+        Args:
+            first: A recording of the plan.
+            again: Loads another.
+            device: Whose they are.
+            homes: The state's arrays, by value id, in the order of the plan's last inputs and outputs.
+            nbytes: What another recording takes besides weights.
+            may_leave: Whether the state may go to the device.
+        """
+        self._recordings = [first]
+        self._again, self._device = again, device
+        self._homes = dict(homes)
+        self._given = len(first.inputs) - len(self._homes)
+        self._made = len(first.outputs) - len(self._homes)
+        self._inputs = tuple(first.inputs[: self._given])
+        self._outputs = tuple(first.outputs[: self._made])
+        before, after = first.inputs[self._given :], first.outputs[self._made :]
+        self._forms = [(a.shape, a.dtype, a.nbytes) for a in before]
+        self._may_leave = (
+            may_leave
+            and nbytes <= _MOST_BYTES
+            and self._forms == [(a.shape, a.dtype, a.nbytes) for a in after]
+        )
+        # Inputs and outputs that are bound to somebody's buffers, by index.
+        self._elsewhere: tuple[dict[int, Buffer], dict[int, Buffer]] = ({}, {})
+        # Between their arrays and those of the second recording: to where, from where.
+        self._before: list[tuple[Array, Array]] = []
+        self._after: list[tuple[Array, Array]] = []
+        self._pairs: list[tuple[Buffer, Buffer]] = []  # two of each tensor, once it was away
+        self._turn = 0  # which of the two counts, and which recording reads it
+        self._is_away = False
+        self._is_busy = False  # with a run that is not committed
+        self._ran: int | None = None  # the recording of that run
+        self._can_step_back = False
+        self._quiet, self._patience = 0, QUIET
+        self._lost = ""
+        self._closed = False
+        self._is_shared = getattr(first, "copies", None) == (0, 0)  # memory of host and device
+        self.copied = [0, 0]
+        self.edition = 0
+        self.belongs_to_process()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_recordings":  # not made yet
+            raise AttributeError(name)
+        return getattr(self._recordings[0], name)
+
+    # The recording
+
+    @property
+    def inputs(self) -> Sequence[Array]:
+        """As `Recording.inputs`, without the state."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """As `Recording.outputs`, without the state."""
+        return self._outputs
+
+    def run(self) -> None:
+        """As `Recording.run`."""
+        recording = self._begin()
+        recording.run()
+        self._end(recording)
+
+    def submit(self) -> Pending:
+        """As `Recording.submit`."""
+        recording = self._begin()
+        return _Submitted(recording.submit(), lambda: self._end(recording))
+
+    def bind(
+        self,
+        inputs: Mapping[int, Buffer | None] | None = None,
+        outputs: Mapping[int, Buffer | None] | None = None,
+    ) -> Unsupported | None:
+        """As `Recording.bind`. The state comes home; the second recording is bound likewise when it goes
+        away again."""
+        for side, count in ((inputs, self._given), (outputs, self._made)):
+            for index in side or ():
+                if not 0 <= index < count:
+                    raise DeviceError(f"there is no input or output {index} to bind")
+        self._settle()
+        answer = self._recordings[0].bind(inputs, outputs)
+        if answer is None:
+            for held, changes in zip(self._elsewhere, (inputs, outputs), strict=True):
+                held.update({i: b for i, b in (changes or {}).items() if b is not None})
+                for i, buffer in (changes or {}).items():
+                    if buffer is None:
+                        held.pop(i, None)
+        return answer
+
+    def profile(self) -> Sequence[DispatchTime]:
+        """As `Recording.profile`; what it makes of the state does not count."""
+        recording = self._begin()
+        times = recording.profile()
+        self._end(recording)
+        self._ran, self._is_busy = None, False
+        return times
+
+    def close(self) -> None:
+        """As `Recording.close`. The state comes home, if the device still gives it."""
+        self._closed = True
+        first: TflgpuError | None = None
+        for recording in self._recordings:
+            try:
+                recording.close()
+            except TflgpuError as error:
+                if of_signal(error):
+                    raise
+                first = first or error
+        if not self.inherited:
+            if self._is_away:
+                failed = attempt(self._fetch)
+                if isinstance(failed, Failed):
+                    self._lost = in_a_line(failed.error)
+                self._is_away = False
+            self._free()
+        if first is not None:
+            raise first
+
+    # The state
+
+    @property
+    def values(self) -> frozenset[int]:
+        """Whose state it keeps, by value id."""
+        return frozenset(self._homes)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the state is on the device, and what its arrays hold is old."""
+        return self._is_away
+
+    def bring_home(self) -> None:
+        """See to it that the arrays hold the state, and count: somebody asks for them.
+
+        Raises:
+            StateError: it was on a device that is lost, or of the process that this one was forked
+                from.
+            DeviceError: the device failed.
+        """
+        is_soon, self._quiet = self._quiet < _MORE, 0
+        if self._lost:
+            raise StateError(
+                f"the model's state was on the device, which did not give it back ({self._lost}); {_ANEW}"
+            )
+        if not self._is_away:
+            return
+        if self.inherited:
+            raise StateError(
+                "the model's state stayed on the device, in the process that this one was forked "
+                f"from; {_ANEW}"
+            )
+        self._fetch()
+        self._is_away = self._can_step_back = False
+        if is_soon:
+            self._patience *= _MORE
+
+    def begin_anew(self) -> None:
+        """All zeros."""
+        self._quiet, self._lost = 0, ""
+        self._is_away = self._can_step_back = False
+        for array in self._homes.values():
+            array[...] = 0
+
+    def commit(self) -> None:
+        """Let the state be what the last run made of it."""
+        ran, self._ran = self._ran, None
+        if ran is None:
+            return
+        if self._is_away:
+            self._turn, self._can_step_back = 1 - ran, True
+        else:
+            made = self._recordings[0].outputs[self._made :]
+            for home, array in zip(self._homes.values(), made, strict=True):
+                np.copyto(home, array, casting="unsafe")
+        self._quiet += 1
+        self._is_busy = False
+
+    def step_back(self) -> None:
+        """Let the state be what it was before the last run. Where it is at home, who wants that keeps
+        a copy."""
+        if self._can_step_back:
+            self._turn, self._can_step_back = 1 - self._turn, False
+
+    def stay(self) -> None:
+        """Keep the state at home from now on: somebody reads and writes its arrays without asking.
+
+        Raises:
+            StateError, DeviceError: as `bring_home`.
+        """
+        self._may_leave = False
+        self._settle()
+
+    def before_fork(self) -> None:
+        """Bring the state home, for a child to have it: it may not touch the device."""
+        if self._is_away and not self._is_busy and not self._closed:
+            self.bring_home()
+
+    # Inside
+
+    def _begin(self) -> Recording:
+        """The recording that is next, with what it reads."""
+        self._is_busy, self._can_step_back = True, False
+        if not self._is_away:
+            if self._lost:
+                self.bring_home()  # says so
+            if len(self._recordings) > 1:
+                if self._quiet < self._patience > QUIET:
+                    self._settle()
+                else:
+                    self._send()
+            elif self._may_leave and self._quiet >= self._patience:
+                self._leave()
+        self._ran = turn = self._turn if self._is_away else 0
+        recording = self._recordings[turn]
+        if not self._is_away:
+            given = recording.inputs[self._given :]
+            for home, array in zip(self._homes.values(), given, strict=True):
+                np.copyto(array, home, casting="unsafe")
+        if turn:
+            for its, mine in self._before:
+                np.copyto(its, mine)
+        return recording
+
+    def _end(self, recording: Recording) -> None:
+        """The results are where those of the first recording are."""
+        if recording is not self._recordings[0]:
+            for mine, its in self._after:
+                np.copyto(mine, its)
+
+    def _leave(self) -> None:
+        """Let the state go to the device; where that cannot be, it stays at home for good."""
+        try:
+            refused = self._move_out()
+        except TflgpuError as error:
+            if of_signal(error):
+                raise
+            refused = Unsupported(in_a_line(error))
+        if refused is not None:
+            self._may_leave = False
+            _LOG.info("tflgpu: state stays in host memory: %s", refused.reason)
+
+    def _move_out(self) -> Unsupported | None:
+        buffers: list[Buffer] = []
+        twin: Recording | None = None
+        try:
+            for _, _, nbytes in self._forms:
+                for _ in range(2):
+                    buffer = self._device.allocate(nbytes)
+                    if isinstance(buffer, Unsupported):
+                        return buffer
+                    buffers.append(buffer)
+            twin = self._again()
+            self._pairs = list(zip(buffers[::2], buffers[1::2], strict=True))
+            for turn, recording in enumerate((twin, self._recordings[0])):
+                refused = self._bound(recording, 1 - turn)
+                if refused is not None:
+                    return refused
+            self._turn = 0
+            self._send()
+            given, made = self._elsewhere
+            before = zip(twin.inputs, self._inputs, strict=False)
+            after = zip(self._outputs, twin.outputs, strict=False)
+            self._before = [pair for i, pair in enumerate(before) if i not in given]
+            self._after = [pair for i, pair in enumerate(after) if i not in made]
+            self._recordings.append(twin)
+        finally:
+            if len(self._recordings) == 1:
+                # As it was. A recording that cannot even be given its own memory fails when it runs.
+                self._is_away, self._pairs = False, []
+                attempt(self._unbind)
+                if twin is not None:
+                    attempt(twin.close)
+                for buffer in buffers:
+                    attempt(buffer.close)
+        self.edition += 1
+        return None
+
+    def _bound(self, recording: Recording, turn: int) -> Unsupported | None:
+        (inputs, outputs), pairs = self._elsewhere, enumerate(self._pairs)
+        given: dict[int, Buffer | None] = {**inputs}
+        made: dict[int, Buffer | None] = {**outputs}
+        for i, pair in pairs:
+            given[self._given + i], made[self._made + i] = pair[turn], pair[1 - turn]
+        return recording.bind(given, made)
+
+    def _unbind(self) -> None:
+        count = range(len(self._homes))
+        self._recordings[0].bind(
+            {self._given + i: None for i in count}, {self._made + i: None for i in count}
+        )
+
+    def _settle(self) -> None:
+        """Bring the state home, and use the first recording only, in memory of its own."""
+        self.bring_home()
+        if len(self._recordings) > 1:
+            self._unbind()
+            self._before, self._after = [], []
+            self._recordings.pop().close()
+            self._free()
+            self.edition += 1
+
+    def _send(self) -> None:
+        """Copy the state from its arrays to the buffers that count."""
+        for home, form, pair in zip(self._homes.values(), self._forms, self._pairs, strict=True):
+            shape, dtype, nbytes = form
+            pair[self._turn].write(home.astype(dtype).reshape(shape))
+            self.copied[0] += 0 if self._is_shared else nbytes
+        self._is_away = True
+
+    def _fetch(self) -> None:
+        """Copy the state from the buffers that count to its arrays."""
+        found = []
+        for (shape, dtype, nbytes), pair in zip(self._forms, self._pairs, strict=True):
+            array: Array = np.empty(shape, dtype)
+            pair[self._turn].read(array)
+            self.copied[1] += 0 if self._is_shared else nbytes
+            found.append(array)
+        for home, array in zip(self._homes.values(), found, strict=True):
+            np.copyto(home, array, casting="unsafe")
+
+    def _free(self) -> None:
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for buffer in pair:
+                attempt(buffer.close)
+
+
+class _Submitted:
+    """A `Pending` after which something is left to do."""
+
+    def __init__(self, inner: Pending, after: Callable[[], None]) -> None:
+        self._inner = inner
+        self._after: Callable[[], None] | None = after
+
+    def done(self) -> bool:
+        """As `Pending.done`."""
+        return self._inner.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `Pending.wait`."""
+        if not self._inner.wait(timeout):
+            return False
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+        return True

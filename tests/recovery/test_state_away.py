@@ -1,0 +1,317 @@
+"""State that stays on the device between runs: when it goes there, who gets it back, and what errors leave."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tflgpu
+from ai_edge_litert.interpreter import Interpreter as LiteRT
+from tflgpu.errors import DeviceError, DeviceLostError, StateError
+from tflgpu.lowering.rule import Unsupported
+from tflgpu.runtime.state import QUIET
+
+sys.path.insert(0, str(Path(__file__).parent))
+import recovery_models as models
+
+HIDDEN, CELL = 15, 16
+STREAM = [models.INPUTS[i % 4] * (1 + i % 3) for i in range(QUIET + 4)]
+
+
+class Device:
+    """cpu_ref's kernel interpreter, whose calls are counted and fail when told to.
+
+    Attributes:
+        fails: What the next runs raise.
+        unreadable: What reading any buffer raises.
+        half_written: Memory in which a run that fails leaves something.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        from tflgpu_cpu_ref.device import CpuRefDevice
+        from tflgpu_cpu_ref.memory import HostBuffer
+        from tflgpu_cpu_ref.recording import CpuRefRecording
+
+        self.fails: list[BaseException] = []
+        self.unreadable: Exception | None = None
+        self.half_written: Any = None
+        self.reads = self.writes = self.loads = 0
+        run, load = CpuRefRecording._run, CpuRefDevice._load
+        read, write = HostBuffer._read, HostBuffer._write
+
+        def _run(recording: Any) -> None:
+            if self.fails:
+                if self.half_written is not None:
+                    self.half_written.bytes[:] = 7
+                raise self.fails.pop()
+            run(recording)
+
+        def _load(*args: Any, **kwargs: Any) -> Any:
+            self.loads += 1
+            return load(*args, **kwargs)
+
+        def _read(buffer: Any, nbytes: int) -> Any:
+            self.reads += 1
+            if self.unreadable is not None:
+                raise self.unreadable
+            return read(buffer, nbytes)
+
+        def _write(buffer: Any, data: Any) -> None:
+            self.writes += 1
+            write(buffer, data)
+
+        patch.setattr(CpuRefRecording, "_run", _run)
+        patch.setattr(CpuRefDevice, "_load", _load)
+        patch.setattr(HostBuffer, "_read", _read)
+        patch.setattr(HostBuffer, "_write", _write)
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        return self.writes, self.reads
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(monkeypatch)
+
+
+@pytest.fixture
+def streaming() -> Iterator[Callable[..., Any]]:
+    """Makes an interpreter whose state is on the device after the inputs that it was given."""
+    held: list[Any] = []
+
+    def make(count: int = QUIET + 1, **options: Any) -> Any:
+        delegate = tflgpu.GpuDelegate(**{"backend": "cpu_ref", "device": 1, **options})
+        held.append(delegate)
+        made = tflgpu.Interpreter(
+            model_content=models.keeps_state(), experimental_delegates=[delegate]
+        )
+        held.append(made)
+        made.allocate_tensors()
+        for x in STREAM[:count]:
+            step(made, x)
+        return made
+
+    yield make
+    while held:
+        held.pop().close()
+
+
+def step(interpreter: Any, x: Any) -> Any:
+    interpreter.set_tensor(0, x)
+    interpreter.invoke()
+    return interpreter.get_tensor(1)
+
+
+def close_to(found: Any, inputs: list[Any]) -> None:
+    np.testing.assert_allclose(found, models.state_results(*inputs)[-1], atol=1e-5)
+
+
+def goes_on(interpreter: Any, done: int = QUIET + 1) -> None:
+    for at in range(done, len(STREAM)):
+        close_to(step(interpreter, STREAM[at]), STREAM[: at + 1])
+
+
+def state_of(inputs: list[Any]) -> list[Any]:
+    """LiteRT's state after these inputs."""
+    other = LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
+    other.allocate_tensors()
+    for x in inputs:
+        step(other, x)
+    return [np.array(other.get_tensor(i)) for i in (HIDDEN, CELL)]
+
+
+def test_it_goes_when_nobody_asks_and_comes_back_for_who_does(
+    device: Device, streaming: Callable[..., Any]
+) -> None:
+    interpreter = streaming(QUIET)
+    assert device.moved == (0, 0)
+    loads = device.loads
+    goes_on(interpreter, QUIET)
+    assert device.moved == (2, 0)  # two tensors, once
+    assert device.loads == loads + 1
+    for index, expected in zip((HIDDEN, CELL), state_of(STREAM), strict=True):
+        np.testing.assert_allclose(interpreter.get_tensor(index), expected, atol=1e-5)
+    assert device.moved == (2, 2)
+    # Asked for again and again, it stays.
+    for x in STREAM:
+        step(interpreter, x)
+        found = interpreter.get_tensor(CELL)
+    np.testing.assert_allclose(found, state_of([*STREAM, *STREAM])[1], atol=1e-5)
+    assert device.moved == (2, 2)
+
+
+def test_what_is_written_to_it_is_where_the_next_run_begins(
+    device: Device, streaming: Callable[..., Any]
+) -> None:
+    interpreter, fresh = streaming(), streaming(0)
+    for index in (HIDDEN, CELL):
+        given = np.full((1, models.UNITS), 0.25, np.float32)
+        interpreter.set_tensor(index, given)
+        fresh.tensor(index)()[...] = given
+    for x in models.INPUTS:
+        np.testing.assert_allclose(step(interpreter, x), step(fresh, x), atol=1e-6)
+
+
+def test_reset_lets_it_begin_anew(device: Device, streaming: Callable[..., Any]) -> None:
+    interpreter = streaming()
+    interpreter.reset_all_variables()
+    np.testing.assert_array_equal(interpreter.get_tensor(CELL), 0)
+    goes_on(interpreter, 0)
+    reads = device.reads
+    interpreter.reset_all_variables()  # which needs none of what is on the device
+    assert device.reads == reads
+    goes_on(interpreter, 0)
+
+
+@pytest.mark.parametrize("error", [DeviceError("no"), KeyboardInterrupt()], ids=["error", "signal"])
+def test_a_run_that_did_not_end_leaves_it(
+    error: BaseException, device: Device, streaming: Callable[..., Any]
+) -> None:
+    interpreter = streaming()
+    keeper = interpreter._main.session._keepers[0]
+    device.half_written = keeper._pairs[0][1 - keeper._turn].inner.region
+    device.fails = [error]
+    with pytest.raises(type(error)):
+        step(interpreter, STREAM[0])
+    assert np.all(device.half_written.bytes == 7)
+    expected = state_of(STREAM[: QUIET + 1])
+    for index, wanted in zip((HIDDEN, CELL), expected, strict=True):
+        np.testing.assert_allclose(interpreter.get_tensor(index), wanted, atol=1e-5)
+    goes_on(interpreter)
+
+
+@pytest.mark.parametrize("on_error", ["cpu", "retry"])
+@pytest.mark.parametrize("kind", [DeviceError, DeviceLostError])
+def test_who_goes_on_after_an_error_has_it(
+    on_error: str, kind: type[DeviceError], device: Device, streaming: Callable[..., Any]
+) -> None:
+    interpreter = streaming(on_error=on_error)
+    assert device.moved == (2, 0)
+    device.fails = [kind("no")]
+    goes_on(interpreter)
+    assert not device.fails
+
+
+@pytest.mark.parametrize("on_error", ["raise", "cpu", "retry"])
+def test_a_device_that_does_not_give_it_back(
+    on_error: str, device: Device, streaming: Callable[..., Any]
+) -> None:
+    """Nobody goes on with a state that is not the model's."""
+    interpreter = streaming(on_error=on_error)
+    device.fails = [DeviceLostError("gone")]
+    device.unreadable = DeviceLostError("nothing can be read")
+    with pytest.raises(DeviceLostError if on_error == "raise" else StateError):
+        step(interpreter, STREAM[0])
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"nothing can be read.*reset_all_variables"):
+            step(interpreter, STREAM[0])
+    interpreter.reset_all_variables()
+    device.unreadable = None
+    goes_on(interpreter, 0)
+
+
+def refusals(patch: pytest.MonkeyPatch, which: str) -> None:
+    from tflgpu_cpu_ref.device import CpuRefDevice
+    from tflgpu_cpu_ref.recording import CpuRefRecording
+
+    no = Unsupported("not here")
+    if which == "no buffers":
+        patch.setattr(CpuRefDevice, "_allocate_buffer", lambda *_: no)
+    elif which == "not bound":
+        bind = CpuRefRecording.bind
+
+        def refusing(recording: Any, inputs: Any = None, outputs: Any = None) -> Any:
+            return no if any(inputs.values()) else bind(recording, inputs, outputs)
+
+        patch.setattr(CpuRefRecording, "bind", refusing)
+    else:
+
+        def failing(*_: Any) -> Any:
+            raise DeviceError("memory ran out")
+
+        patch.setattr(CpuRefDevice, "_allocate_buffer", failing)
+
+
+@pytest.mark.parametrize("which", ["no buffers", "not bound", "no memory"])
+def test_a_device_that_cannot_keep_it(
+    which: str,
+    device: Device,
+    streaming: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals(monkeypatch, which)
+    interpreter = streaming()
+    goes_on(interpreter)
+    assert device.moved == (0, 0)
+    assert not interpreter._main.session._keepers[0]._may_leave  # and is not asked again
+
+
+def test_it_stays_where_a_device_may_never_give_it_back(
+    device: Device, streaming: Callable[..., Any]
+) -> None:
+    interpreter = streaming(run_timeout=60)
+    goes_on(interpreter)
+    assert device.moved == (0, 0)
+
+
+def test_bound_tensors_and_state(device: Device, streaming: Callable[..., Any]) -> None:
+    """Both recordings read and write what is bound, before the state goes and after it went."""
+    interpreter = streaming()
+    loads = device.loads
+    with interpreter.allocate_buffer(0) as x, interpreter.allocate_buffer(1) as y:
+        interpreter.bind_input(0, x)
+        interpreter.bind_output(1, y)
+        for more in range(70):
+            x.write(STREAM[more % 3])
+            interpreter.invoke()
+        past = [*STREAM[: QUIET + 1], *(STREAM[i % 3] for i in range(70))]
+        close_to(y.read(), past)
+        assert device.loads == loads + 1
+        interpreter.unbind(0)
+        interpreter.unbind(1)
+        close_to(step(interpreter, STREAM[3]), [*past, STREAM[3]])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_has_it(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
+    monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
+    monkeypatch.setenv("TFLGPU_DEVICE", "1")
+    with tflgpu.Interpreter(model_content=models.keeps_state()) as interpreter:
+        interpreter.allocate_tensors()
+        for x in STREAM[: QUIET + 1]:
+            step(interpreter, x)
+        assert device.moved == (2, 0)
+        child = os.fork()
+        if not child:
+            try:
+                goes_on(interpreter)
+                os._exit(0)
+            except BaseException:  # noqa: BLE001
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        goes_on(interpreter)
+
+
+def test_a_thousand_calls_are_as_litert_computes_them(
+    streaming: Callable[..., Any], require_backend: Callable[[str], object]
+) -> None:
+    require_backend("opencl")
+    interpreter = streaming(0, backend="opencl", device=0)
+    other = LiteRT(model_content=models.keeps_state(), experimental_preserve_all_tensors=True)
+    other.allocate_tensors()
+    rng = np.random.default_rng(3)
+    for x in rng.normal(size=(1000, *models.X.shape)).astype(np.float32):
+        found, expected = step(interpreter, x), step(other, x)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert interpreter._main.session._keepers[0].is_away
+    for index in (HIDDEN, CELL):
+        np.testing.assert_allclose(
+            interpreter.get_tensor(index), other.get_tensor(index), atol=1e-5
+        )
