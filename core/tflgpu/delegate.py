@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
+from tflgpu.contract.offers import offers
 from tflgpu.errors import OptionError
 from tflgpu.options import DelegateOptions
 from tflgpu.saved.keeping import Keeping
@@ -77,7 +78,7 @@ class GpuDelegate(StartingEngine):
     def memory(self) -> MemoryUse:
         """What everything on this delegate takes of its device at the moment, as the option
         ``memory_limit`` counts it; nothing where there is no device, or one that does not count."""
-        return self.device.memory if isinstance(self.device, CountsMemory) else MemoryUse()
+        return self.device.memory if offers(self.device, CountsMemory) else MemoryUse()
 
     def _get_native_delegate_pointer(self) -> int:
         """What TensorFlow Lite's interpreter asks a delegate for: a `TfLiteDelegate*`.

@@ -2,6 +2,9 @@
 
 graph -> compiled parts (`compiler`) -> session (`loading`)
 
+What compiles a graph, tries out or watches is imported where it is used: who starts a kept model, as most
+do, needs none of it, and importing it takes longer than the start.
+
 Two kinds of interpreter are served: tflgpu's own, which hands over a whole graph (`open_session`),
 and TensorFlow Lite's, which is asked what it has (`tflgpu.hosts`).
 """
@@ -14,30 +17,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
 from tflgpu.compiler.accuracy import AccuracyCheck
-from tflgpu.compiler.compile import Compiled, declined
-from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, PartitionBy, all_declined
 from tflgpu.compiler.repeat import carried
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
-from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import NodeDevice
 from tflgpu.contract.progress import Progress
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.targets import node_choice, target_on
+from tflgpu.devices.wanted import node_choice
 from tflgpu.errors import (
     MemoryLimitError,
     SavedModelError,
     UnsupportedError,
 )
-from tflgpu.guard.guard import guard_session
-from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode
@@ -45,16 +45,14 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.opened_device import OpenedDevice
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference
-from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
-from tflgpu.runtime.timing import time_model
-from tflgpu.runtime.trials import faster, noted
-from tflgpu.saved import keeping
-from tflgpu.tflite.build import build_graph
-from tflgpu.tflite.read import read_model
+from tflgpu.saved.keeping import Keeping
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
 
 _LOG = logging.getLogger("tflgpu")
 _MOST_CHECKS = 32
@@ -68,7 +66,7 @@ class Engine(OpenedDevice):
         options: DelegateOptions,
         *,
         is_default: bool = False,
-        kept: keeping.Keeping = keeping.Keeping(),  # noqa: B008  (frozen)
+        kept: Keeping = Keeping(),  # noqa: B008  (frozen)
         progress: Progress | None = None,
     ) -> None:
         """As `OpenedDevice`; ``kept`` is where compiled graphs come from, and a folder may also be
@@ -199,6 +197,10 @@ class Engine(OpenedDevice):
             ModelError: no such file, or no well-formed model.
             UnsupportedError, PluginError, GraphError: as `open_session`.
         """
+        from tflgpu.saved import keeping
+        from tflgpu.tflite.build import build_graph
+        from tflgpu.tflite.read import read_model
+
         self._check_open()
         if self._device is None or isinstance(self._device, NodeDevice):
             raise SavedModelError(
@@ -223,6 +225,8 @@ class Engine(OpenedDevice):
             StateError: as `_get_native_delegate_pointer`.
             PluginError, GraphError: as `open_session`.
         """
+        from tflgpu.compiler.compile import declined
+
         self._check_open()
         if self._device is None:
             return all_declined(graph, "; ".join(self.choice.reasons), ReasonCode.NO_DEVICE)
@@ -294,6 +298,9 @@ class Engine(OpenedDevice):
         session = self._used(lambda: self._opened(graph, compiled, target, loader, report))
         options = self.options
         if options.accuracy_guard is not None:
+            from tflgpu.guard.guard import guard_session
+            from tflgpu.guard.workshop import Workshop
+
             shop = Workshop(
                 graph, target, loader, self._compile, report, self._accuracy.append,
                 options.allow_fallback,
@@ -312,6 +319,8 @@ class Engine(OpenedDevice):
         session = loader.open(compiled, report)
         if self.options.inference_preference is not InferencePreference.SUSTAINED_SPEED:
             return session
+        from tflgpu.runtime.trials import faster, noted
+
         if self._kept.saved is not None:
             return noted(session, "inference_preference: a saved model is used as it is")
         try:
@@ -323,6 +332,9 @@ class Engine(OpenedDevice):
             raise
 
     def _target(self) -> Target:
+        from tflgpu.devices.targets import target_on
+        from tflgpu.runtime.timing import time_model
+
         assert self._device is not None
         target = target_on(
             self._device, self.caps, self._registry, self.options,
@@ -339,6 +351,8 @@ class Engine(OpenedDevice):
         return self._noted(self._kept.compiled(graph, target, self._device, self._registry.plugins))
 
     def _compile(self, graph: Graph, target: Target) -> Compiled:
+        from tflgpu.compiler.compile import compile as compile_graph
+
         return self._noted(compile_graph(graph, target))
 
     def _noted(self, compiled: Compiled) -> Compiled:
@@ -353,6 +367,8 @@ class Engine(OpenedDevice):
         return self.options.quantized_numerics or Numerics.FLOAT
 
     def _all_on_cpu(self, graph: Graph, preserve_all: bool, cpu: CpuSide) -> Session:
+        from tflgpu.runtime.cpu_session import open_cpu_session
+
         session = open_cpu_session(
             graph, self._registry.ops(), preserve_all=preserve_all, side=cpu,
             numerics=self._cpu_numerics, reason="; ".join(self.choice.reasons),
@@ -365,6 +381,8 @@ class Engine(OpenedDevice):
         self, graph: Graph, compiled: Compiled, cpu: CpuSide, preserve_all: bool
     ) -> Session:
         """The CPU runs all of it, as the file has it and not as the device would have had it."""
+        from tflgpu.runtime.cpu_session import open_cpu_session
+
         report = self._report(graph, compiled)
         session = open_cpu_session(
             graph, self._registry.ops(), preserve_all=preserve_all, side=cpu,

@@ -17,7 +17,7 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
 from tflgpu.devices.paying import partition_by
 from tflgpu.devices.renewal import Renewal
-from tflgpu.devices.targets import precision_note, precision_on
+from tflgpu.devices.wanted import precision_note, precision_on
 from tflgpu.errors import OptionError, StateError
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import entry_points
 
 import attrs
 
 from tflgpu.blame import Failed, attempt
+from tflgpu.installed import entry_points
 
 #: Group of entry points, and the distribution that brings the shipped ones.
 GROUP = "tflgpu"

@@ -11,12 +11,12 @@ import logging
 from functools import partial
 
 from tflgpu.blame import in_a_line, of_signal
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.targets import node_choice
+from tflgpu.devices.wanted import node_choice
 from tflgpu.engine import Engine
 from tflgpu.errors import SavedModelError
 from tflgpu.ops.unknown import UnknownOp

@@ -11,7 +11,6 @@ import attrs
 import numpy as np
 import pytest
 import tflgpu
-from tflgpu import engine
 from tflgpu.compat.judge import Judgement
 from tflgpu.compiler.partition import PartitionBy
 from tflgpu.compiler.times import ROUND_FIGURES, Machine, TimeModel, alone
@@ -274,7 +273,7 @@ class TestInADelegate:
     def test_nothing_pays(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(engine, "time_model", lambda *_: SLOW)
+        monkeypatch.setattr(timing, "time_model", lambda *_: SLOW)
         with caplog.at_level(logging.WARNING, "tflgpu"):
             y, report = run(small(), partitioning="gain")
         np.testing.assert_array_equal(y, [[3, 2, 1], [0, 1, 2]])
@@ -292,7 +291,7 @@ class TestInADelegate:
     def test_all_of_it_pays(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(engine, "time_model", lambda *_: FAST)
+        monkeypatch.setattr(timing, "time_model", lambda *_: FAST)
         with caplog.at_level(logging.WARNING, "tflgpu"):
             _, report = run(small(), partitioning="gain")
         assert report.fully_delegated
@@ -306,7 +305,7 @@ class TestInADelegate:
         def fail(*_: Any) -> TimeModel:
             raise AssertionError
 
-        monkeypatch.setattr(engine, "time_model", fail)
+        monkeypatch.setattr(timing, "time_model", fail)
         _, report = run(small(), partitioning="all")
         assert report.fully_delegated
         assert (report.measured, report.estimates) == (False, ROUND_FIGURES.note)
@@ -315,7 +314,7 @@ class TestInADelegate:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
-        monkeypatch.setattr(engine, "time_model", lambda *_: SLOW)
+        monkeypatch.setattr(timing, "time_model", lambda *_: SLOW)
         y, report = run(small(quantized=True), partitioning="gain", cpu_backend="litert")
         oracle = litert.Interpreter(model_content=small(quantized=True))
         oracle.allocate_tensors()
@@ -329,7 +328,7 @@ class TestInADelegate:
     def test_inside_of_litert_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
         for model, wanted in ((SLOW, 0), (FAST, 2)):
-            monkeypatch.setattr(engine, "time_model", lambda *_, made=model: made)
+            monkeypatch.setattr(timing, "time_model", lambda *_, made=model: made)
             options = {"backend": "cpu_ref", "device": 1, "partitioning": "gain"}
             delegate = tflgpu.GpuDelegate(**options)  # type: ignore[arg-type]
             interpreter = litert.Interpreter(

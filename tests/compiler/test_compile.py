@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
-from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import refusals_of, report_of
 from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Graph

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
-from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target

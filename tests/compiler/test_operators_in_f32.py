@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
-from tflgpu.compiler.compile import Compiled, halved_in
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compile import halved_in
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType

@@ -19,6 +19,7 @@ MAX_LINES = 450
 ROOMS = (
     "errors",
     "blame",
+    "installed",
     "ir",
     "ops",
     "language",

@@ -14,7 +14,8 @@ import attrs
 import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.schema import Kind, layout, options_of
+from tflgpu.tflite.layouts import Kind
+from tflgpu.tflite.schema import layout, options_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 
 

@@ -151,11 +151,19 @@ def _branches() -> dict[str, tuple[bytes, Feeds]]:
         "c x", "y",
     )  # fmt: skip
     nothing = subgraph([tensor("x"), const("k", [7.0, 8.0])], [], "x", "k")
+    case = ("STABLEHLO_CASE", "i a", "y", {"branch_subgraph_indices": (1, 2, 3)})
+    many = subgraph(
+        [tensor("i", (), I32), tensor("x"), tensor("a"), tensor("y"), tensor("z")],
+        [("NEG", "x", "a"), case, ("NEG", "y", "z")], "i x", "z",
+    )  # fmt: skip
     return {
         "either": (model(CHOICE, SQUARE, ABS), EITHER),
         "of other shapes": (model(CHOICE, SQUARE, TWICE), EITHER),
         "that do nothing": (model(CHOICE, SAME, nothing), EITHER),
         "called twice": (model(both, SQUARE, ABS), EITHER),
+        # A number that is no branch's is the last one's.
+        "of many": (model(many, SQUARE, ABS, nothing), [[i, X] for i in (0, 1, 2, -1, 7, 1)]),
+        "of many shapes": (model(many, TWICE, ABS, TWICE), [[i, X] for i in (0, 1, 2, 1)]),
         "by a list of one": (model(listed, SQUARE, ABS), [[[True], X], [[False], X]]),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tflgpu import GpuDelegate, Interpreter
 from tflgpu.flow.list_items import with_items_written
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.spec import SubgraphSpec, TensorSpec
+from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, TensorSpec
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -43,7 +44,30 @@ def _body(**changed: Any) -> SubgraphSpec:
     return subgraph(tensors, ops, "i xs list", told["outputs"], "body")
 
 
-def _whole(body: SubgraphSpec) -> bytes:
+def _body_with_a_slice() -> SubgraphSpec:
+    """The same, and ``xs += x[i]`` by a slice from i to i + 1, behind the operators that go."""
+    body = _body()
+    tensors = [
+        *body.tensors,
+        const("ones", [1], I32),
+        tensor("taken", (3,)),
+        tensor("sums", (ROUNDS, 3)),
+    ]
+    names = [t.name for t in tensors]
+
+    def at(text: str) -> list[int]:
+        return [names.index(n) for n in text.split()]
+
+    more = [
+        OperatorSpec("STRIDED_SLICE", {"shrink_axis_mask": 1}, at("xs iv nv ones"), at("taken")),
+        OperatorSpec("ADD", {}, at("xs taken"), at("sums")),
+    ]
+    return SubgraphSpec(
+        tensors, [*body.operators, *more], body.inputs, at("i2 sums new"), body.name
+    )
+
+
+def _whole(body: SubgraphSpec, limit: int = ROUNDS) -> bytes:
     xs, filled = (tensor(name, (ROUNDS, 3)) for name in ("xs", "list"))
     main = subgraph(
         [
@@ -52,7 +76,7 @@ def _whole(body: SubgraphSpec) -> bytes:
         ],
         [("WHILE", "zero xs empty", "io xo made", loop(1, 2))], "xs", "made",
     )  # fmt: skip
-    cond = up_to(ROUNDS, filled)
+    cond = up_to(limit, filled)
     cond = SubgraphSpec(
         [cond.tensors[0], xs, *cond.tensors[2:]], cond.operators, cond.inputs, cond.outputs, "cond"
     )
@@ -78,6 +102,52 @@ def test_a_loop_that_fills_a_list_is_one_run(
         interpreter.invoke()
         np.testing.assert_array_equal(interpreter.get_tensor(5), xs + 1)
     assert len(runs) == 1  # of a block of five rounds
+
+
+def test_an_item_outside_the_list(require_backend: Callable[[str], object]) -> None:
+    """With `strict` it is refused, as by LiteRT's SLICE; otherwise the last item is what came last."""
+    require_backend("cpu_ref")
+    content, xs = _whole(_body(), 7), np.arange(21, dtype=np.float32).reshape(7, 3)
+
+    def run(interpreter: Any) -> Any:
+        interpreter.resize_tensor_input(0, xs.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, xs)
+        interpreter.invoke()
+        return interpreter.get_tensor(5)
+
+    with pytest.raises(RuntimeError, match="SLICE"):
+        run(litert.Interpreter(model_content=content))
+    for strict in (True, False):
+        with GpuDelegate(backend="cpu_ref", strict=strict) as delegate:
+            ours = Interpreter(model_content=content, experimental_delegates=[delegate])
+            if strict:
+                with pytest.raises(RuntimeError, match=r"SLICE: begin .* outside dimension 0"):
+                    run(ours)
+            else:
+                np.testing.assert_array_equal(run(ours), xs[[0, 1, 2, 3, 6]] + 1)
+
+
+def test_strict_fills_a_list(require_backend: Callable[[str], object]) -> None:
+    require_backend("cpu_ref")
+    xs = np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3)
+    with GpuDelegate(backend="cpu_ref", strict=True) as delegate:
+        ours = Interpreter(model_content=_whole(_body()), experimental_delegates=[delegate])
+        ours.allocate_tensors()
+        ours.set_tensor(0, xs)
+        ours.invoke()
+        np.testing.assert_array_equal(ours.get_tensor(5), xs + 1)
+
+
+def test_what_comes_behind_keeps_its_number(by_numpy: list[GpuDelegate]) -> None:
+    content, found = _whole(_body_with_a_slice()), []
+    ours = Interpreter(model_content=content, experimental_delegates=by_numpy)
+    for interpreter in (ours, litert.Interpreter(model_content=content)):
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.arange(ROUNDS * 3, dtype=np.float32).reshape(ROUNDS, 3))
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(5))
+    np.testing.assert_array_equal(*found)
 
 
 def test_the_two_slices_are_one_update() -> None:

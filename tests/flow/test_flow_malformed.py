@@ -43,6 +43,17 @@ CHOICE = subgraph(
     "y",
 )
 NEG = subgraph([tensor("x"), tensor("y")], [("NEG", "x", "y")], "x", "y")
+
+
+def _choosing(index: Any, branches: tuple[int, ...]) -> Any:
+    case = ("STABLEHLO_CASE", "i x", "y", {"branch_subgraph_indices": branches})
+    return subgraph([index, tensor("x"), tensor("y")], [case], "i x", "y")
+
+
+def _case(index: Any, branches: tuple[int, ...] = (1, 2)) -> bytes:
+    return model(_choosing(index, branches), NEG, NEG)
+
+
 ONCE = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 
 
@@ -137,6 +148,13 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
         model(subgraph([tensor("c", (3,), BOOL), *CHOICE.tensors[1:]],
                        [("IF", "c x", "y", branch(1, 2))], "c x", "y"), NEG, NEG),
         r"one bool, but has shape \[3\]",
+    ),
+    "a case by a float": (_case(tensor("i", ())), "chooses a branch and must be i32, not f32"),
+    "a case by many": (_case(tensor("i", (3,), I32)), r"one number, but has shape \[3\]"),
+    "a case of nothing": (_case(tensor("i", (), I32), ()), "it has no branches"),
+    "a case of another type": (
+        model(_choosing(tensor("i", (), I32), (1, 2)), NEG, INT),
+        "the inputs of its branch 1, subgraph 2, are i32",
     ),
     "too few operands": (
         model(subgraph(CHOICE.tensors, [("IF", "c", "y", branch(1, 2))], "c x", "y"), NEG, NEG),

@@ -58,7 +58,7 @@ class ClRunner:
             data = np.concatenate([np.ascontiguousarray(array).view(np.uint8), guard])
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
             buffers.append((cl.Buffer(self._context, flags, hostbuf=data), data))
-        function = getattr(program, dialect.entry_point(kernel))
+        (function,) = program.all_kernels()
         size = [g * w for g, w in zip(groups, kernel.workgroup, strict=True)]
         function(self._queue, size, list(kernel.workgroup), *(b for b, _ in buffers))
         results = []

@@ -30,7 +30,7 @@ SCALARS = [Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16]
 PTX = OpenCLDialect(f16_arithmetic=True, subgroup_shuffle=32, shuffle_ptx=True)
 KHR = OpenCLDialect(f16_arithmetic=True, subgroup_shuffle=32)
 TARGET = Target(f16_arithmetic=True, subgroup_shuffle=32)
-WGSL = WgslDialect(f16=True, subgroup_shuffle=32)
+WGSL = WgslDialect(f16_arithmetic=True, subgroup_shuffle=32)
 
 
 def exchange(
@@ -324,9 +324,6 @@ class Stub:
         kept = "\n".join(x for x in text[:head].splitlines() if "subgroup" not in x)
         stub = "uint subgroup_xor_uint(uint x, uint mask) { return x ^ mask; }"
         return f"{kept}\n{stub}{text[end:]}"
-
-    def entry_point(self, kernel: Kernel) -> str:
-        return self._dialect.entry_point(kernel)
 
 
 @pytest.mark.parametrize("ptx", [False, True], ids=["khr", "ptx"])

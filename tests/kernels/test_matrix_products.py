@@ -224,7 +224,7 @@ def test_matrices_are_used_where_they_are_fast(
 ) -> None:
     made = case(SHAPES[0], half=False)
     tiles, splits = features
-    caps = attrs.evolve(interpreter.caps, matrix_tiles=tiles, matrix_splits=splits)
+    caps = attrs.evolve(interpreter.caps, matrix_tiles=tiles, vendor="nvidia" if splits else "")
     (dispatch,) = plan_of(made, None, precision, caps, 64).dispatches
     assert has_matrices(dispatch.kernel) == (precision in used)
 
@@ -240,7 +240,7 @@ def test_fully_connected_layers_use_them(interpreter: Device) -> None:
         "FULLY_CONNECTED", attributes, [source, graph.add_const(matrix)], [result]
     )
     made = Case(node, graph, x, x.astype(np.float64) @ matrix.T.astype(np.float64))
-    tiled = attrs.evolve(interpreter.caps, matrix_tiles=True, matrix_splits=True)
+    tiled = attrs.evolve(interpreter.caps, matrix_tiles=True, vendor="nvidia")
     plan = plan_of(made, None, Precision.F32_F16, tiled, interpreter.alignment)
     assert has_matrices(plan.dispatches[0].kernel)
     recording = interpreter.load(plan, guard_bands=True)

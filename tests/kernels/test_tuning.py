@@ -10,7 +10,7 @@ from tflgpu.kernels.operands import pixels_per_invocation
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.tuning import H200, TABLE, Tuning
+from tflgpu.lowering.tuning import H200, TABLE, Tuning, tuning_of
 
 OTHER = DeviceCaps(vendor="other", is_gpu=True, compute_units=4, cache_bytes=1 << 20)
 KNOWN = attrs.evolve(OTHER, vendor="nvidia")
@@ -51,3 +51,9 @@ def test_pixels_follow_from_how_many_invocations_keep_it_busy(
     assert pixels_per_invocation(OTHER, 4096, 64) == 4
     measured(monkeypatch, attrs.evolve(H200, busy_invocations=512))
     assert pixels_per_invocation(OTHER, 4096, 64) == 2
+
+
+def test_products_are_split_where_tiles_were_measured() -> None:
+    assert tuning_of(KNOWN).splits_products
+    assert not tuning_of(OTHER).splits_products
+    assert attrs.evolve(tuning_of(OTHER), splits_products=True) == H200

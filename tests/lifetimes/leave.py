@@ -8,6 +8,7 @@ from typing import Any
 from tflgpu.conformance.plans import backwards
 from tflgpu.conformance.target import Target
 from tflgpu.contract.lending import Lender
+from tflgpu.contract.offers import offers
 from tflgpu.plugins import registry
 
 _COUNT, _STEPS = 1 << 16, 200
@@ -26,7 +27,7 @@ def main(backend: str, way: str) -> None:
         recording.submit()
         del recording
     elif way == "an array":
-        lent = recording.lend(0) if isinstance(recording, Lender) else None
+        lent = recording.lend(0) if offers(recording, Lender) else None
         kept = (recording.inputs[0], recording.outputs[0] if lent is None else lent)
         del recording, device, target
     # Module-level names outlive this function, as in a script.

@@ -90,9 +90,9 @@ PLACES = {
 LOADING = {
     "opencl": [("tflgpu_opencl.memory.Memory", "_buffer"), ("tflgpu_opencl.device", "finish"),
                ("tflgpu_opencl.device.OpenCLDevice", "load")],
-    "vulkan": [("tflgpu_vulkan.blocks.Block", "_allocate"), ("tflgpu_vulkan.recording", "record"),
+    "vulkan": [("tflgpu_vulkan.blocks.Allocation", "bind"), ("tflgpu_vulkan.recording", "record"),
                ("tflgpu_vulkan.device.VulkanDevice", "load")],
-    "wgpu": [("tflgpu_wgpu.memory.Memory", "buffer"), ("tflgpu_wgpu.recording", "Download"),
+    "wgpu": [("tflgpu_wgpu.memory.Memory", "_buffer"), ("tflgpu_wgpu.recording", "Download"),
              ("tflgpu_wgpu.device.WgpuDevice", "load")],
 }  # fmt: skip
 

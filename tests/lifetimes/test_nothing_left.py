@@ -15,17 +15,13 @@ from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 MODELS = 8
-#: Where a backend keeps what it compiled: the module, and the names of the keeper and its mapping.
-KEEPERS = {
-    "opencl": "_compiler",
-    "vulkan": "_pipelines",
-    "wgpu": "_compiler",
-}
+#: Backends that compile kernels.
+COMPILING = ("opencl", "vulkan", "wgpu")
 #: What a model is made of while it is in use.
 KINDS = (
     "Interpreter", "Subgraph", "Session", "SessionMemory", "Step", "Compiled", "Plan",
     "PlannedDispatch", "Graph", "Node", "Value", "ModelFile", "Kernel", "Launch", "Bound", "Region",
-    "Memory", "PlanMemory", "NodeRun", "ReferenceRecording", "CheckedLender", "CheckedRecording",
+    "Memory", "PooledMemory", "NodeRun", "ReferenceRecording", "CheckedLender", "CheckedRecording",
     "CpuRefRecording", "OpenCLRecording", "VulkanRecording", "WgpuRecording", "GPUBuffer",
     "GPUBindGroup", "CommandQueue", "Buffer",
 )  # fmt: skip
@@ -62,7 +58,7 @@ def living() -> Counter[str]:
     return Counter(name for name in names if name in KINDS)
 
 
-@pytest.mark.parametrize("backend", ["cpu_ref", *KEEPERS])
+@pytest.mark.parametrize("backend", ["cpu_ref", *COMPILING])
 def test_models_leave_nothing(backend: str, require_backend: Callable[[str], Any]) -> None:
     require_backend(backend)
     index = 1 if backend == "cpu_ref" else 0
@@ -96,7 +92,7 @@ def _references(delegate: tflgpu.GpuDelegate) -> int:
     return int(device.inner._context.get_info(cl.context_info.REFERENCE_COUNT))
 
 
-@pytest.mark.parametrize("backend", KEEPERS)
+@pytest.mark.parametrize("backend", COMPILING)
 def test_what_is_compiled_is_forgotten_in_the_end(
     backend: str, require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +101,7 @@ def test_what_is_compiled_is_forgotten_in_the_end(
     monkeypatch.setattr(kernel_cache, "KEPT", 4)
     with tflgpu.GpuDelegate(backend=backend, allow_fallback=False) as delegate:
         device: Any = delegate.device
-        programs = getattr(device.inner, KEEPERS[backend])._made
+        programs = device.inner._kernels._made
         # One that stays open: what it uses is forgotten, and it goes on.
         with tflgpu.Interpreter(
             model_content=model(99), experimental_delegates=[delegate]
@@ -123,5 +119,5 @@ def test_what_is_compiled_is_forgotten_in_the_end(
             first.invoke()
             np.testing.assert_allclose(first.get_tensor(3), np.full((1, 4, 5), 0.2), rtol=1e-5)
         use(delegate, 99)
-        forgotten = getattr(getattr(device.inner, KEEPERS[backend]), "_forgotten", [])
+        forgotten = getattr(device.inner._kernels, "_forgotten", [])
         assert len(forgotten) <= 4  # destroyed, where that is up to us

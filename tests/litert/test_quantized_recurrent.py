@@ -1,5 +1,5 @@
-"""Recurrent operators on whole numbers, with 16-bit state: LiteRT runs them, beside a device's parts,
-and keeps their state there. With 8-bit weights and float inputs a device computes what LiteRT does."""
+"""Recurrent operators on whole numbers, with 16-bit state, on a device and, beside its parts, by LiteRT,
+which is handed their state. With 8-bit weights and float inputs a device computes what LiteRT does."""
 
 from __future__ import annotations
 
@@ -96,11 +96,14 @@ def call(interpreter: Any, x: Array) -> Array:
 
 @pytest.mark.parametrize("model", [lstm, svdf])
 @pytest.mark.parametrize("host", [tflgpu.Interpreter, litert.Interpreter], ids=["tflgpu", "litert"])
-def test_whole_numbers_with_16_bit_state(model: Any, host: Any) -> None:
+@pytest.mark.parametrize(
+    "left", [(), ("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")], ids=["all", "rest"]
+)
+def test_whole_numbers_with_16_bit_state(model: Any, host: Any, left: tuple[str, ...]) -> None:
     content = model()
     plain = litert.Interpreter(model_content=content)
     plain.allocate_tensors()
-    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1, exclude=left) as delegate:
         ours = host(model_content=content, experimental_delegates=[delegate])
         ours.allocate_tensors()
         shape = plain.get_input_details()[0]["shape"]
@@ -219,14 +222,15 @@ def test_what_litert_gets_wrong_of_them_stays_away_from_it() -> None:
         np.testing.assert_allclose(got[0], want[0], rtol=0, atol=MOST_ROUNDED)
 
 
-def test_a_state_of_whole_numbers_does_not_drift() -> None:
-    """After a thousand steps it is what LiteRT has, bit for bit."""
+def test_a_state_of_whole_numbers_does_not_drift(require_backend: Callable[[str], Any]) -> None:
+    """After a thousand steps on a device it is what LiteRT has, bit for bit."""
+    require_backend("vulkan")
     rng = np.random.default_rng(1)
     for model in (lstm, svdf):
         content = model()
         plain = litert.Interpreter(model_content=content)
         plain.allocate_tensors()
-        with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
+        with tflgpu.GpuDelegate(backend="vulkan", allow_fallback=False) as delegate:
             ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
             ours.allocate_tensors()
             (given,), (made,) = plain.get_input_details(), plain.get_output_details()

@@ -61,14 +61,14 @@ def test_only_what_begins_alike_is_joined() -> None:
 @pytest.mark.parametrize("joins", [True, False])
 def test_they_compute_what_they_do_alone(open_device: Callable[..., Any], joins: bool) -> None:
     device = open_device()
-    device._compiler._shares_its_own = joins  # as on PoCL, or as elsewhere
+    device._kernels._shares_its_own = joins  # as on PoCL, or as elsewhere
     before = device.compiled
     made = several(5)
     recording = device.load(made)
     assert device.compiled - before == 5
-    kept = device._compiler.get((d.kernel, device._dialect) for d in made.dispatches)
+    kept = device._kernels.get((d.kernel, device._dialect) for d in made.dispatches)
     programs = {id(entry.program) for entry in kept.values()}
-    if not device._compiler._keeps:
+    if not device._kernels._keeps:
         assert len(programs) == (1 if joins else 5)
     recording.inputs[0][...] = np.arange(8)
     recording.run()
@@ -85,7 +85,7 @@ def test_the_one_at_fault_is_named(open_device: Callable[..., Any]) -> None:
             return text(kernel.name, f"// {id(kernel)}\n{'undeclared_thing(p);' * wrong}\n")
 
     device = open_device(dialect=Partly())
-    device._compiler._shares_its_own = True
+    device._kernels._shares_its_own = True
     with pytest.raises(CompileError) as caught:
         device.load(several(3))
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""Whole numbers divided by what processors refuse to divide by, on every API."""
+"""Whole numbers divided by what processors refuse to divide by, on every API; and powers that do not fit."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ def test_the_smallest_number_over_minus_one(
         it.invoke()
         found = {op: it.get_tensor(i).tolist() for i, op in enumerate(EXPECTED, 2)}
     assert found == EXPECTED
+
+
+def test_powers_that_do_not_fit() -> None:
+    """The smallest number, as LiteRT's conversion from a real one gives it on x86."""
+    a = np.int32([3, -3, 2, -2, 46341, 46340, 0, -1])
+    b = np.int32([25, 23, 31, 31, 2, 2, 0, 5])
+    tensors = [TensorSpec(name, a.shape, DType.I32) for name in "aby"]
+    content = write_model(ModelSpec(tensors, [OperatorSpec("POW", {}, [0, 1], [2])], [0, 1], [2]))
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend="cpu_ref"
+    ) as it:
+        it.allocate_tensors()
+        it.set_tensor(0, a)
+        it.set_tensor(1, b)
+        it.invoke()
+        assert it.get_tensor(2).tolist() == [LEAST] * 5 + [46340**2, 1, -1]

@@ -358,8 +358,7 @@ def test_pipelines_are_kept_where_the_options_say(
 def test_compiled_models_are_kept_where_the_options_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu import engine
-    from tflgpu.saved import keeping, store
+    from tflgpu.saved import store
 
     kept = {"serialization_dir": tmp_path, "model_token": "digits"}
 
@@ -373,8 +372,7 @@ def test_compiled_models_are_kept_where_the_options_say(
     def never(*arguments: Any) -> None:
         raise AssertionError("it compiles")
 
-    for module in (engine, keeping, store):
-        monkeypatch.setattr(module, "compile_graph", never)
+    monkeypatch.setattr("tflgpu.compiler.compile.compile", never)
     np.testing.assert_array_equal(result(), first)
     with pytest.raises(AssertionError, match="it compiles"):
         result(model_token="others")
@@ -387,7 +385,7 @@ def test_binaries_are_kept_where_the_options_say(
     require_backend("opencl")
     options = DelegateOptions(serialization_dir=tmp_path, model_token="digits")
     device: Any = registry().open_device("opencl", 0, options)
-    compiler = device.inner._compiler
+    compiler = device.inner._kernels
     assert compiler._cache.path("key").parent == tmp_path / "digits" / "opencl"
     device.close()
 

@@ -224,7 +224,7 @@ def test_a_mistake_of_our_own_is_shown_whole(
 ) -> None:
     install(monkeypatch, toys.hooks(PlanToy))
     monkeypatch.setattr(
-        "tflgpu.saved.keeping.compile_graph", toys.raising(AssertionError("not thought of"))
+        "tflgpu.compiler.compile.compile", toys.raising(AssertionError("not thought of"))
     )
     with caplog.at_level(logging.WARNING, "tflgpu"):
         assert "AssertionError: not thought of" in why(ran())
@@ -383,7 +383,7 @@ def test_what_does_not_pay_stays_on_the_cpu(
     """As on a machine with a GPU, where nobody says anything: one that takes a second a part."""
     slow = attrs.evolve(ROUND_FIGURES.device, launch=1.0)
     times = attrs.evolve(ROUND_FIGURES, device=slow, measured=True, note="a test's")
-    monkeypatch.setattr("tflgpu.engine.time_model", lambda *asked: times)
+    monkeypatch.setattr("tflgpu.runtime.timing.time_model", lambda *asked: times)
     monkeypatch.delenv("TFLGPU_PARTITIONING")
     install(monkeypatch, toys.hooks(PlanToy))
     with caplog.at_level(logging.WARNING, "tflgpu"):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tflgpu
 from outside_ops import DROP, FIRST, MIX, OPS, outside
-from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.work import estimate
 from tflgpu.conformance.facet_checks import facets_of

@@ -18,9 +18,9 @@ from quantized_cases import CASES, Built, Case, build
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
 DTYPES = (DType.I8, DType.U8)
-#: Ops that only move or choose elements: not one step is allowed.
+#: Ops that only move or choose elements, or follow TFLite's arithmetic: not one step is allowed.
 EXACT = frozenset(
-    {"CONCATENATION", "MAX_POOL_2D", "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "SPLIT", "PAD",
+    {"AVERAGE_POOL_2D", "CONCATENATION", "MAX_POOL_2D", "RESHAPE", "TRANSPOSE", "STRIDED_SLICE", "SPLIT", "PAD",
      "MAXIMUM", "RESIZE_NEAREST_NEIGHBOR"}
 )  # fmt: skip
 

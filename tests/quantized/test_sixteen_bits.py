@@ -106,6 +106,8 @@ OPERATORS: tuple[tuple[str, list[Any], Any, dict[str, Any], int, int], ...] = (
     ("RELU", [(_S, 3e-4)], (_S, _FINE), {}, 3, 0),
     ("LOGISTIC", [(_S, 3e-4)], (_S, _UNIT), {}, 3, 1),
     ("TANH", [(_S, 2e-4)], (_S, _UNIT), {}, 3, 2),
+    ("SOFTMAX", [((3, 5, 11), 1e-3)], ((3, 5, 11), _UNIT), {"beta": 1.0}, 3, 0),
+    ("SOFTMAX", [((2, 600), 3e-4)], ((2, 600), _UNIT), {"beta": 0.5}, 3, 0),
     ("GELU", [(_S, 2e-4)], (_S, 2e-4), {}, 2, 1),
     ("MEAN", [(_S, _FINE), [1, 2]], ((1, 3), 0.5e-4), {}, 3, 1),
     ("BATCH_MATMUL", [((2, 3, 11), _FINE), ((2, 11, 5), 2e-4)], ((2, 3, 5), 1e-3), {}, 3, 1),

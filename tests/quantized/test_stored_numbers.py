@@ -27,6 +27,7 @@ def const(data: Any) -> TensorSpec:
     return TensorSpec("c", array.shape, DType.I32, array)
 
 
+ZEROS = Quantization((0.0,), (0,))
 MODELS: dict[str, tuple[list[TensorSpec], OperatorSpec, list[int]]] = {
     "SCATTER_ND": (
         [stored("x", (7,)), const([[1], [4], [1], [0], [8], [6], [4]]), const([9]), stored("y", (9,))],
@@ -40,6 +41,8 @@ MODELS: dict[str, tuple[list[TensorSpec], OperatorSpec, list[int]]] = {
         [stored("x", (7,)), stored("y", (7,)), TensorSpec("i", (7,), DType.I32)],
         OperatorSpec("UNIQUE", {"idx_out_type": 2}, [0], [1, 2]), [1, 2],
     ),
+    # No zero point is looked at.
+    "NEG": ([stored("x", (7,)), stored("y", (7,))], OperatorSpec("NEG", {}, [0], [1]), [1]),
 }  # fmt: skip
 
 
@@ -61,3 +64,26 @@ def test_as_litert(name: str, side: str) -> None:
         found = run(ours)
     for mine, theirs in zip(found, run(litert.Interpreter(model_content=content)), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_constants_of_zeros_without_a_scale() -> None:
+    """Converters write a scale of 0 for them, and a normalization repeats them by FILL."""
+    fine = Quantization((1e-4,), (0,))
+    tensors = [
+        TensorSpec("x", (2, 6), DType.I16, None, fine),
+        const([6]),
+        TensorSpec("zero", (), DType.I16, np.array(0, np.int16), ZEROS),
+        TensorSpec("zeros", (6,), DType.I16, None, ZEROS),
+        TensorSpec("y", (2, 6), DType.I16, None, fine),
+    ]
+    operators = [
+        OperatorSpec("FILL", {}, [1, 2], [3], version=3),
+        OperatorSpec("SUB", {}, [0, 3], [4], version=5),
+    ]
+    content = write_model(ModelSpec(tensors, operators, [0], [4]))
+    x = np.arange(-600, 600, 100, dtype=np.int16).reshape(2, 6)
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as ours:
+        ours.allocate_tensors()
+        ours.set_tensor(0, x)
+        ours.invoke()
+        np.testing.assert_array_equal(ours.get_tensor(4), x)

@@ -46,8 +46,7 @@ def small_device(
         inner = found.inner
         inner.caps = found.caps = attrs.evolve(found.caps, max_buffer_bytes=limit)
         if backend == "vulkan":
-            details = attrs.evolve(inner._context.details, max_allocation=limit)
-            inner._context.details = details
+            inner._heaps.limit = limit
         opened.append(delegate)
         return delegate
 

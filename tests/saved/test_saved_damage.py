@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from saved_models import bytes_of, compiled_small, small_model
 from tflgpu.cache.digest import digest_of
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.partition import Part
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph

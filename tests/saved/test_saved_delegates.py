@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 import tflgpu
 from saved_models import graph_of, small_model
-from tflgpu import engine as engine_module
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.engine import Engine
 from tflgpu.errors import SavedModelError
 from tflgpu.options import DelegateOptions
 from tflgpu.saved import keeping as keeping_module
-from tflgpu.saved import store
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
 
@@ -95,7 +93,7 @@ def test_litert_s_interpreter_uses_a_folder_too(
 
     compiled = started()
     assert len(entries(tmp_path / "models")) == 1
-    monkeypatch.setattr(store, "compile_graph", never)
+    monkeypatch.setattr("tflgpu.compiler.compile.compile", never)
     assert started() == compiled
 
 
@@ -116,8 +114,7 @@ def test_the_same_bits_and_report(
         said = delegate.save(model, path)
         compiled = run(model, delegate)
     assert said == compiled[1]
-    for module in (engine_module, keeping_module):
-        monkeypatch.setattr(module, "compile_graph", never)
+    monkeypatch.setattr("tflgpu.compiler.compile.compile", never)
     with tflgpu.GpuDelegate(saved=path, **options) as delegate:
         assert_same(run(model, delegate), compiled)
 
@@ -141,8 +138,7 @@ def test_real_models(
     with tflgpu.GpuDelegate(backend=backend, device=device) as delegate:
         delegate.save(model, path)
         compiled = run(model, delegate)
-    for module in (engine_module, keeping_module):
-        monkeypatch.setattr(module, "compile_graph", never)
+    monkeypatch.setattr("tflgpu.compiler.compile.compile", never)
     with tflgpu.GpuDelegate(saved=path, backend=backend, device=device) as delegate:
         assert_same(run(model, delegate), compiled)
 
@@ -164,7 +160,7 @@ def test_an_engine_with_a_folder_compiles_once(
 
     compiled = opened()
     assert len(entries(folder)) == 1
-    monkeypatch.setattr(store, "compile_graph", never)
+    monkeypatch.setattr("tflgpu.compiler.compile.compile", never)
     assert opened() == compiled
 
 

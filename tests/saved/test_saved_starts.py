@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,16 @@ import pytest
 import tflgpu
 from saved_models import small_model
 from test_saved_delegates import REF, assert_same, never, run
-from tflgpu import engine, starts
+from tflgpu import starts
+from tflgpu.compiler import compile as compiling
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError
-from tflgpu.interpreter import opening
 from tflgpu.ir.dtypes import DType
 from tflgpu.saved import asked, keeping
 from tflgpu.saved.given import SavedSource
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
+from tflgpu.tflite import build as building
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -56,10 +59,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return made
 
-    monkeypatch.setattr(opening, "build_graph", noted("built", opening.build_graph))
-    for module in (engine, keeping):
-        call = noted("compiled", module.compile_graph)
-        monkeypatch.setattr(module, "compile_graph", call)
+    monkeypatch.setattr(building, "build_graph", noted("built", building.build_graph))
+    monkeypatch.setattr(compiling, "compile", noted("compiled", compiling.compile))
     return said
 
 
@@ -286,3 +287,48 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
     with device() as delegate:
         assert (dispatches(delegate), dispatches(delegate, **options)) == (plain, other)
     assert plain < other
+
+
+#: What a start from what is kept has no use for, by the first words of modules' names. Importing all of
+#: tflgpu takes longer than such a start.
+UNUSED = (
+    *("tflgpu.kernels.", "tflgpu.guard", "tflgpu.profiles", "tflgpu.cli", "tflgpu.conformance"),
+    *("tflgpu.hosts", "tflgpu.converters", "tflgpu.default_delegate", "tflgpu.tflite.build"),
+    *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure", "tflgpu.devices.targets"),
+    *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),
+    *("tflgpu.runtime.cpu_session", "tflgpu.compiler.compile.", "tflgpu.compiler.lower"),
+    *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.passes.float_view", "tflgpu.passes.batch"),
+    *("tflite.", "flatbuffers", "tomllib", "difflib", "statistics", "asyncio", "rich", "typer", "numpy.random"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "vulkan"])
+def test_it_imports_no_compiler(
+    backend: str, device: Device, tmp_path: Path, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend(backend)
+    which: dict[str, Any] = {} if backend == "cpu_ref" else {"backend": backend, "device": 0}
+    with device(**which) as delegate:
+        run(small_model(), delegate)
+    (tmp_path / "model.tflite").write_bytes(small_model())
+    options = {**REF, "serialization_dir": str(tmp_path), "model_token": "token", **which}
+    code = (
+        "import sys, numpy as np, tflgpu\n"
+        f"with tflgpu.GpuDelegate(**{options!r}) as delegate, tflgpu.Interpreter(\n"
+        f"    {str(tmp_path / 'model.tflite')!r}, experimental_delegates=[delegate]\n"
+        ") as interpreter:\n"
+        "    interpreter.allocate_tensors()\n"
+        "    for each in interpreter.get_input_details():\n"
+        "        interpreter.set_tensor(each['index'], np.zeros(each['shape'], each['dtype']))\n"
+        "    interpreter.invoke()\n"
+        "    for each in interpreter.get_output_details():\n"
+        "        interpreter.get_tensor(each['index'])\n"
+        "print(*sys.modules, sep='\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "tflgpu.saved.rebuild" in loaded
+    assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == []

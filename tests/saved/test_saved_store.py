@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from saved_models import FACTS, graph_of, small_model, target_of
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler import compile as compiling
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.saved import store
 from tflgpu.saved.model import SUFFIX
@@ -38,13 +39,13 @@ def folder(tmp_path: Path) -> Path:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets a line for each graph that is compiled."""
     found: list[str] = []
-    real = store.compile_graph
+    real = compiling.compile
 
     def counted(*given: Any) -> Compiled:
         found.append("compiled")
         return real(*given)
 
-    monkeypatch.setattr(store, "compile_graph", counted)
+    monkeypatch.setattr(compiling, "compile", counted)
     return found
 
 

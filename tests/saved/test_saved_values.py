@@ -13,8 +13,8 @@ from saved_models import (
     target_of,
     through_bytes,
 )
-from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.plan import OutputRef, Plan, PlannedDispatch, PlannedIO
 from tflgpu.compiler.report_of import report_of
 from tflgpu.compiler.target import Target

@@ -222,15 +222,84 @@ def test_variables_that_work_give_what_litert_gives(spec: ModelSpec) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def begun(*, read: bool = False, shown: bool = False) -> ModelSpec:
+    """An LSTM whose states operators make anew in each run, as a decoder's: by RELU of what comes.
+    One is perhaps ``read`` afterwards, or a result of the model."""
+    spec = lstm()
+    tensors, (operator,), inputs = list(spec.tensors), spec.operators, list(spec.inputs)
+    makers = []
+    for index in (OUTPUT_STATE, CELL_STATE):
+        state = tensors[operator.inputs[index]]
+        inputs.append(len(tensors))
+        makers.append(OperatorSpec("RELU", {}, (len(tensors),), (operator.inputs[index],)))
+        tensors.append(TensorSpec(f"begin {index}", state.shape))
+    after, outputs = [], list(spec.outputs)
+    if read:
+        after = [OperatorSpec("NEG", {}, (operator.inputs[CELL_STATE],), (len(tensors),))]
+        outputs.append(len(tensors))
+        tensors.append(TensorSpec("negative", tensors[operator.inputs[CELL_STATE]].shape))
+    if shown:
+        outputs.append(operator.inputs[OUTPUT_STATE])
+    return ModelSpec(tensors, [*makers, operator, *after], inputs, outputs)
+
+
+@pytest.mark.parametrize("backend", ["", "cpu_ref", "opencl"])
+def test_states_that_operators_make_anew(
+    backend: str, require_backend: Callable[[str], object]
+) -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    content = write_model(begun())
+
+    def run(interpreter: Any) -> list[Array]:
+        interpreter.allocate_tensors()
+        rng, found = np.random.default_rng(0), []
+        for _ in range(3):
+            for d in sorted(interpreter.get_input_details(), key=lambda d: d["index"]):
+                x = rng.normal(size=d["shape"]).astype(np.float32)
+                interpreter.set_tensor(d["index"], x)
+            interpreter.invoke()
+            made = interpreter.get_output_details()
+            found.append(np.array(interpreter.get_tensor(made[0]["index"])))
+        return found
+
+    wanted = run(litert.Interpreter(model_content=content))
+    if not backend:
+        for side in ("litert", "cpu_ref"):
+            with Interpreter(
+                model_content=content, experimental_delegates=[], cpu_backend=side
+            ) as ours:
+                np.testing.assert_allclose(run(ours), wanted, rtol=1e-5, atol=1e-6)
+        return
+    require_backend(backend)
+    device = int(backend == "cpu_ref")  # its kernels
+    for left in ((), ("RELU",), (SEQUENCE,)):
+        with (
+            GpuDelegate(backend=backend, device=device, exclude=left) as delegate,
+            Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+        ):
+            np.testing.assert_allclose(run(ours), wanted, rtol=1e-5, atol=1e-6)
+            assert ours.delegation_report().delegated_nodes == (3 - 2 * ("RELU" in left)
+                                                                - (SEQUENCE in left))  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["read", "shown"])
+def test_what_begins_a_state_is_gone_after_it(
+    how: str, allocate: Callable[[ModelSpec], None]
+) -> None:
+    """LiteRT's kernels write into it, so that whoever reads it later gets the last state."""
+    with pytest.raises(UnsupportedError, match="whose state it is"):
+        allocate(begun(read=how == "read", shown=how == "shown"))
+
+
 def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin's stateful operator need not say what its states are; its reference is counted."""
-    from tflgpu.interpreter import opening
     from tflgpu.plugins import registry
+    from tflgpu.tflite import build as building
 
     ops = dict(registry().ops())
     ops[SEQUENCE] = attrs.evolve(ops[SEQUENCE], states=None)
-    build = opening.build_graph
-    monkeypatch.setattr(opening, "build_graph", lambda m, i, _, *rest: build(m, i, ops, *rest))
+    build = building.build_graph
+    monkeypatch.setattr(building, "build_graph", lambda m, i, _, *rest: build(m, i, ops, *rest))
     interpreter = Interpreter(model_content=write_model(lstm(variables=(2,))))
     interpreter.allocate_tensors()
     with pytest.raises(TflgpuError, match=r"gave 3 arrays, not 4: results, and then state"):

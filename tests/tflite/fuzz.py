@@ -26,9 +26,10 @@ from attrs import define, field
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.encode import Record, finish
+from tflgpu.tflite.layouts import Field, Kind
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo, TensorInfo
 from tflgpu.tflite.read import read_model
-from tflgpu.tflite.schema import Field, Kind, layout
+from tflgpu.tflite.schema import layout
 from tflgpu.tflite.write import model_record, write_model
 
 from tests.tflite import samples

@@ -7,6 +7,7 @@ import pytest
 import tflite
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite import schema
+from tflgpu.tflite.common_tables import COMMON
 
 
 def test_slots_types_and_defaults_of_a_table() -> None:
@@ -155,3 +156,20 @@ def test_every_code_is_litert_s() -> None:
             assert getattr(enumeration, name) == code
     for dtype in DType:
         assert dtype.tflite in vars(litert.TensorType).values()
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMON) - {"OperatorCode"}))
+def test_tables_by_hand_are_the_package_s(name: str) -> None:
+    found = {field.name: field for field in schema.reflect(getattr(tflite, name))}
+    # Younger than the package.
+    younger = {"Tensor": {"external_buffer"}}.get(name, set())
+    assert {n: f for n, f in COMMON[name].fields.items() if n not in younger} == found
+    slots = [field.slot for field in COMMON[name].fields.values()]
+    assert slots == sorted(set(slots))
+
+
+def test_codes_by_hand_are_the_package_s() -> None:
+    codes = schema.BUILTIN_CODES
+    assert codes["CUSTOM"] == schema.CUSTOM
+    assert codes["STABLEHLO_COMPOSITE"] == schema.COMPOSITE
+    assert codes["PLACEHOLDER_FOR_GREATER_OP_CODES"] == schema.PLACEHOLDER

@@ -82,7 +82,7 @@ def test_gpus_come_first_and_unusable_devices_have_a_reason(
 
 
 WRONG_USE = """
-from tflgpu_vulkan import memory
+
 from tflgpu_vulkan.device import VulkanDevice
 from tflgpu.conformance.plans import biased, chain
 from tflgpu.errors import DeviceError

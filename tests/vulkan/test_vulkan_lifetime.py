@@ -39,7 +39,7 @@ def test_failed_loading_leaves_nothing_behind(device: Any, monkeypatch: pytest.M
 
     context = device._context
     before = context._users
-    monkeypatch.setattr(device._pipelines, "get", refuse)
+    monkeypatch.setattr(device._kernels, "get", refuse)
     fine = dispatch(affine(4), 4, [InputRef(0), OutputRef(0)])
     made = plan([fine], [io("x", (4,))], [io("y", (4,))], constants=[whole(99)], arena=4096)
     for _ in range(3):

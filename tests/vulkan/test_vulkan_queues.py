@@ -7,6 +7,7 @@ which, and not what a GPU does with several.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -122,3 +123,38 @@ def test_nonsense_is_refused(
     monkeypatch.setenv(QUEUES, said)
     with pytest.raises(DeviceError, match="TFLGPU_VULKAN_QUEUES is"):
         VulkanDevice()
+
+
+_COMPUTE, _GRAPHICS, _TRANSFER = 2, 1, 4
+
+
+def family(flags: int, count: int, bits: int = 64) -> SimpleNamespace:
+    """What a driver says of a queue family."""
+    return SimpleNamespace(queueFlags=flags, queueCount=count, timestampValidBits=bits)
+
+
+@pytest.mark.parametrize(
+    ("families", "wanted"),
+    [
+        # An NVIDIA H200's: one that draws, one that copies, one that computes.
+        ([family(15, 16), family(12, 2), family(14, 8)], (2, True, 8)),
+        # Several of one that draws compute no faster than one.
+        ([family(_GRAPHICS | _COMPUTE, 16), family(_TRANSFER, 2)], (0, True, 1)),
+        ([family(_COMPUTE, 1)], (0, True, 1)),
+        # Times are worth more than turns.
+        ([family(_COMPUTE, 4, 0), family(_GRAPHICS | _COMPUTE, 1)], (1, True, 1)),
+        ([family(_GRAPHICS | _COMPUTE, 1, 0), family(_COMPUTE, 4, 0)], (1, False, 4)),
+        ([family(_TRANSFER, 2)], None),
+    ],
+)
+def test_the_family_of_queues(
+    families: list[SimpleNamespace],
+    wanted: tuple[int, bool, int] | None,
+    require_backend: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_backend("vulkan")
+    from tflgpu_vulkan import features
+
+    monkeypatch.setattr(features, "listed", lambda *_: families)
+    assert features._compute_queue(None) == wanted

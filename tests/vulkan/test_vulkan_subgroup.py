@@ -43,7 +43,7 @@ class Query:
         )
         self._control = None if least is None else SimpleNamespace(minSubgroupSize=least)
 
-    def properties(self, kind: str, extension: str) -> Any:
+    def properties(self, kind: str, extension: str = "") -> Any:
         return self._control if "Control" in kind else self._plain
 
 
@@ -98,9 +98,8 @@ def test_more_than_it_has_is_refused(runner: Any) -> None:
 def test_what_the_probe_does_not_find_the_device_has_not(
     open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tflgpu_vulkan import device as module
 
-    monkeypatch.setattr(module, "probe_shuffle", lambda device, widest: 0)
+    monkeypatch.setattr("tflgpu.contract.kernel_device.probe_shuffle", lambda device, widest: 0)
     opened = open_device()
     assert opened.caps.subgroup_shuffle == 0
     with pytest.raises(KernelError, match="a shuffle, which this device does not have"):

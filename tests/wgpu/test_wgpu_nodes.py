@@ -17,8 +17,9 @@ from kernel_cases import GROUPS, Case, build_table, operands, result_of, table, 
 from kernel_programs import PROGRAMS, Program
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder, interpret, make
+from tflgpu.language.defining import lines_of_function
 from tflgpu.language.types import Scalar, Type
-from tflgpu_wgpu.dialect import WgslDialect, helper_lines
+from tflgpu_wgpu.dialect import WgslDialect, _WgslPrinter
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32
 
@@ -112,7 +113,7 @@ def test_small_integers_in_memory_are_refused(scalar: Scalar) -> None:
     src, dst = k.buffer("src", scalar, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
     k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
     with pytest.raises(KernelError, match=rf"kernel bytes: buffer src of {scalar.value}"):
-        WgslDialect(f16=True).source(k.build())
+        WgslDialect(f16_arithmetic=True).source(k.build())
 
 
 def test_f16_without_the_feature_is_refused() -> None:
@@ -122,8 +123,8 @@ def test_f16_without_the_feature_is_refused() -> None:
     src, dst = (k.buffer(n, Scalar.F16, 4, a) for n, a in (("src", "read"), ("dst", "write")))
     k.store(dst, k.global_id(0), k.load(src, k.global_id(0)))
     with pytest.raises(KernelError, match=r"kernel halves: f16.*use precision F32"):
-        WgslDialect(f16=False).source(k.build())
-    assert WgslDialect(f16=True).source(k.build()).startswith("enable f16;")
+        WgslDialect(f16_arithmetic=False).source(k.build())
+    assert WgslDialect(f16_arithmetic=True).source(k.build()).startswith("enable f16;")
 
 
 # Constants and precedence
@@ -192,7 +193,12 @@ def test_the_rounding_that_stands_in_for_conversions(
     def source(self: WgslDialect, *arguments: Any, **options: Any) -> str:
         text = printed(self, *arguments, **options)
         assert text.count("abs(") == 1
-        return "\n".join([*helper_lines(function, False)[0], text.replace("abs(", f"{function}(")])
+        return "\n".join(
+            [
+                *lines_of_function(_WgslPrinter, function, self)[0],
+                text.replace("abs(", f"{function}("),
+            ]
+        )
 
     monkeypatch.setattr(WgslDialect, "source", source)
     rng = np.random.default_rng(0)

@@ -36,7 +36,7 @@ class WgpuRunner:
         writable: bool = False,
     ) -> list[Array]:
         """The arrays after the kernel ran; the given ones stay as they are."""
-        job = kernel, Way(WgslDialect(f16=self.f16, band=_BAND), writable)
+        job = kernel, Way(WgslDialect(f16_arithmetic=self.f16, band=_BAND), writable)
         pipeline = self._compiler.get([job])[job]
         band = np.full(_BAND, _PATTERN, np.uint8)
         buffers, entries = [], []

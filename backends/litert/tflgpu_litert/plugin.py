@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +60,8 @@ def tflgpu_conformance_allowances(backend: str) -> Allowances | None:
 
 def info() -> DeviceInfo:
     """The CPU, with LiteRT's version as its driver."""
+    from importlib.metadata import PackageNotFoundError, version  # takes longer than all else here
+
     try:
         driver = f"ai-edge-litert {version('ai-edge-litert')}"
     except PackageNotFoundError:

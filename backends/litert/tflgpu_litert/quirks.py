@@ -25,6 +25,7 @@ _DIVIDES_BY_SCALES = frozenset(
 )  # fmt: skip
 _BYTES = frozenset({DType.I8, DType.U8})
 _BIASED = frozenset({"CONV_2D", "FULLY_CONNECTED"})
+_LSTMS = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 _I32 = 2  # the schema's number of the type
 
 
@@ -73,6 +74,16 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
                 "LiteRT crashes on merged outputs, or computes something else with weights of a "
                 "second input, where the weights of BIDIRECTIONAL_SEQUENCE_RNN are 8-bit numbers"
             )
+    if node.op == "LSTM" and _reads_what_is_absent(node):
+        return (
+            f"LiteRT ends the process where {node.op} of i8 with 12 intermediates has no layer norms, "
+            "no projection or no bias of it"
+        )
+    if node.op in _LSTMS and _sees_past_its_cells(node):
+        return (
+            f"LiteRT writes beyond memory where {node.op} of i8 has peepholes and more outputs "
+            "than cells"
+        )
     if node.op == "LOCAL_RESPONSE_NORMALIZATION" and node.attrs.radius > _RADIUS:
         return f"LiteRT crashes on a radius of {node.attrs.radius}"
     if node.op == "FLOOR_MOD" and not node.input(0).dtype.is_float:
@@ -103,6 +114,23 @@ def _is_hybrid(node: Node) -> bool:
     if x is None or x.dtype is not DType.F32:
         return False
     return any(v is not None and v.dtype is DType.I8 and v.quant is not None for v in node.inputs)
+
+
+def _reads_what_is_absent(node: Node) -> bool:
+    """Whether an integer LSTM with gates of 8 bits lacks what LiteRT's kernel reads in any case."""
+    told = () if node.source is None else node.source.intermediates
+    if node.input(0).dtype is not DType.I8 or len(told) != 12:
+        return False
+    return any(node.optional_input(i) is None for i in (16, 17, 21, 22, 23))
+
+
+def _sees_past_its_cells(node: Node) -> bool:
+    """Whether an integer LSTM has peepholes, over which LiteRT's kernel goes by the outputs, and a
+    projection to more outputs than cells."""
+    peephole, projection = node.optional_input(11), node.optional_input(16)
+    if node.input(0).dtype is not DType.I8 or peephole is None or projection is None:
+        return False
+    return projection.shape[0] > projection.shape[-1]
 
 
 def _per_axis(weights: Value) -> bool:

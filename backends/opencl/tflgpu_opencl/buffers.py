@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_bytes, host_span
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_span
+from tflgpu.contract.host_memory import usable_in_place
+from tflgpu.contract.pools import LEAST
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_opencl.failure import device_errors
-from tflgpu_opencl.memory import LEAST, LINE, Region
+from tflgpu_opencl.memory import LINE, Region
 from tflgpu_opencl.native import Native
 
 _FLAGS = cl.mem_flags.READ_WRITE
-#: What drivers want of host memory to use it in place: that it begins at a page.
-PAGE = 4096
 
 
 class OpenCLBuffer(BaseBuffer):
@@ -80,7 +80,7 @@ def allocated(context: Any, queue: Any, nbytes: int) -> Region:
 
 
 def imported(
-    context: Any, queue: Any, source: object, native: Native | None, *, in_place: bool
+    context: Any, queue: Any, source: object, native: Native | None
 ) -> Region | Unsupported:
     """A buffer of the context as it is, or one over host memory.
 
@@ -88,8 +88,7 @@ def imported(
         context: The device's.
         queue: Any of its queues.
         source: A ``pyopencl.Buffer``, or what has the buffer protocol.
-        native: How host memory is mapped.
-        in_place: Whether the device uses host memory in place.
+        native: How host memory is mapped; None where the device does not use it in place.
 
     Raises:
         DeviceError: the driver refused.
@@ -100,18 +99,11 @@ def imported(
                 "the buffer is of another OpenCL context; make it in the one of an exported buffer"
             )
         return Region("an imported buffer", source.size, source)
-    host = host_bytes(source)
+    objection = "" if native else "shares none with the host"
+    host = usable_in_place(source, objection, step=LINE)
     if isinstance(host, Unsupported):
         return host
-    if not in_place or native is None:
-        return Unsupported(
-            "the device does not use host memory in place; allocate a buffer and write to it"
-        )
-    if host.ctypes.data % PAGE or not host.nbytes or host.nbytes % LINE:
-        return Unsupported(
-            f"host memory must begin at a multiple of {PAGE} bytes and have a multiple of {LINE}; "
-            f"this begins {host.ctypes.data % PAGE} bytes after one and has {host.nbytes}"
-        )
+    assert native is not None
     with device_errors("importing host memory"):
         made = cl.Buffer(context, _FLAGS | cl.mem_flags.USE_HOST_PTR, 0, host)
         flags = int(cl.map_flags.READ | cl.map_flags.WRITE)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import pyopencl as cl
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
-from tflgpu.compiler.plan import Plan, PlannedDispatch, PlannedIO
-from tflgpu.contract.base_device import BaseDevice
+from tflgpu.compiler.plan import Plan, PlannedDispatch
+from tflgpu.contract.kernel_device import KernelDevice
 from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
-from tflgpu.contract.memory_use import MemoryUse
-from tflgpu.contract.subgroup_probe import probe_shuffle
+from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
@@ -29,19 +26,19 @@ from tflgpu_opencl.devices import (
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
-from tflgpu_opencl.memory import Memory, footprint
+from tflgpu_opencl.memory import Memory
 from tflgpu_opencl.native import native
 from tflgpu_opencl.program import Compiler, Dialect, Entry
 from tflgpu_opencl.recording import OpenCLRecording
-from tflgpu_opencl.staging import Copied, Shared, Staging
 
 
-class OpenCLDevice(BaseDevice):
+class OpenCLDevice(KernelDevice[Memory]):
     """A `Device` with one context; every recording has a queue of its own."""
 
     kind = "OpenCL"
     # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
     needs = (768 << 20, 384 << 20)
+    _kernels: Compiler
 
     def __init__(
         self,
@@ -80,21 +77,14 @@ class OpenCLDevice(BaseDevice):
             self._context: Any = cl.Context([self._handle])
             self.alignment = alignment_of(self._handle)
             disk = cache or DiskCache(cache_folder("opencl", cache_root))
-            self._compiler = Compiler(self._context, self._handle, disk, keep=keep_binaries)
+            self._kernels = Compiler(self._context, self._handle, disk, keep=keep_binaries)
             self.caps = caps_of(self._handle, f16_arithmetic=lists_f16(self._handle))
         self._dialect: Dialect = OpenCLDialect.of(self.caps)
         if self.caps.vendor == "nvidia":
             self._try_what_nvidia_does_not_list()
         self._dialect = dialect or self._dialect
         if dialect is None:
-            widest = widest_shuffle(self._handle)
-            self._assume(subgroup_shuffle=widest)
-            self._assume(subgroup_shuffle=probe_shuffle(self, widest))
-
-    @property
-    def compiled(self) -> int:
-        """How many programs the driver had to compile so far, caches aside."""
-        return self._compiler.compiled
+            self._probe_shuffle(widest_shuffle(self._handle))
 
     def source(self, kernel: Kernel) -> str:
         """The OpenCL C of a kernel."""
@@ -102,17 +92,16 @@ class OpenCLDevice(BaseDevice):
 
     def code_of(self, kernel: Kernel) -> bytes:
         """As `tflgpu.contract.kept_code.KeepsCode`."""
-        return self._compiler.code(kernel, self._dialect).encode()
+        return self._kernels.code(kernel, self._dialect).encode()
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
         """As `tflgpu.contract.kept_code.KeepsCode`."""
-        self._compiler.use(kernel, self._dialect, code.decode())
+        self._kernels.use(kernel, self._dialect, code.decode())
 
     # Inside
 
     def _assume(self, **caps: Any) -> None:
-        """Print for these capabilities from now on."""
-        self.caps = attrs.evolve(self.caps, **caps)
+        super()._assume(**caps)
         self._dialect = OpenCLDialect.of(self.caps)
 
     def _try_what_nvidia_does_not_list(self) -> None:
@@ -124,30 +113,21 @@ class OpenCLDevice(BaseDevice):
             self._assume(f16_arithmetic=computes_in_half(self))
         if self.caps.f16_arithmetic:
             self._assume(matrix_tiles=True)
-            tiles = runs_matrix_tiles(self)
-            self._assume(matrix_tiles=tiles, matrix_splits=tiles)
+            self._assume(matrix_tiles=runs_matrix_tiles(self))
 
-    def _load(self, plan: Plan, *, guard_bands: bool) -> OpenCLRecording:
-        programs = self._compiler.get((d.kernel, self._dialect) for d in plan.dispatches)
-        with device_errors("making a queue"):
-            queue = cl.CommandQueue(self._context)
-        # pyopencl releases what is dropped, so that nothing is left where this ends early.
-        memory = Memory(
-            self._context, queue, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
-            guarded=guard_bands, ledger=self._account.ledger(), shared=self._weights,
+    def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> Memory:
+        return Memory(
+            self._context, plan, alignment=self.alignment, limit=self.caps.max_buffer_bytes,
+            guarded=guarded, in_place=self.in_place, ledger=ledger,
         )  # fmt: skip
-        inputs = self._stage(queue, memory, plan.inputs, is_input=True)
-        outputs = self._stage(queue, memory, plan.outputs, is_input=False)
-        memory.inputs, memory.outputs = [s.region for s in inputs], [s.region for s in outputs]
-        launched = [self._kernel(programs[d.kernel, self._dialect], d) for d in plan.dispatches]
-        recording = OpenCLRecording(
-            self._context, queue, self._native, plan, memory, inputs, outputs, launched
-        )
-        finish(queue, "uploading")
-        return recording
 
-    def _footprint(self, plan: Plan) -> MemoryUse:
-        return footprint(plan, self.caps.max_buffer_bytes, in_place=self.in_place)
+    def _record(self, plan: Plan, memory: Memory) -> OpenCLRecording:
+        dialect = self._dialect
+        programs = self._kernels.get((d.kernel, dialect) for d in plan.dispatches)
+        launched = [self._kernel(programs[d.kernel, dialect], d) for d in plan.dispatches]
+        recording = OpenCLRecording(self._context, self._native, plan, memory, launched)
+        finish(memory.queue, "uploading")
+        return recording
 
     def _buffer_queue(self) -> Any:
         """For copies to and from buffers; made when there is the first."""
@@ -163,25 +143,15 @@ class OpenCLDevice(BaseDevice):
 
     def _import_buffer(self, source: object) -> OpenCLBuffer | Unsupported:
         queue = self._buffer_queue()
-        region = imported(self._context, queue, source, self._native, in_place=self.in_place)
+        native = self._native if self.in_place else None
+        region = imported(self._context, queue, source, native)
         if isinstance(region, Unsupported):
             return region
         return OpenCLBuffer(self._lock, self._token, region.nbytes, region, queue)
 
     def _release(self) -> None:
-        self._compiler.clear()
+        self._kernels.clear()
         self._context = self._queue = None
-
-    def _stage(
-        self, queue: Any, memory: Memory, ios: Sequence[PlannedIO], *, is_input: bool
-    ) -> list[Staging]:
-        staged: list[Staging] = []
-        for io in ios:
-            if self.in_place and self._native and not memory.guarded:
-                staged.append(Shared(queue, memory, self._native, io, is_input=is_input))
-            else:
-                staged.append(Copied(self._context, queue, memory, io, is_input=is_input))
-        return staged
 
     def _kernel(self, entry: Entry, dispatch: PlannedDispatch) -> Any:
         kernel = entry.make_kernel()

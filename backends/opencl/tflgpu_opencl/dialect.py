@@ -15,7 +15,7 @@ from typing import ClassVar
 import attrs
 from tflgpu.language.c_family import NAMES, CPrinter
 from tflgpu.language.code import TERNARY, UNARY, Code
-from tflgpu.language.matrix import has_matrices
+from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of
 from tflgpu.language.tree import (
     Binary,
@@ -40,37 +40,32 @@ from tflgpu.lowering.caps import DeviceCaps
 
 from tflgpu_opencl.matrix import MATRIX_PRELUDE
 from tflgpu_opencl.prelude import BY_LANES, prelude
-from tflgpu_opencl.subgroup import shuffle_function, shuffle_prelude
-from tflgpu_opencl.words import is_reserved
+from tflgpu_opencl.subgroup import SHUFFLE, shuffle_prelude
 
-_BUILTINS = {"global_id": "get_global_id", "local_id": "get_local_id", "group_id": "get_group_id"}
 _ALL_TRUE = "-1"
 
 
-@attrs.frozen
-class OpenCLDialect:
-    """How kernels are written for one kind of device.
+@attrs.frozen(kw_only=True)
+class OpenCLDialect(Features):
+    """How kernels are written for one kind of device. One with matrix tiles knows NVIDIA's
+    instructions.
 
     Attributes:
-        f16_arithmetic: `half` values can be computed with, not only loaded and stored.
-        matrix_tiles: The device and its compiler know NVIDIA's matrix instructions.
-        subgroup_shuffle: Largest group of neighbours that shuffle values, 0 where none do.
-        shuffle_ptx: They do it by NVIDIA's instruction, not by cl_khr_subgroup_shuffle.
+        shuffle_ptx: Neighbours shuffle by NVIDIA's instruction, not by cl_khr_subgroup_shuffle.
         fast_fma: The device has a fused multiply-add; where not, ``fma`` is written as `mad`,
             which may round twice.
     """
 
-    f16_arithmetic: bool = False
-    matrix_tiles: bool = False
-    subgroup_shuffle: int = 0
     shuffle_ptx: bool = False
     fast_fma: bool = True
 
     @classmethod
     def of(cls, caps: DeviceCaps) -> OpenCLDialect:
         """That of a device, as far as its capabilities tell; the text depends on nothing else."""
-        return cls(
-            caps.f16_arithmetic, caps.matrix_tiles, caps.subgroup_shuffle, caps.vendor == "nvidia"
+        found = super().of(caps)
+        # Every OpenCL loads and stores bytes and halves.
+        return attrs.evolve(
+            found, f16_storage=True, int8_storage=True, shuffle_ptx=caps.vendor == "nvidia"
         )
 
     def source(self, kernel: Kernel) -> str:
@@ -81,29 +76,19 @@ class OpenCLDialect:
         """
         return _OpenCLPrinter(kernel, self).source()
 
-    def entry_point(self, kernel: Kernel) -> str:
-        """The name of the kernel's function in `source`."""
-        return _OpenCLPrinter(kernel, self).entry_point
-
 
 class _OpenCLPrinter(CPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"round": "rint", "abs": "fabs"}
     unroll_hint = "#pragma unroll"
 
     def __init__(self, kernel: Kernel, dialect: OpenCLDialect) -> None:
-        super().__init__(kernel, f16_arithmetic=dialect.f16_arithmetic)
+        super().__init__(kernel, dialect)
         self.dialect = dialect
-        self.shuffles = dialect.subgroup_shuffle
-        self.has_matrix_functions = dialect.matrix_tiles
         # First of all names, so that it does not depend on the body.
-        self.entry_point = self.names[kernel.name]
-        self._uses_matrices = has_matrices(kernel)
-        self._shuffled: set[Type] = set()
+        self._entry_point = self.names[kernel.name]
+        self._shuffled: set[str] = set()
 
     # Types and literals
-
-    def is_reserved(self, ident: str) -> bool:
-        return is_reserved(ident)
 
     def vector_name(self, scalar: Scalar, width: int) -> str:
         return NAMES[Scalar.I32 if scalar is Scalar.BOOL else scalar] + str(width)
@@ -111,8 +96,8 @@ class _OpenCLPrinter(CPrinter):
     # Structure
 
     def prelude(self) -> list[str]:
-        lines = prelude(self.helpers, self.uses_half and self.f16_arithmetic)
-        if self._uses_matrices:
+        lines = prelude(self.helpers, self.uses_half and self.has.f16_arithmetic)
+        if self.needs.matrices:
             lines += [MATRIX_PRELUDE, ""]
         if self._shuffled:
             lines += [*shuffle_prelude(self._shuffled, ptx=self.dialect.shuffle_ptx), ""]
@@ -122,7 +107,7 @@ class _OpenCLPrinter(CPrinter):
         x, y, z = self.kernel.workgroup
         lines = [
             f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))",
-            f"void {self.entry_point}(",
+            f"void {self._entry_point}(",
         ]
         for i, buffer in enumerate(self.kernel.buffers):
             end = ") {" if i == len(self.kernel.buffers) - 1 else ","
@@ -138,15 +123,13 @@ class _OpenCLPrinter(CPrinter):
         return f"__global {'const ' if buffer.access == 'read' else ''}{element}"
 
     def _element(self, buffer: Buffer) -> str:
-        if buffer.scalar is Scalar.F16 and not self.f16_arithmetic:
+        if buffer.scalar is Scalar.F16 and not self.has.f16_arithmetic:
             return "half"
         self.uses_half = self.uses_half or buffer.scalar is Scalar.F16
         return NAMES[buffer.scalar] + (str(buffer.width) if buffer.width > 1 else "")
 
     def declare_shared(self, array: Shared) -> str:
-        if array.type.scalar is Scalar.F16 and not self.f16_arithmetic:
-            raise self.no_f16(f"shared array {array.name}")
-        aligned = " __attribute__((aligned(16)))" if self._uses_matrices else ""
+        aligned = " __attribute__((aligned(16)))" if self.needs.matrices else ""
         kind, name = self.type_name(array.type), self.names[array.name]
         return f"__local {kind} {name}[{array.count}]{aligned};"
 
@@ -154,13 +137,14 @@ class _OpenCLPrinter(CPrinter):
         return "barrier(CLK_LOCAL_MEM_FENCE);"
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
-        self._shuffled.add(type)
-        return self.function_of(shuffle_function(type), value, Code(f"{mask}u"))
+        name = self.type_name(type)
+        self._shuffled.add(name)
+        return self.function_of(SHUFFLE + name, value, Code(f"{mask}u"))
 
     # Expressions
 
     def builtin(self, expr: Builtin) -> Code:
-        return Code(f"(int){_BUILTINS[expr.kind]}({expr.axis})", UNARY)
+        return Code(f"(int)get_{expr.kind}({expr.axis})", UNARY)
 
     def unary(self, expr: Unary, x: Code) -> Code:
         if expr.op == "not" and expr.type.width > 1:
@@ -169,8 +153,6 @@ class _OpenCLPrinter(CPrinter):
 
     def binary(self, expr: Binary, a: Code, b: Code) -> Code:
         operand = expr.a.type
-        if operand.scalar is Scalar.F16 and expr.op in ("add", "sub", "mul", "div"):
-            self.need_f16(expr.op)
         if operand.scalar is not Scalar.BOOL and expr.op not in ("min", "max"):
             # A scalar is spread over the lanes of the other operand, but not shifted by a vector.
             whole = a
@@ -272,7 +254,7 @@ class _OpenCLPrinter(CPrinter):
     def load(self, expr: Load, index: Code) -> Code:
         buffer = expr.buffer
         if buffer.scalar is Scalar.F16:
-            if not self.f16_arithmetic:
+            if not self.has.f16_arithmetic:
                 return self._load_half(expr, index)
             if expr.type.width == 4:
                 return self.helper("load_half4", Code(self.names[buffer.name]), index)
@@ -298,7 +280,7 @@ class _OpenCLPrinter(CPrinter):
     def store(self, stmt: Store, index: Code, value: Code) -> str:
         buffer = stmt.buffer
         width = 1 if stmt.scalar else buffer.width
-        as_float = stmt.value.type.scalar is Scalar.F32 or not self.f16_arithmetic
+        as_float = stmt.value.type.scalar is Scalar.F32 or not self.has.f16_arithmetic
         if buffer.scalar is Scalar.F16 and as_float:
             fn = "vstore_half_rte" if width == 1 else f"vstorea_half{width}_rte"
             return f"{fn}({value.text}, {index.text}, {self._half_pointer(buffer)});"

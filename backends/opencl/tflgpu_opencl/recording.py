@@ -11,18 +11,19 @@ from typing import Any
 
 import attrs
 import pyopencl as cl
-from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, Ref
+from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.plan_recording import BasePlanRecording
+from tflgpu.contract.staged_recording import StagedRecording
+from tflgpu.contract.staging import Outline, Staging
 from tflgpu.errors import DeviceError
+from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.commands import Commands
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import SHORT, Marker, finish
 from tflgpu_opencl.memory import Memory, Region
 from tflgpu_opencl.native import Native
-from tflgpu_opencl.outputs import Outline, Outputs, output_sets
-from tflgpu_opencl.staging import Copied, Elsewhere, Staging
+from tflgpu_opencl.staging import READ_WRITE, Mapped, pinned_array, staged
 
 
 @attrs.frozen(eq=False)
@@ -44,32 +45,21 @@ def _add(launches: Sequence[Launch], commands: Commands) -> None:
         launch.add_to(commands)
 
 
-class OpenCLRecording(BasePlanRecording[Outputs, Region]):
+class OpenCLRecording(StagedRecording[Commands, Region]):
     """A `Recording` on one in-order queue, which keeps dispatches in their order."""
 
     def __init__(
-        self,
-        context: Any,
-        queue: Any,
-        native: Native | None,
-        plan: Plan,
-        memory: Memory,
-        inputs: Sequence[Staging],
-        outputs: Sequence[Staging],
+        self, context: Any, native: Native | None, plan: Plan, memory: Memory,
         kernels: Sequence[Any],
-    ) -> None:
-        super().__init__(plan, memory)
+    ) -> None:  # fmt: skip
         self._context = context
-        self._queue = queue
+        self._queue = queue = memory.queue
         self._native = native
         self._memory = memory
-        self._staging = list(inputs), list(outputs)  # in memory of its own
         self._launches = [
             Launch(dispatch, kernel)
             for dispatch, kernel in zip(plan.dispatches, kernels, strict=True)
         ]
-        self._set_arguments()
-        self._inputs = tuple(s.array for s in inputs)
         self._profiling_queue: Any = None
         # Runs of one plan take about the same time, so the last one tells what to expect. A CPU's
         # threads and a blocked one wake each other; there, asking is quicker.
@@ -78,43 +68,29 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
         self._start = 0.0
         self._marker: Marker | None = None  # behind a run that is watched
         self._last: list[Marker] = []  # behind all that was begun, where a run was interrupted
-        self._outline = Outline(
-            queue, native, list(inputs), list(outputs), partial(_add, self._launches)
+        inputs, outputs = (
+            [staged(context, native, memory, io, is_input=is_input) for io in ios]
+            for is_input, ios in ((True, plan.inputs), (False, plan.outputs))
         )
-        self._before = self._outline.before()
-        self._sets = output_sets(
-            context, plan.outputs, self._outline, memory.ledger, lends=not memory.guarded
-        )
+        new, kernels_of = partial(Commands, queue, native), partial(_add, self._launches)
+        ledger = memory.ledger
+
+        def arrays() -> list[Array]:
+            return [pinned_array(context, queue, io, ledger) for io in plan.outputs]
+
+        done = partial(finish, queue, "reading outputs")
+        super().__init__(plan, memory, Outline(new, inputs, outputs, kernels_of), arrays, done)
 
     # Inside
 
-    @property
-    def copies(self) -> tuple[int, int]:
-        """As `BasePlanRecording.copies`; what host and device share is not copied."""
-        outline = self._outline
-        sent, fetched = (
-            sum(staging.array.nbytes for staging in side if isinstance(staging, Copied))
-            for side in (outline.inputs, outline.outputs)
-        )
-        return sent, fetched
-
-    def _set_arguments(self) -> None:
+    def _bind_kernels(self) -> None:
         for launch, regions in zip(self._launches, self._regions, strict=True):
             with device_errors(f"binding {launch.dispatch.label}"):
                 for i, region in enumerate(regions):
                     launch.kernel.set_arg(i, region.buffer)
 
-    def _rebind(self) -> None:
-        self._set_arguments()
-        outline, (inputs, outputs) = self._outline, self._staging
-        outline.inputs[:] = [self._staged(InputRef(i), s) for i, s in enumerate(inputs)]
-        outline.outputs[:] = [self._staged(OutputRef(i), s) for i, s in enumerate(outputs)]
-        self._before = outline.before()
-        self._outputs.change(outline.lendable, outline.remake)
-
-    def _staged(self, ref: Ref, own: Staging) -> Staging:
-        region = self._memory.bound.get(ref)
-        return own if region is None else Elsewhere(own, region, self._native)
+    def _elsewhere(self, own: Staging[Commands], region: Region) -> Staging[Commands]:
+        return Mapped(own.array, region, self._native, region.host, READ_WRITE)
 
     def _finish(self) -> None:
         finish(self._queue, "running")
@@ -150,10 +126,6 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
 
     def _release(self) -> None:
         super()._release()
-        self._before = Commands(self._queue, self._native)
-        self._sets = None  # its commands hold kernels and buffers
-        self._outline.inputs.clear()
-        self._outline.outputs.clear()
         self._launches.clear()
         # A device that is lost cannot release what it held; that is no news here. What others hold as
         # well is let go of all the same.
@@ -173,7 +145,8 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
             with device_errors("making a queue with timers"):
                 self._profiling_queue = cl.CommandQueue(self._context, properties=timed)
         outputs = self._outputs.for_run()
-        self._upload()
+        self._before.submit()
+        self._finish()
         with device_errors("profiling"):
             events = [self._timed(launch) for launch in self._launches]
             finish(self._profiling_queue, "profiling")
@@ -189,16 +162,8 @@ class OpenCLRecording(BasePlanRecording[Outputs, Region]):
             return None
         return cl.enqueue_nd_range_kernel(self._profiling_queue, launch.kernel, size, workgroup)
 
-    def _upload(self) -> None:
-        self._before.submit()
-        self._finish()
-
     def _dispatch_alone(self, index: int) -> None:
-        single = Commands(self._queue, self._native)
+        single = self._outline.new()
         self._launches[index].add_to(single)
         single.submit()
-        self._finish()
-
-    def _download(self) -> None:
-        self._outputs.for_run().download.submit()
         self._finish()

@@ -1,4 +1,4 @@
-"""Where the host writes inputs and reads outputs.
+"""Host memory that OpenCL devices reach, and inputs and outputs in it.
 
 With memory of its own the device gets copies, from and to pinned host memory that stays mapped.
 Where host and device share memory, the buffer is made over the host's array and nothing is
@@ -7,13 +7,16 @@ copied: the array is handed over before a run and taken back after it.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
 from tflgpu.compiler.plan import PlannedIO
+from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.forks import keep_in_child
+from tflgpu.contract.host_memory import PAGE
 from tflgpu.contract.memory_use import Ledger, Use
+from tflgpu.contract.staging import CopiedInput, CopiedOutput, Staging
 from tflgpu.ir.dtypes import Array
 
 from tflgpu_opencl.commands import Commands
@@ -21,80 +24,66 @@ from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import Memory, Region, in_lines
 from tflgpu_opencl.native import Native
 
-#: Where host memory begins that drivers use in place.
-_PAGE = 4096
+READ, READ_WRITE = int(cl.map_flags.READ), int(cl.map_flags.READ | cl.map_flags.WRITE)
 
 
-class Staging(Protocol):
-    """One input or output: a host array and a device buffer."""
+def staged(
+    context: Any, native: Native | None, memory: Memory, io: PlannedIO, *, is_input: bool
+) -> Staging[Commands]:
+    """An input or output in memory of a recording's own.
 
-    array: Array
-    region: Region
-
-    def before(self, commands: Commands) -> None:
-        """Add what happens before the kernels."""
-        ...
-
-    def after(self, commands: Commands) -> None:
-        """Add what happens after the kernels."""
-        ...
-
-    def release(self) -> None:
-        """Let go of the buffer, which is freed next; the array lives as long as someone holds it."""
-        ...
+    Raises:
+        DeviceError: memory ran out.
+    """
+    name = f"{'input' if is_input else 'output'} {io.name}"
+    if memory.in_place and native:
+        return Shared(memory, native, io, name, READ_WRITE if is_input else READ)
+    region = memory.new(name, io.nbytes, Use.STAGING)
+    kind = CopiedInput[Commands] if is_input else CopiedOutput[Commands]
+    return kind(pinned_array(context, memory.queue, io, memory.ledger), region)
 
 
-class Copied:
-    """A device buffer and a pinned host array."""
+class Mapped(Staging[Commands]):
+    """Host memory that the device uses in place: handed over before a run and taken back after it."""
 
     def __init__(
-        self, context: Any, queue: Any, memory: Memory, io: PlannedIO, *, is_input: bool
+        self, array: Array, region: Region, native: Native | None, host: Bytes | None, flags: int
     ) -> None:
-        self._is_input = is_input
-        self.region = memory.new(_name(io, is_input), io.nbytes)
-        self.array: Array = pinned_array(context, queue, io, memory.ledger)
+        """``host`` is the memory that the region is over, None for what needs no mapping."""
+        super().__init__(array, region)
+        self._native, self._host, self._flags = native, host, flags
 
     def before(self, commands: Commands) -> None:
-        """Upload an input."""
-        if self._is_input:
-            commands.write(self.region.buffer, self.array)
+        """Hand the memory to the device."""
+        if self._host is not None and self._native is not None:
+            call = self._native.unmap(commands.queue, self.region.buffer, self._host)
+            commands.append(call, "unmapping", self._host, self.region.buffer)
 
     def after(self, commands: Commands) -> None:
-        """Download an output."""
-        if not self._is_input:
-            commands.read(self.region.buffer, self.array)
+        """Take it back."""
+        if self._host is not None and self._native is not None:
+            buffer, nbytes = self.region.buffer, self._host.nbytes
+            call = self._native.map(commands.queue, buffer, nbytes, self._flags)
+            commands.append(call, "mapping", self._host, buffer)
 
-    def release(self) -> None:
-        """Nothing holds the buffer."""
 
+class Shared(Mapped):
+    """A host array of the recording's own that the device uses in place."""
 
-class Shared:
-    """A host array that the device uses in place."""
+    is_shared = True
 
     def __init__(
-        self, queue: Any, memory: Memory, native: Native, io: PlannedIO, *, is_input: bool
+        self, memory: Memory, native: Native, io: PlannedIO, name: str, flags: int
     ) -> None:
-        self._queue = queue
-        self._native = native
-        self._flags = int(cl.map_flags.READ | (cl.map_flags.WRITE if is_input else 0))
-        self._host = _aligned(io.nbytes)
-        self.array: Array = self._host[: io.nbytes].view(io.dtype.numpy).reshape(io.shape)
-        self.region = memory.new(_name(io, is_input), io.nbytes, self._host)
-        self._map = native.map(queue, self.region.buffer, self._host.nbytes, self._flags)
+        host = _aligned(io.nbytes)
+        array = host[: io.nbytes].view(io.dtype.numpy).reshape(io.shape)
+        super().__init__(array, memory.over(name, host), native, host, flags)
+        queue = self._queue = memory.queue
         commands = Commands(queue, native)
         self.after(commands)
         commands.submit()
         with device_errors(f"mapping {io.name}"):
             queue.finish()
-
-    def before(self, commands: Commands) -> None:
-        """Hand the array to the device."""
-        call = self._native.unmap(self._queue, self.region.buffer, self._host)
-        commands.append(call, "unmapping", self._host, self.region.buffer)
-
-    def after(self, commands: Commands) -> None:
-        """Take the array back."""
-        commands.append(self._map, "mapping", self._host, self.region.buffer)
 
     def release(self) -> None:
         """End the mapping."""
@@ -102,34 +91,6 @@ class Shared:
         self.before(commands)
         commands.submit()
         self._queue.finish()
-
-
-class Elsewhere:
-    """The place of an input or output that is bound to a buffer: nothing is copied. A buffer over
-    host memory is handed over before a run and taken back after it."""
-
-    def __init__(self, own: Staging, region: Region, native: Native | None) -> None:
-        self.array = own.array
-        self.region = region
-        self._native = native
-
-    def before(self, commands: Commands) -> None:
-        """Hand host memory to the device."""
-        host = self.region.host
-        if host is not None and self._native is not None:
-            call = self._native.unmap(commands.queue, self.region.buffer, host)
-            commands.append(call, "unmapping", host, self.region.buffer)
-
-    def after(self, commands: Commands) -> None:
-        """Take it back."""
-        host = self.region.host
-        if host is not None and self._native is not None:
-            flags = int(cl.map_flags.READ | cl.map_flags.WRITE)
-            call = self._native.map(commands.queue, self.region.buffer, host.nbytes, flags)
-            commands.append(call, "mapping", host, self.region.buffer)
-
-    def release(self) -> None:
-        """The buffer is not the recording's."""
 
 
 def pinned_array(context: Any, queue: Any, io: PlannedIO, ledger: Ledger) -> Array:
@@ -153,12 +114,8 @@ def pinned_array(context: Any, queue: Any, io: PlannedIO, ledger: Ledger) -> Arr
     return found
 
 
-def _name(io: PlannedIO, is_input: bool) -> str:
-    return f"{'input' if is_input else 'output'} {io.name}"
-
-
-def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _aligned(nbytes: int) -> Bytes:
     size = in_lines(nbytes)
-    memory = np.zeros(size + _PAGE, np.uint8)
-    start = -memory.ctypes.data % _PAGE
+    memory = np.zeros(size + PAGE, np.uint8)
+    start = -memory.ctypes.data % PAGE
     return memory[start : start + size]

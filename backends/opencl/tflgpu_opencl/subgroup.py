@@ -7,9 +7,7 @@ Both move one word, so vectors go lane by lane.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tflgpu.language.types import Scalar, Type
+from collections.abc import Collection
 
 _PTX = """\
 uint subgroup_xor_uint(uint x, uint mask) {
@@ -24,30 +22,19 @@ _KHR = """\
 #pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
 uint subgroup_xor_uint(uint x, uint mask) { return sub_group_shuffle_xor(x, mask); }"""
 
-_WORDS = {Scalar.F32: "float", Scalar.I32: "int", Scalar.U32: "uint"}
+#: How the functions' names begin; a type follows.
+SHUFFLE = "subgroup_xor_"
 
 
-def shuffle_function(kind: Type) -> str:
-    """The name of the function for values of a type (f16 is shuffled as f32)."""
-    return f"subgroup_xor_{_name(kind)}"
-
-
-def shuffle_prelude(kinds: Iterable[Type], *, ptx: bool) -> list[str]:
-    """The functions for some types."""
-    wanted = {k for kind in kinds for k in (kind, kind.with_width(1))}
+def shuffle_prelude(kinds: Collection[str], *, ptx: bool) -> list[str]:
+    """The functions for values of some types ("float4"), each behind those that it calls."""
     lines = [_PTX if ptx else _KHR]
-    for kind in sorted(wanted, key=lambda k: (k.width, _name(k))):
-        name, call = _name(kind), shuffle_function(kind.with_width(1))
-        if kind.width > 1:
-            body = ", ".join(f"{call}(x.{lane}, mask)" for lane in "xyzw"[: kind.width])
-            body = f"({name})({body})"
-        elif kind.scalar is Scalar.U32:
-            continue
-        else:
-            body = f"as_{name}(subgroup_xor_uint(as_uint(x), mask))"
-        lines.append(f"{name} {shuffle_function(kind)}({name} x, uint mask) {{ return {body}; }}")
+    scalars = {kind.rstrip("234") for kind in kinds}
+    for name in sorted(scalars - {"uint"}):
+        body = f"as_{name}({SHUFFLE}uint(as_uint(x), mask))"
+        lines.append(f"{name} {SHUFFLE}{name}({name} x, uint mask) {{ return {body}; }}")
+    for name in sorted(set(kinds) - scalars, key=lambda kind: (kind[-1], kind)):
+        call = SHUFFLE + name.rstrip("234")
+        body = ", ".join(f"{call}(x.{lane}, mask)" for lane in "xyzw"[: int(name[-1])])
+        lines.append(f"{name} {SHUFFLE}{name}({name} x, uint mask) {{ return ({name})({body}); }}")
     return lines
-
-
-def _name(kind: Type) -> str:
-    return _WORDS[kind.scalar] + (str(kind.width) if kind.width > 1 else "")

@@ -98,6 +98,9 @@ def listed(function: Any, kind: str, *args: Any, what: str = "") -> list[Any]:
     count = ffi.new("uint32_t*")
     check(function(*args, count, NULL) or 0, what)
     found = ffi.new(f"{kind}[]", max(1, count[0]))
+    struct_type = _STRUCTURE_TYPES.get(kind[2:].lower())
+    for item in found if struct_type is not None else ():
+        item.sType = struct_type
     check(function(*args, count, found) or 0, what)
     # The array owns its structs, so each goes together with it.
     items = [found[i] for i in range(count[0])]

@@ -1,4 +1,4 @@
-"""Device memory: a few large blocks, of which regions are parts."""
+"""Blocks of device memory, of which regions are parts."""
 
 from __future__ import annotations
 
@@ -6,26 +6,99 @@ import weakref
 from typing import Any
 
 import numpy as np
+from tflgpu.contract.base_device import releasing_on_error
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.memory_use import Use
-from tflgpu.contract.pools import LEAST, BasePool, PooledRegion
+from tflgpu.contract.heaps import Kind
+from tflgpu.contract.pools import PooledRegion
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.features import CACHED, SHARED, VISIBLE, WRITABLE
 
-#: The device's own memory; the host's; the device's own that the host can write to.
-DEVICE, HOST, REACHED = "device", "host", "host-writable device"
+#: What buffers are for.
+_USAGE = int(
+    vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+    | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+    | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+)
 
 
-def usage() -> int:
-    """What buffers are for."""
-    return int(
-        vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
-        | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
-        | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
-    )
+class Allocation:
+    """A buffer, and the memory that it alone is bound to.
+
+    Attributes:
+        handle: The VkBuffer.
+        memory: The VkDeviceMemory, once it is bound.
+    """
+
+    def __init__(self, context: Context, nbytes: int, what: str, handles: int = 0) -> None:
+        """Without memory yet.
+
+        Args:
+            context: The device.
+            nbytes: Size of the buffer.
+            what: What is tried, for messages.
+            handles: By which kinds of handles other APIs have the memory.
+
+        Raises:
+            DeviceError: memory ran out.
+        """
+        self._context, self._what = context, what
+        self.memory: Any = NULL
+        external = make("VkExternalMemoryBufferCreateInfo", handleTypes=handles)
+        chain = external if handles else NULL
+        info = make("VkBufferCreateInfo", size=nbytes, usage=_USAGE, pNext=chain)
+        self.handle = create(lib.vkCreateBuffer, "VkBuffer", context.handle, info, what)
+        self.needs = ffi.new("VkMemoryRequirements*")
+        lib.vkGetBufferMemoryRequirements(context.handle, self.handle, self.needs)
+
+    def bind(self, nbytes: int, allowed: int, *wishes: int, chain: Any = NULL) -> None:
+        """Allocate memory of the first type among the ``allowed`` that has the flags of a wish, and
+        bind it.
+
+        Raises:
+            DeviceError: there is no such memory, or it ran out.
+        """
+        context, what = self._context, self._what
+        index = context.memory_type(allowed, *wishes)
+        if index is None:
+            raise DeviceError(f"{what}: the device has no such memory")
+        info = make(
+            "VkMemoryAllocateInfo", allocationSize=nbytes, memoryTypeIndex=index, pNext=chain
+        )
+        self.memory = create(lib.vkAllocateMemory, "VkDeviceMemory", context.handle, info, what)
+        check(lib.vkBindBufferMemory(context.handle, self.handle, self.memory, 0), what)
+
+    def map(self, nbytes: int) -> int:
+        """The address at which the host sees the memory.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
+        pointer = ffi.new("void**")
+        handle = self._context.handle
+        check(lib.vkMapMemory(handle, self.memory, 0, nbytes, 0, pointer), self._what)
+        return int(ffi.cast("uintptr_t", pointer[0]))
+
+    def release(self) -> None:
+        """Free both."""
+        lib.vkDestroyBuffer(self._context.handle, self.handle, NULL)
+        lib.vkFreeMemory(self._context.handle, self.memory, NULL)
+
+    def end_with(self, owner: Any, alive: object = None) -> weakref.finalize[Any, Any]:
+        """Free both with ``owner``, or when what this gives is called; the device, and ``alive``,
+        live as long."""
+        self._context.retain()
+        end = weakref.finalize(owner, self._end, alive)
+        end.atexit = False
+        return end
+
+    def _end(self, alive: object) -> None:
+        if not self._context.inherited:
+            self.release()
+            self._context.release()
+        del alive
 
 
 class Block:
@@ -34,32 +107,24 @@ class Block:
     A mapped block is freed when it is released and no array over it is left.
     """
 
-    def __init__(self, context: Context, nbytes: int, kind: str) -> None:
-        self._context = context
+    def __init__(self, context: Context, nbytes: int, kind: Kind) -> None:
         self.nbytes = nbytes
-        info = make("VkBufferCreateInfo", size=nbytes, usage=usage())
-        what = f"allocating {nbytes} bytes of {kind} memory"
-        self.buffer = create(lib.vkCreateBuffer, "VkBuffer", context.handle, info, what)
-        self._memory: Any = NULL
         self._bytes: Bytes | None = None
-        try:
-            self._memory = self._allocate(kind, what)
-            check(lib.vkBindBufferMemory(context.handle, self.buffer, self._memory, 0), what)
-            pointer = None if kind == DEVICE else self._map(what)
-        except DeviceError:
-            lib.vkDestroyBuffer(context.handle, self.buffer, NULL)
-            lib.vkFreeMemory(context.handle, self._memory, NULL)
-            raise
-        context.retain()
-        if pointer is None:
-            self._owner: Any = None
-            self._free = weakref.finalize(self, _free, context, self.buffer, self._memory)
-        else:
-            # Arrays refer to the owner, so its end is the end of the last of them.
-            self._owner = _Mapping(pointer, nbytes)
-            self._bytes = np.asarray(self._owner)
-            self._free = weakref.finalize(self._owner, _free, context, self.buffer, self._memory)
-        self._free.atexit = False
+        self._owner: Any = None
+        allocation = Allocation(
+            context, nbytes, f"allocating {nbytes} bytes of {kind.value} memory"
+        )
+        needs, own = allocation.needs, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+        shared = SHARED if context.details.shares_memory else CACHED
+        wishes = {Kind.DEVICE: (own, 0), Kind.HOST: (shared, VISIBLE), Kind.REACHED: (WRITABLE,)}
+        with releasing_on_error(allocation):
+            allocation.bind(needs.size, needs.memoryTypeBits, *wishes[kind])
+            if kind is not Kind.DEVICE:
+                # Arrays refer to the owner, so its end is the end of the last of them.
+                self._owner = _Mapping(allocation.map(nbytes), nbytes)
+                self._bytes = np.asarray(self._owner)
+        self.buffer = allocation.handle
+        self._free = allocation.end_with(self if self._owner is None else self._owner)
 
     @property
     def bytes(self) -> Bytes:
@@ -73,27 +138,6 @@ class Block:
             self._free()
         self._owner = self._bytes = None
 
-    def _allocate(self, kind: str, what: str) -> Any:
-        context = self._context
-        needs = ffi.new("VkMemoryRequirements*")
-        lib.vkGetBufferMemoryRequirements(context.handle, self.buffer, needs)
-        wishes = {
-            DEVICE: (vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0),
-            HOST: (SHARED if context.details.shares_memory else CACHED, VISIBLE),
-            REACHED: (WRITABLE,),
-        }[kind]
-        index = context.memory_type(needs.memoryTypeBits, *wishes)
-        if index is None:
-            raise DeviceError(f"{what}: the device has no such memory")
-        info = make("VkMemoryAllocateInfo", allocationSize=needs.size, memoryTypeIndex=index)
-        return create(lib.vkAllocateMemory, "VkDeviceMemory", context.handle, info, what)
-
-    def _map(self, what: str) -> int:
-        pointer = ffi.new("void**")
-        handle, nbytes = self._context.handle, self.nbytes
-        check(lib.vkMapMemory(handle, self._memory, 0, nbytes, 0, pointer), what)
-        return int(ffi.cast("uintptr_t", pointer[0]))
-
 
 class _Mapping:
     """What NumPy makes an array of, and keeps as long as the array."""
@@ -104,27 +148,4 @@ class _Mapping:
         }  # fmt: skip
 
 
-def _free(context: Context, buffer: Any, memory: Any) -> None:
-    if context.inherited:
-        return
-    lib.vkDestroyBuffer(context.handle, buffer, NULL)
-    lib.vkFreeMemory(context.handle, memory, NULL)
-    context.release()
-
-
 Region = PooledRegion[Block]
-
-
-class Pool(BasePool[Block]):
-    """Regions in blocks of one kind of memory."""
-
-    def __init__(self, context: Context, kind: str, alignment: int, use: Use = Use.STAGING) -> None:
-        super().__init__(alignment, context.details.max_allocation, f"{kind} memory", use)
-        self._context = context
-        self._kind = kind
-
-    def _block(self, nbytes: int) -> Block:
-        return Block(self._context, nbytes, self._kind)
-
-
-__all__ = ["DEVICE", "HOST", "LEAST", "REACHED", "Block", "Pool", "Region", "usage"]

@@ -7,14 +7,17 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_bytes, host_span
+from tflgpu.contract.buffers import Span, host_span
+from tflgpu.contract.host_memory import usable_in_place
+from tflgpu.contract.pooled_buffer import PooledBuffer
+from tflgpu.contract.pools import LEAST
 from tflgpu.lowering.rule import Unsupported
 
 from tflgpu_vulkan.api import ffi
-from tflgpu_vulkan.blocks import DEVICE, HOST, LEAST, Pool, Region
+from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.external import HostBlock, SharedBlock, over_host, shared_region
-from tflgpu_vulkan.transfer import download, upload
+from tflgpu_vulkan.heaps import VulkanHeaps
 
 
 @attrs.frozen
@@ -43,49 +46,25 @@ class _Foreign:
     buffer: Any
 
 
-class VulkanBuffer(BaseBuffer):
+class VulkanBuffer(PooledBuffer[Block]):
     """A `Buffer`: a region of a pool of its own, of somebody else's buffer, or of host memory."""
 
-    region: Region
-
-    def __init__(
-        self, lock: Any, token: object, region: Region, context: Context,
-        pool: Pool | HostBlock | SharedBlock | None, *, is_mapped: bool,
-    ) -> None:  # fmt: skip
-        super().__init__(lock, token, region.nbytes, region)
-        self._context = context
-        self._pool = pool
-        self._is_mapped = is_mapped
+    _heaps: VulkanHeaps
 
     @property
     def span(self) -> Span:
         """A part of a ``VkBuffer``, or host memory."""
         region = self.region
-        if isinstance(self._pool, HostBlock):
-            return host_span(self._pool.bytes)
+        if isinstance(self._owner, HostBlock):
+            return host_span(self._owner.bytes)
         whole = int(ffi.cast("uintptr_t", region.block.buffer))
         return ("Vulkan", whole), region.offset, region.offset + self.nbytes
-
-    def _write(self, data: Bytes) -> None:
-        if self._is_mapped:
-            self.region.bytes[: len(data)] = data
-        else:
-            upload(self._context, [self.region], [data])
-
-    def _read(self, nbytes: int) -> Bytes:
-        if self._is_mapped:
-            return self.region.bytes[:nbytes]
-        return download(self._context, self.region, nbytes)
 
     def _export(self) -> object:
         region = self.region
         # What lies behind it, to a whole word, is its own too.
         _, nbytes = region.bound
-        return VulkanHandles(self._context.handle, region.block.buffer, region.offset, nbytes)
-
-    def _release(self) -> None:
-        if self._pool is not None:
-            self._pool.release()
+        return VulkanHandles(self._heaps.context.handle, region.block.buffer, region.offset, nbytes)
 
 
 class SharedVulkanBuffer(VulkanBuffer):
@@ -97,11 +76,11 @@ class SharedVulkanBuffer(VulkanBuffer):
     """
 
     def __init__(
-        self, lock: Any, token: object, region: Region, context: Context, block: SharedBlock
+        self, lock: Any, token: object, region: Region, heaps: VulkanHeaps, block: SharedBlock
     ) -> None:
-        super().__init__(lock, token, region, context, block, is_mapped=False)
+        super().__init__(lock, token, region, heaps, block, is_mapped=False)
         self._block = block
-        self.uuid = context.details.uuid
+        self.uuid = heaps.context.details.uuid
         self.allocated = block.allocated
 
     def descriptor(self) -> int:
@@ -116,35 +95,19 @@ class SharedVulkanBuffer(VulkanBuffer):
             return self._block.descriptor()
 
 
-def shared(context: Context, nbytes: int) -> tuple[Region, SharedBlock] | Unsupported:
+def shared(heaps: VulkanHeaps, nbytes: int) -> tuple[Region, SharedBlock] | Unsupported:
     """Memory that another API may import, all zeros.
 
     Raises:
         DeviceError: memory ran out.
     """
+    context = heaps.context
     if not context.details.exports:
         return Unsupported(f"{context.info.name}: its driver lacks VK_KHR_external_memory_fd")
     region, block = shared_region(context, nbytes)
     with releasing_on_error(block):
-        upload(context, [region], [np.zeros(nbytes, np.uint8)])
+        heaps.upload([region], [np.zeros(nbytes, np.uint8)])
     return region, block
-
-
-def allocated(context: Context, nbytes: int, *, shared: bool) -> tuple[Region, Pool]:
-    """A new buffer, all zeros; with ``shared`` in memory that the host sees.
-
-    Raises:
-        DeviceError: memory ran out.
-    """
-    pool = Pool(context, HOST if shared else DEVICE, context.details.alignment)
-    region = pool.region("a buffer", nbytes)
-    pool.allocate()
-    with releasing_on_error(pool):
-        if shared:
-            region.bytes[:] = 0
-        else:
-            upload(context, [region], [np.zeros(nbytes, np.uint8)])
-    return region, pool
 
 
 def imported(context: Context, source: object, *, in_place: bool) -> Region | Unsupported:
@@ -172,18 +135,8 @@ def imported(context: Context, source: object, *, in_place: bool) -> Region | Un
 
 
 def _host(context: Context, source: object, *, in_place: bool) -> Region | Unsupported:
-    host, page = host_bytes(source), context.details.host_page
-    if isinstance(host, Unsupported):
-        return host
+    page, objection = context.details.host_page, ""
     if not in_place or not page:
-        return Unsupported(
-            "the device does not use host memory in place (it shares none with the host, or its "
-            "driver lacks VK_EXT_external_memory_host); allocate a buffer and write to it"
-        )
-    if host.ctypes.data % page or not host.nbytes or host.nbytes % page:
-        return Unsupported(
-            f"host memory must begin and end at multiples of {page} bytes; this begins "
-            f"{host.ctypes.data % page} bytes after one and has {host.nbytes}: allocate_array makes "
-            "such arrays"
-        )
-    return over_host(context, host)
+        objection = "shares none with the host, or its driver lacks VK_EXT_external_memory_host"
+    host = usable_in_place(source, objection, page=page, step=page)
+    return host if isinstance(host, Unsupported) else over_host(context, host)

@@ -13,8 +13,8 @@ from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, strings, vk
 from tflgpu_vulkan.devices import find_devices
+from tflgpu_vulkan.features import enabled
 from tflgpu_vulkan.instance import Instance
-from tflgpu_vulkan.matrix import enabled_features
 
 #: How long a run may be waited for by asking again and again, which hears of its end at once;
 #: after that the thread sleeps. Seconds.
@@ -25,10 +25,11 @@ _WAITING = "waiting for the device"
 #: How many queues recordings are spread over, where the device has them. With one, whatever several
 #: runs in flight do is done in turn, the copies of one between the kernels of another.
 QUEUES = "TFLGPU_VULKAN_QUEUES"
+_USUAL_QUEUES = 3
 
 
 class Context(Counted):
-    """A logical device with a queue, or as many as the environment asks for.
+    """A logical device with a few queues, or as many as the environment asks for.
 
     A recording keeps to one queue; they take them in turn. What two recordings do has no order but
     that of whoever waits for one before the other begins.
@@ -159,17 +160,6 @@ class Context(Counted):
 
     def _device(self, queues: int) -> Any:
         details = self.details
-        target = details.target
-        chain: Any = NULL
-        half = make("VkPhysicalDeviceShaderFloat16Int8Features", shaderFloat16=1, pNext=chain)
-        chain = half if target.f16_arithmetic else chain
-        byte = make("VkPhysicalDevice8BitStorageFeatures", storageBuffer8BitAccess=1, pNext=chain)
-        chain = byte if target.int8_storage else chain
-        short = make(
-            "VkPhysicalDevice16BitStorageFeatures", storageBuffer16BitAccess=1, pNext=chain
-        )
-        chain = short if target.f16_storage else chain
-        chain = enabled_features(chain) if target.matrix_tiles else chain
         queue = make(
             "VkDeviceQueueCreateInfo",
             queueFamilyIndex=details.queue_family,
@@ -178,7 +168,7 @@ class Context(Counted):
         )
         info = make(
             "VkDeviceCreateInfo",
-            pNext=chain,
+            pNext=enabled(details.target),
             queueCreateInfoCount=1,
             pQueueCreateInfos=array("VkDeviceQueueCreateInfo", [queue]),
             enabledExtensionCount=len(details.extensions),
@@ -260,9 +250,9 @@ def _wanted_queues() -> int:
     """Raises:
     DeviceError: the environment says something else than how many, from 1.
     """
-    said = os.environ.get(QUEUES, "").strip() or "1"
+    said = os.environ.get(QUEUES, "").strip() or str(_USUAL_QUEUES)
     if not said.isascii() or not said.isdigit() or not int(said):
         raise DeviceError(
-            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 (one is usual)"
+            f"{QUEUES} is {said!r}; it is how many queues to use, from 1 ({_USUAL_QUEUES} are usual)"
         )
     return int(said)

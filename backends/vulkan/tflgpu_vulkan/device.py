@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
+import attrs
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan
-from tflgpu.contract.base_device import BaseDevice, releasing_on_error
-from tflgpu.contract.memory_use import MemoryUse
-from tflgpu.contract.subgroup_probe import probe_shuffle
+from tflgpu.contract.heaps import Kind
+from tflgpu.contract.kernel_device import KernelDevice
+from tflgpu.contract.memory_use import Ledger
+from tflgpu.contract.pooled_memory import PooledMemory
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
-from tflgpu_vulkan.buffers import (
-    SharedVulkanBuffer,
-    VulkanBuffer,
-    allocated,
-    imported,
-    shared,
-)
+from tflgpu_vulkan.blocks import Block, Region
+from tflgpu_vulkan.buffers import SharedVulkanBuffer, VulkanBuffer, imported, shared
 from tflgpu_vulkan.context import Context
 from tflgpu_vulkan.external import HostBlock
-from tflgpu_vulkan.memory import PlanMemory
+from tflgpu_vulkan.heaps import VulkanHeaps
 from tflgpu_vulkan.pipelines import Pipelines
 from tflgpu_vulkan.recording import VulkanRecording
 from tflgpu_vulkan.spirv.module import text_of
 
 
-class VulkanDevice(BaseDevice):
+class VulkanDevice(KernelDevice[PooledMemory[Block]]):
     """A `Device`. Its recordings share one queue, or take several in turn (`context.QUEUES`)."""
 
     kind = "Vulkan"
     # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
     needs = (768 << 20, 384 << 20)
+    _kernels: Pipelines
 
     def __init__(
         self,
@@ -59,22 +58,15 @@ class VulkanDevice(BaseDevice):
         details = self._context.details
         self.info, self.caps, self.alignment = self._context.info, details.caps, details.alignment
         self.in_place = share_memory and details.shares_memory
+        self._heaps = VulkanHeaps(self._context)
         disk = cache or DiskCache(cache_folder("vulkan", cache_root))
-        self._pipelines = Pipelines(self._context, disk)
-        size = probe_shuffle(self, details.target.subgroup_shuffle)
-        self._context.details = details.with_shuffle(size)
-        self.caps = self._context.details.caps
-        self._pipelines.compiled = 0
+        self._kernels = Pipelines(self._context, disk)
+        self._probe_shuffle(details.target.subgroup_shuffle)
 
     @property
     def uuid(self) -> bytes:
         """Which device it is, to other APIs too (``VkPhysicalDeviceIDProperties.deviceUUID``)."""
         return self._context.details.uuid
-
-    @property
-    def compiled(self) -> int:
-        """How many pipelines were made for plans so far."""
-        return self._pipelines.compiled
 
     def source(self, kernel: Kernel) -> str:
         """The SPIR-V assembly of a kernel.
@@ -86,54 +78,59 @@ class VulkanDevice(BaseDevice):
 
     def code_of(self, kernel: Kernel) -> bytes:
         """As `tflgpu.contract.kept_code.KeepsCode`."""
-        return self._pipelines.code(kernel, 0)
+        return self._kernels.code(kernel, 0)
 
     def use_code(self, kernel: Kernel, code: bytes) -> None:
         """As `tflgpu.contract.kept_code.KeepsCode`."""
-        self._pipelines.use(kernel, 0, code)
+        self._kernels.use(kernel, 0, code)
 
     # Inside
 
-    def _load(self, plan: Plan, *, guard_bands: bool) -> VulkanRecording:
-        memory = PlanMemory(
-            self._context, plan, shared=self.in_place, guarded=guard_bands,
-            ledger=self._account.ledger(),
-        )  # fmt: skip
-        memory.allocate(self._weights)
-        with releasing_on_error(memory):
-            made = self._pipelines.get((d.kernel, memory.band) for d in plan.dispatches)
-            pipelines = [made[d.kernel, memory.band] for d in plan.dispatches]
-            recording = VulkanRecording(self._context, plan, memory, pipelines)
+    def _memory(
+        self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None
+    ) -> PooledMemory[Block]:
+        shared = self.in_place
+        return PooledMemory(self._heaps, plan, shared=shared, guarded=guarded, ledger=ledger)
+
+    def _record(self, plan: Plan, memory: PooledMemory[Block]) -> VulkanRecording:
+        made = self._kernels.get((d.kernel, memory.band) for d in plan.dispatches)
+        pipelines = [made[d.kernel, memory.band] for d in plan.dispatches]
+        recording = VulkanRecording(self._context, plan, memory, pipelines)
         self._context.instance.raise_problems("loading")
         return recording
 
-    def _footprint(self, plan: Plan) -> MemoryUse:
-        return PlanMemory(self._context, plan, shared=self.in_place, guarded=False).footprint
+    def _assume(self, **caps: Any) -> None:
+        super()._assume(**caps)
+        details, size = self._context.details, self.caps.subgroup_shuffle
+        target = attrs.evolve(details.target, subgroup_shuffle=size)
+        self._context.details = attrs.evolve(details, caps=self.caps, target=target)
 
     def _allocate_buffer(self, nbytes: int) -> VulkanBuffer:
-        shared = self.in_place
-        region, pool = allocated(self._context, nbytes, shared=shared)
-        return VulkanBuffer(self._lock, self._token, region, self._context, pool, is_mapped=shared)
+        kind = Kind.HOST if self.in_place else Kind.DEVICE
+        region, pool = self._heaps.zeros("a buffer", nbytes, kind)
+        return self._buffer(region, pool, is_mapped=self.in_place)
 
     def _allocate_shared(self, nbytes: int) -> VulkanBuffer | Unsupported:
-        made = shared(self._context, nbytes)
+        made = shared(self._heaps, nbytes)
         if isinstance(made, Unsupported):
             return made
-        return SharedVulkanBuffer(self._lock, self._token, made[0], self._context, made[1])
+        return SharedVulkanBuffer(self._lock, self._token, made[0], self._heaps, made[1])
 
     def _import_buffer(self, source: object) -> VulkanBuffer | Unsupported:
         region = imported(self._context, source, in_place=self.in_place)
         if isinstance(region, Unsupported):
             return region
         host = region.block if isinstance(region.block, HostBlock) else None
-        return VulkanBuffer(
-            self._lock, self._token, region, self._context, host, is_mapped=host is not None
-        )
+        return self._buffer(region, host, is_mapped=host is not None)
+
+    def _buffer(self, region: Region, owner: Any, *, is_mapped: bool) -> VulkanBuffer:
+        of_device = self._lock, self._token
+        return VulkanBuffer(*of_device, region, self._heaps, owner, is_mapped=is_mapped)
 
     def _release(self) -> None:
         with contextlib.suppress(DeviceError):  # one that is lost does nothing any more
             self._context.wait_idle()
-        self._pipelines.close()
+        self._kernels.close()
         self._context.close()
 
     def __del__(self) -> None:

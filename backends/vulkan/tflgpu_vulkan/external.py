@@ -3,14 +3,15 @@ descriptor."""
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
+from tflgpu.contract.base_device import releasing_on_error
 from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.pools import LEAST
 from tflgpu.errors import DeviceError
 
-from tflgpu_vulkan.api import NULL, check, create, ffi, lib, make, vk
-from tflgpu_vulkan.blocks import LEAST, Region, usage
+from tflgpu_vulkan.api import NULL, check, ffi, lib, make, vk
+from tflgpu_vulkan.blocks import Allocation, Region
 from tflgpu_vulkan.context import Context
 
 _HOST = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
@@ -30,26 +31,18 @@ class HostBlock:
         #: The memory as the host sees it.
         self.bytes = memory
         what = f"importing {memory.nbytes} bytes of host memory"
-        self.buffer = _buffer(context, memory.nbytes, _HOST, what)
-        handle: Any = NULL
-        try:
-            pointer = ffi.cast("void*", memory.ctypes.data)
-            needs = _needs(context, self.buffer)
+        allocation = Allocation(context, memory.nbytes, what, _HOST)
+        with releasing_on_error(allocation):
+            pointer, needs = ffi.cast("void*", memory.ctypes.data), allocation.needs
             # Where the driver wants more than there is, none of its types is right.
             fits = needs.memoryTypeBits if needs.size <= memory.nbytes else 0
             allowed = _types_of(context, pointer, what) & fits
-            index = _type(context, what, allowed, vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT)
             chain = make("VkImportMemoryHostPointerInfoEXT", handleType=_HOST, pHostPointer=pointer)
-            handle = _allocated(context, memory.nbytes, index, chain, what)
-            check(lib.vkBindBufferMemory(context.handle, self.buffer, handle, 0), what)
-        except DeviceError:
-            lib.vkDestroyBuffer(context.handle, self.buffer, NULL)
-            lib.vkFreeMemory(context.handle, handle, NULL)
-            raise
-        context.retain()
+            coherent = vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+            allocation.bind(memory.nbytes, allowed, coherent, chain=chain)
+        self.buffer = allocation.handle
         # The array lives as long as the device may reach it.
-        self._free = weakref.finalize(self, _free, context, self.buffer, handle, memory)
-        self._free.atexit = False
+        self._free = allocation.end_with(self, memory)
 
     def release(self) -> None:
         """Let go of it; the device must be done with it."""
@@ -71,27 +64,19 @@ class SharedBlock:
             DeviceError: memory ran out, or the driver exports none.
         """
         self.nbytes = nbytes
-        what = f"allocating {nbytes} bytes of memory to be shared"
         self._context = context
-        self.buffer = _buffer(context, nbytes, _FD, what)
-        self._memory: Any = NULL
-        try:
-            needs = _needs(context, self.buffer)
-            self.allocated = int(needs.size)
+        what = f"allocating {nbytes} bytes of memory to be shared"
+        allocation = Allocation(context, nbytes, what, _FD)
+        self.buffer, needs = allocation.handle, allocation.needs
+        self.allocated = int(needs.size)
+        with releasing_on_error(allocation):
             local = vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-            index = _type(context, what, needs.memoryTypeBits, local, 0)
             # One allocation for one buffer: some drivers share no others.
             alone = make("VkMemoryDedicatedAllocateInfo", buffer=self.buffer)
             chain = make("VkExportMemoryAllocateInfo", handleTypes=_FD, pNext=alone)
-            self._memory = _allocated(context, self.allocated, index, chain, what)
-            check(lib.vkBindBufferMemory(context.handle, self.buffer, self._memory, 0), what)
-        except DeviceError:
-            lib.vkDestroyBuffer(context.handle, self.buffer, NULL)
-            lib.vkFreeMemory(context.handle, self._memory, NULL)
-            raise
-        context.retain()
-        self._free = weakref.finalize(self, _free, context, self.buffer, self._memory, None)
-        self._free.atexit = False
+            allocation.bind(self.allocated, needs.memoryTypeBits, local, 0, chain=chain)
+        self._memory = allocation.memory
+        self._free = allocation.end_with(self)
 
     def descriptor(self) -> int:
         """A new file descriptor of the memory, which is the caller's to close or hand on.
@@ -131,30 +116,6 @@ def shared_region(context: Context, nbytes: int) -> tuple[Region, SharedBlock]:
     return Region("a shared buffer", nbytes, 0, 0, placed=placed), block
 
 
-def _buffer(context: Context, nbytes: int, handles: int, what: str) -> Any:
-    external = make("VkExternalMemoryBufferCreateInfo", handleTypes=handles)
-    info = make("VkBufferCreateInfo", size=nbytes, usage=usage(), pNext=external)
-    return create(lib.vkCreateBuffer, "VkBuffer", context.handle, info, what)
-
-
-def _needs(context: Context, buffer: Any) -> Any:
-    needs = ffi.new("VkMemoryRequirements*")
-    lib.vkGetBufferMemoryRequirements(context.handle, buffer, needs)
-    return needs
-
-
-def _type(context: Context, what: str, allowed: int, *wishes: int) -> int:
-    index = context.memory_type(allowed, *wishes)
-    if index is None:
-        raise DeviceError(f"{what}: the device has no such memory")
-    return index
-
-
-def _allocated(context: Context, nbytes: int, index: int, chain: Any, what: str) -> Any:
-    info = make("VkMemoryAllocateInfo", allocationSize=nbytes, memoryTypeIndex=index, pNext=chain)
-    return create(lib.vkAllocateMemory, "VkDeviceMemory", context.handle, info, what)
-
-
 def _types_of(context: Context, pointer: Any, what: str) -> int:
     found = make("VkMemoryHostPointerPropertiesEXT")
     get = _function(context, "vkGetMemoryHostPointerPropertiesEXT")
@@ -167,12 +128,3 @@ def _function(context: Context, name: str) -> Any:
     if address == NULL:
         raise DeviceError(f"{context.info.name}: its driver has no {name}")
     return ffi.cast(f"PFN_{name}", address)
-
-
-def _free(context: Context, buffer: Any, memory: Any, host: Bytes | None) -> None:
-    if context.inherited:
-        return
-    lib.vkDestroyBuffer(context.handle, buffer, NULL)
-    lib.vkFreeMemory(context.handle, memory, NULL)
-    context.release()
-    del host

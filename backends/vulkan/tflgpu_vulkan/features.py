@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 from tflgpu.contract.listing import VENDORS
+from tflgpu.language.matrix import SUBGROUP
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.lowering.caps import DeviceCaps, guess_cache_bytes
 
 from tflgpu_vulkan.api import NULL, ffi, lib, listed, make, text, vk
 from tflgpu_vulkan.instance import Instance, version_word
-from tflgpu_vulkan.matrix import EXTENSION, has_matrix_tiles
+from tflgpu_vulkan.matrix import has_matrix_products
 from tflgpu_vulkan.spirv.target import Target
 
 _MAX_BINDINGS = 64
@@ -34,8 +35,6 @@ _SUBSET = "VK_KHR_portability_subset"
 _SM_BUILTINS = "VK_NV_shader_sm_builtins"
 _CORE_PROPERTIES = "VK_AMD_shader_core_properties"
 _FLOAT_CONTROLS = "VK_KHR_shader_float_controls"
-_F16_INT8 = "VK_KHR_shader_float16_int8"
-_STORAGE_8BIT = "VK_KHR_8bit_storage"
 _DRIVER = "VK_KHR_driver_properties"
 _HOST_MEMORY = "VK_EXT_external_memory_host"
 _BY_FD = "VK_KHR_external_memory_fd"
@@ -48,6 +47,43 @@ CACHED = VISIBLE | vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT
 SHARED = WRITABLE | CACHED
 #: Of vendors whose compilers make narrower subgroups than a device reports, the least.
 _LEAST_SUBGROUPS = {"intel": 8}
+
+
+class _Feature(NamedTuple):
+    """What a driver has to turn on for kernels with the feature ``name`` of
+    `tflgpu.language.needs.Features`: a member of a struct, of an extension or of Vulkan 1.1."""
+
+    name: str
+    struct: str
+    member: str
+    extension: str = ""
+
+
+_FEATURES = (
+    _Feature("f16_arithmetic", "VkPhysicalDeviceShaderFloat16Int8Features", "shaderFloat16",
+             "VK_KHR_shader_float16_int8"),
+    _Feature("int8_storage", "VkPhysicalDevice8BitStorageFeatures", "storageBuffer8BitAccess",
+             "VK_KHR_8bit_storage"),
+    _Feature("f16_storage", "VkPhysicalDevice16BitStorageFeatures", "storageBuffer16BitAccess"),
+    _Feature("matrix_tiles", "VkPhysicalDeviceCooperativeMatrixFeaturesKHR", "cooperativeMatrix",
+             "VK_KHR_cooperative_matrix"),
+    _Feature("matrix_tiles", "VkPhysicalDeviceVulkanMemoryModelFeatures", "vulkanMemoryModel",
+             "VK_KHR_vulkan_memory_model"),
+)  # fmt: skip
+#: Extensions that became part of Vulkan 1.2.
+_IN_1_2 = frozenset({
+    _FLOAT_CONTROLS, _DRIVER, "VK_KHR_shader_float16_int8", "VK_KHR_8bit_storage",
+    "VK_KHR_vulkan_memory_model",
+})  # fmt: skip
+
+
+def enabled(target: Target) -> Any:
+    """The chain of features that a device is opened with."""
+    chain: Any = NULL
+    for feature in _FEATURES:
+        if getattr(target, feature.name):
+            chain = make(feature.struct, **{feature.member: 1}, pNext=chain)
+    return chain
 
 
 @attrs.frozen
@@ -65,7 +101,7 @@ class Details:
         has_writable_memory: The host can write to memory of the device's own.
         has_cached_memory: The host has memory for the device that it reads at full speed.
         queue_family: The family whose queues run everything.
-        queues: How many it has.
+        queues: How many of them are worth using.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
         extensions: To enable.
         host_page: Where host memory that is imported begins and ends; 0 where none can be.
@@ -96,14 +132,6 @@ class Details:
     fingerprint: str
     physical: Any = attrs.field(eq=False, repr=False)
 
-    def with_shuffle(self, size: int) -> Details:
-        """The same, where at most ``size`` neighbours shuffle values."""
-        return attrs.evolve(
-            self,
-            target=attrs.evolve(self.target, subgroup_shuffle=size),
-            caps=attrs.evolve(self.caps, subgroup_shuffle=size),
-        )
-
 
 def details_of(instance: Instance, handle: Any) -> Details | str:
     """The details, or why the device cannot be used."""
@@ -122,26 +150,22 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         )
     }
     is_core = min(properties.apiVersion, instance.version) >= version_word(1, 2)
-    query = _Query(handle, known, is_core)
-    target = query.target()
-    if is_core and target.f16_arithmetic and EXTENSION in known:
-        subgroup = query.properties("VkPhysicalDeviceSubgroupProperties", "")
-        tiles = has_matrix_tiles(instance.handle, handle, int(subgroup.subgroupSize))
-        target = attrs.evolve(target, matrix_tiles=tiles)
-    target = attrs.evolve(target, subgroup_shuffle=_widest_shuffle(query, properties.vendorID))
+    query = Query(handle, known, is_core)
+    target = _target(query, properties.vendorID)
+    if target.matrix_tiles and not (is_core and has_matrix_products(instance.handle, handle)):
+        target = attrs.evolve(target, matrix_tiles=False)
     kind = properties.deviceType
     memory = _memory_types(handle)
-    wanted = [_SUBSET] if is_core else [_SUBSET, _F16_INT8, _STORAGE_8BIT, _FLOAT_CONTROLS]
-    wanted += [_HOST_MEMORY, _BY_FD]
-    if target.matrix_tiles:
-        wanted.append(EXTENSION)
+    wanted = {feature.extension for feature in _FEATURES if getattr(target, feature.name)}
+    wanted = (wanted | {_FLOAT_CONTROLS}) - (_IN_1_2 if is_core else set())
+    wanted |= {_SUBSET, _HOST_MEMORY, _BY_FD}
     host = query.properties("VkPhysicalDeviceExternalMemoryHostPropertiesEXT", _HOST_MEMORY)
-    identity = query.properties("VkPhysicalDeviceIDProperties", "")
+    identity = query.properties("VkPhysicalDeviceIDProperties")
     driver = query.properties("VkPhysicalDeviceDriverProperties", _DRIVER)
     driver_name = f"{text(driver.driverName)} {text(driver.driverInfo)}".strip() if driver else ""
     uuid = bytes(ffi.buffer(properties.pipelineCacheUUID)).hex()
     version = properties.driverVersion
-    maintenance = query.properties("VkPhysicalDeviceMaintenance3Properties", "")
+    maintenance = query.properties("VkPhysicalDeviceMaintenance3Properties")
     largest = min(int(maintenance.maxMemoryAllocationSize), 2**63 - 1)
     limits = properties.limits
     family, ticks, queues = queue
@@ -160,7 +184,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         queue_family=family,
         queues=queues,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
-        extensions=tuple(e for e in wanted if e in known),
+        extensions=tuple(sorted(wanted & known)),
         host_page=0 if host is None else int(host.minImportedHostPointerAlignment),
         exports=_BY_FD in known,
         uuid=bytes(ffi.buffer(identity.deviceUUID)),
@@ -169,71 +193,59 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
     )
 
 
-class _Query:
+class Query:
     """Asks for structs of extensions that are there, or part of the device's version."""
 
     def __init__(self, handle: Any, known: set[str], is_core: bool) -> None:
         self._handle = handle
-        self._known = known
-        self._is_core = is_core
+        self._has = known | {""} | (_IN_1_2 if is_core else set())
 
-    def properties(self, kind: str, extension: str) -> Any:
-        """A struct of properties, None where the extension is absent ("" is always there)."""
-        if extension and not (extension in self._known or self._in_core(extension)):
+    def properties(self, kind: str, extension: str = "", of: str = "Properties2") -> Any:
+        """A struct of properties; None where the extension is absent."""
+        if extension not in self._has:
             return None
         found = make(kind)
-        chain = make("VkPhysicalDeviceProperties2", pNext=found)
-        lib.vkGetPhysicalDeviceProperties2(self._handle, chain)
+        whole = make(f"VkPhysicalDevice{of}", pNext=found)
+        getattr(lib, f"vkGetPhysicalDevice{of}")(self._handle, whole)
         return found
 
-    def target(self) -> Target:
-        """What modules may use."""
-        half = self._features("VkPhysicalDeviceShaderFloat16Int8Features", _F16_INT8)
-        short = self._features("VkPhysicalDevice16BitStorageFeatures", "")
-        byte = self._features("VkPhysicalDevice8BitStorageFeatures", _STORAGE_8BIT)
-        controls = self.properties("VkPhysicalDeviceFloatControlsProperties", _FLOAT_CONTROLS)
-        f16_storage = bool(short.storageBuffer16BitAccess)
-
-        def widths(name: str) -> frozenset[int]:
-            if controls is None:
-                return frozenset()
-            return frozenset(w for w in (16, 32) if getattr(controls, f"{name}Float{w}"))
-
-        def free(widths: frozenset[int], independence: str) -> frozenset[int]:
-            # Modes of one width alone are possible only where they do not go together.
-            if controls is None:
-                return frozenset()
-            every = vk.VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_ALL
-            return widths if getattr(controls, independence) == every else frozenset()
-
-        return Target(
-            f16_storage=f16_storage,
-            f16_arithmetic=f16_storage and half is not None and bool(half.shaderFloat16),
-            int8_storage=byte is not None and bool(byte.storageBuffer8BitAccess),
-            keeps_special=widths("shaderSignedZeroInfNanPreserve"),
-            rounds_to_even=free(widths("shaderRoundingModeRTE"), "roundingModeIndependence"),
-            keeps_denormals=free(
-                widths("shaderDenormPreserve") & {16}, "denormBehaviorIndependence"
-            ),
-        )
-
-    def _features(self, kind: str, extension: str) -> Any:
-        if extension and not (extension in self._known or self._is_core):
-            return None
-        found = make(kind)
-        chain = make("VkPhysicalDeviceFeatures2", pNext=found)
-        lib.vkGetPhysicalDeviceFeatures2(self._handle, chain)
-        return found
-
-    def _in_core(self, extension: str) -> bool:
-        return self._is_core and extension in (_FLOAT_CONTROLS, _DRIVER)
+    def has(self, feature: _Feature) -> bool:
+        """Whether the device can turn a feature on."""
+        found = self.properties(feature.struct, feature.extension, "Features2")
+        return found is not None and bool(getattr(found, feature.member))
 
 
-def _caps(properties: Any, query: _Query, target: Target, largest: int) -> DeviceCaps:
+def _target(query: Query, vendor: int) -> Target:
+    """What modules may use; of matrices only that there are some."""
+    lacking = {feature.name for feature in _FEATURES if not query.has(feature)}
+    f16 = not lacking & {"f16_storage", "f16_arithmetic"}
+    subgroup = query.properties("VkPhysicalDeviceSubgroupProperties")
+    controls = query.properties("VkPhysicalDeviceFloatControlsProperties", _FLOAT_CONTROLS)
+
+    def widths(mode: str, independence: str = "") -> frozenset[int]:
+        """Of which floats a mode can be set; of each alone only where they do not go together."""
+        every = vk.VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_ALL
+        if controls is None or (independence and getattr(controls, independence) != every):
+            return frozenset()
+        return frozenset(w for w in (16, 32) if getattr(controls, f"{mode}Float{w}"))
+
+    return Target(
+        f16_storage="f16_storage" not in lacking,
+        f16_arithmetic=f16,
+        int8_storage="int8_storage" not in lacking,
+        matrix_tiles=f16 and "matrix_tiles" not in lacking and subgroup.subgroupSize == SUBGROUP,
+        subgroup_shuffle=_widest_shuffle(query, vendor),
+        keeps_special=widths("shaderSignedZeroInfNanPreserve"),
+        rounds_to_even=widths("shaderRoundingModeRTE", "roundingModeIndependence"),
+        keeps_denormals=widths("shaderDenormPreserve", "denormBehaviorIndependence") & {16},
+    )
+
+
+def _caps(properties: Any, query: Query, target: Target, largest: int) -> DeviceCaps:
     limits = properties.limits
     vendor = VENDORS.get(properties.vendorID, "")
     is_gpu = properties.deviceType in _GPUS
-    subgroup = query.properties("VkPhysicalDeviceSubgroupProperties", "")
+    subgroup = query.properties("VkPhysicalDeviceSubgroupProperties")
     x, y, z = (int(n) for n in limits.maxComputeWorkGroupSize)
     groups = [min(int(n), _MAX_INDEX) for n in limits.maxComputeWorkGroupCount]
     return DeviceCaps(
@@ -253,8 +265,6 @@ def _caps(properties: Any, query: _Query, target: Target, largest: int) -> Devic
         ),
         subgroup=int(subgroup.subgroupSize),
         matrix_tiles=target.matrix_tiles,
-        # Measured on an H200; how fast they are elsewhere is not known.
-        matrix_splits=target.matrix_tiles and vendor == "nvidia",
         cache_bytes=guess_cache_bytes(
             is_gpu=is_gpu,
             is_discrete=properties.deviceType == vk.VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU,
@@ -266,10 +276,10 @@ def _caps(properties: Any, query: _Query, target: Target, largest: int) -> Devic
     )
 
 
-def _widest_shuffle(query: _Query, vendor: int) -> int:
+def _widest_shuffle(query: Query, vendor: int) -> int:
     """The most neighbours that may be in one subgroup in every kernel; 0 where nothing shuffles.
     The width that a device reports is that of most kernels: its compiler may make narrower ones."""
-    found = query.properties("VkPhysicalDeviceSubgroupProperties", "")
+    found = query.properties("VkPhysicalDeviceSubgroupProperties")
     shuffles = found.supportedOperations & vk.VK_SUBGROUP_FEATURE_SHUFFLE_BIT
     if not (shuffles and found.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT):
         return 0
@@ -280,7 +290,7 @@ def _widest_shuffle(query: _Query, vendor: int) -> int:
     return min(LARGEST, width, _LEAST_SUBGROUPS.get(VENDORS.get(vendor, ""), width))
 
 
-def _compute_units(query: _Query, vendor: str) -> int:
+def _compute_units(query: Query, vendor: str) -> int:
     nvidia = query.properties("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", _SM_BUILTINS)
     if nvidia is not None:
         return max(1, int(nvidia.shaderSMCount))
@@ -292,14 +302,25 @@ def _compute_units(query: _Query, vendor: str) -> int:
 
 
 def _compute_queue(handle: Any) -> tuple[int, bool, int] | None:
-    """The first family that computes, whether it has timestamps, and its number of queues."""
+    """The family to use of those that compute, whether it has timestamps, and how many of its
+    queues are worth using.
+
+    One that does not draw is preferred: its queues are at work at the same time, where several of a
+    family that draws take turns, and an NVIDIA H200 computed more slowly with three of them than
+    with one (`benchmarks/results/io_h200.md`).
+    """
     families = listed(
         lib.vkGetPhysicalDeviceQueueFamilyProperties, "VkQueueFamilyProperties", handle
     )
-    for index, family in enumerate(families):
-        if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT:
-            return index, bool(family.timestampValidBits), int(family.queueCount)
-    return None
+    found = [
+        (not family.timestampValidBits, bool(family.queueFlags & vk.VK_QUEUE_GRAPHICS_BIT), index)
+        for index, family in enumerate(families)
+        if family.queueFlags & vk.VK_QUEUE_COMPUTE_BIT
+    ]
+    if not found:
+        return None
+    no_timestamps, draws, index = min(found)
+    return index, not no_timestamps, 1 if draws else int(families[index].queueCount)
 
 
 def _memory_types(handle: Any) -> tuple[int, ...]:

@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.hazards import Access, access_of, barriers
+from tflgpu.contract.pooled_memory import PooledMemory
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
 from tflgpu_vulkan.barriers import Between, barrier
-from tflgpu_vulkan.blocks import Region
+from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Commands, Context
-from tflgpu_vulkan.memory import PlanMemory
 from tflgpu_vulkan.pipelines import Pipeline
 
 
@@ -146,7 +146,7 @@ class Timers:
 
 def record(
     commands: Commands,
-    memory: PlanMemory,
+    memory: PooledMemory[Block],
     launches: Sequence[Launch],
     staging: Sequence[Region],
     timers: Timers | None = None,
@@ -175,7 +175,9 @@ def record(
     return commands.end(buffer)
 
 
-def record_download(commands: Commands, memory: PlanMemory, staging: Sequence[Region]) -> Any:
+def record_download(
+    commands: Commands, memory: PooledMemory[Block], staging: Sequence[Region]
+) -> Any:
     """A command buffer that copies the outputs of the last run once more."""
     buffer = commands.begin()
     _download(buffer, memory, staging)
@@ -190,7 +192,7 @@ def record_one(commands: Commands, launch: Launch) -> Any:
     return commands.end(buffer)
 
 
-def _download(buffer: Any, memory: PlanMemory, staging: Sequence[Region]) -> None:
+def _download(buffer: Any, memory: PooledMemory[Block], staging: Sequence[Region]) -> None:
     pairs = memory.downloads(staging)
     if any(a is not b for a, b in pairs):
         barrier(buffer, Between.DISPATCHES_AND_DOWNLOADS)

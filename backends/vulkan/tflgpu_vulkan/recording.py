@@ -11,11 +11,11 @@ import attrs
 from tflgpu.compiler.plan import OutputRef, Plan
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.plan_recording import BasePlanRecording
+from tflgpu.contract.pooled_memory import PooledMemory
+from tflgpu.contract.pooled_outputs import PooledOutputs, output_sets
 
-from tflgpu_vulkan.blocks import Region
+from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Commands, Context
-from tflgpu_vulkan.memory import PlanMemory
-from tflgpu_vulkan.outputs import Outputs, output_sets
 from tflgpu_vulkan.pipelines import Pipeline
 from tflgpu_vulkan.record import (
     Descriptors,
@@ -26,6 +26,8 @@ from tflgpu_vulkan.record import (
     record_one,
 )
 
+Outputs = PooledOutputs[Block]
+
 
 class VulkanRecording(BasePlanRecording[Outputs, Region]):
     """A `Recording`: one command buffer, submitted by each run.
@@ -35,8 +37,9 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
     """
 
     def __init__(
-        self, context: Context, plan: Plan, memory: PlanMemory, pipelines: Sequence[Pipeline]
-    ) -> None:
+        self, context: Context, plan: Plan, memory: PooledMemory[Block],
+        pipelines: Sequence[Pipeline],
+    ) -> None:  # fmt: skip
         super().__init__(plan, memory)
         self._context = context
         # Whatever drops this when (an interruption while it is made, say): the device is there.
@@ -64,7 +67,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
                 self._single = [record_one(self._commands, launch) for launch in self._launches]
             into = partial(record, self._commands, memory, self._launches)
             again = partial(record_download, self._commands, memory)
-            self._sets = output_sets(context, memory, into, again, self._commands.submit)
+            self._sets = output_sets(memory, into, again, self._commands.submit)
             self._lendable = self._sets.lendable
         except BaseException:
             self._closed = self._released = (

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import attrs
 from tflgpu.compiler.plan import Plan, PlannedDispatch
-from tflgpu.contract.base_device import BaseDevice, releasing_on_error
-from tflgpu.contract.memory_use import MemoryUse
-from tflgpu.contract.subgroup_probe import probe_shuffle
+from tflgpu.contract.kernel_device import KernelDevice
+from tflgpu.contract.memory_use import Ledger
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.tuning import tuning_of
 
 from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_shuffle
 from tflgpu_wgpu.buffers import WgpuBuffer, allocated, imported
 from tflgpu_wgpu.dialect import WgslDialect
 from tflgpu_wgpu.failure import device_errors
-from tflgpu_wgpu.memory import Memory, Region, footprint
+from tflgpu_wgpu.memory import Memory, Region
 from tflgpu_wgpu.pipelines import Compiler, Dialect, Job, Way
 from tflgpu_wgpu.recording import WgpuRecording
 
@@ -25,13 +25,14 @@ from tflgpu_wgpu.recording import WgpuRecording
 _LEAST_ALIGNMENT = 64
 
 
-class WgpuDevice(BaseDevice):
+class WgpuDevice(KernelDevice[Memory]):
     """A `Device` with one queue, which keeps runs in their order. Those of several threads take
     turns."""
 
     kind = "WebGPU"
     # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
     needs = (768 << 20, 384 << 20)
+    _kernels: Compiler
 
     def __init__(self, index: int = 0, *, dialect: Dialect | None = None) -> None:
         """Open device ``index`` of the list that the probe gives.
@@ -52,19 +53,11 @@ class WgpuDevice(BaseDevice):
         self.caps = caps_of(found.handle.info, features, limits)
         offsets = int(limits["min-storage-buffer-offset-alignment"])
         self.alignment = max(_LEAST_ALIGNMENT, offsets)
-        self._compiler = Compiler(self._device)
+        self._kernels = Compiler(self._device)
         self._given_dialect = dialect
-        self._f16 = self.caps.f16_arithmetic
-        # What the probe may try first, and what it found from then on.
-        self._shuffle = widest_shuffle(found.handle.info, features) if dialect is None else 0
-        self._shuffle = probe_shuffle(self, self._shuffle)
-        self.caps = attrs.evolve(self.caps, subgroup_shuffle=self._shuffle)
-        self._compiler.compiled = 0
-
-    @property
-    def compiled(self) -> int:
-        """How many pipelines were made for plans so far."""
-        return self._compiler.compiled
+        # What the probe may try first; a given dialect shuffles nothing.
+        widest = widest_shuffle(found.handle.info, features) if dialect is None else 0
+        self._probe_shuffle(widest)
 
     def source(self, kernel: Kernel) -> str:
         """The WGSL of a kernel."""
@@ -81,21 +74,13 @@ class WgpuDevice(BaseDevice):
         """As `tflgpu.contract.kept_code.KeepsCode`."""
         for writable, text in zip((False, True), json.loads(code), strict=True):
             way = Way(self._dialect(0), writable)
-            self._compiler.use(kernel, way, Job.of(kernel, way, text))
+            self._kernels.use(kernel, way, Job.of(kernel, way, text))
 
     # Inside
 
-    def _load(self, plan: Plan, *, guard_bands: bool) -> WgpuRecording:
+    def _memory(self, plan: Plan, *, guarded: bool = False, ledger: Ledger | None = None) -> Memory:
         limit = self.caps.max_buffer_bytes
-        memory = Memory(
-            self._device, plan, limit=limit, guarded=guard_bands, ledger=self._account.ledger(),
-            shared=self._weights,
-        )  # fmt: skip
-        with releasing_on_error(memory):
-            return self._recorded(plan, memory)
-
-    def _footprint(self, plan: Plan) -> MemoryUse:
-        return footprint(plan)
+        return Memory(self._device, plan, limit=limit, guarded=guarded, ledger=ledger)
 
     def _allocate_buffer(self, nbytes: int) -> WgpuBuffer:
         region = allocated(self._device, nbytes)
@@ -108,24 +93,25 @@ class WgpuDevice(BaseDevice):
         return WgpuBuffer(self._lock, self._token, region, self._device, owned=False)
 
     def _release(self) -> None:
-        self._compiler.clear()
+        self._kernels.clear()
         # Now, and not when the last handle is collected: it holds a thread and memory.
         self._device.destroy()
         del self._device
 
     def _dialect(self, band: int) -> Dialect:
-        return self._given_dialect or WgslDialect(self._f16, self._shuffle, band)
+        return self._given_dialect or attrs.evolve(WgslDialect.of(self.caps), band=band)
 
-    def _recorded(self, plan: Plan, memory: Memory) -> WgpuRecording:
+    def _record(self, plan: Plan, memory: Memory) -> WgpuRecording:
         regions = memory.bind(plan.dispatches)
         dialect = self._dialect(memory.band)
         jobs = [
             (d.kernel, Way(dialect, _reads_what_it_writes(d, bound), memory.guarded))
             for d, bound in zip(plan.dispatches, regions, strict=True)
         ]
-        made = self._compiler.get(jobs)
+        made = self._kernels.get(jobs)
         pipelines = [made[job] for job in jobs]
-        return WgpuRecording(self._device, self._lock, plan, memory, pipelines)
+        at_once = tuning_of(self.caps).dispatches_at_once
+        return WgpuRecording(self._device, self._lock, plan, memory, pipelines, at_once)
 
 
 def _reads_what_it_writes(dispatch: PlannedDispatch, regions: Sequence[Region]) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from typing import ClassVar
 
 import attrs
 import numpy as np
 from tflgpu.language.code import AND, ATOM, SHIFT, UNARY, Code, shortest
-from tflgpu.language.defining import DefiningPrinter, definition_of
+from tflgpu.language.defining import DefiningPrinter
+from tflgpu.language.needs import Features
 from tflgpu.language.tree import (
     Binary,
     Bitcast,
@@ -25,24 +25,15 @@ from tflgpu.language.tree import (
     Kernel,
     Load,
     Select,
-    Shared,
     SharedLoad,
     SharedStore,
-    Splat,
     Store,
     Unary,
-    Vec,
 )
 from tflgpu.language.types import I32, Scalar, Type
 from tflgpu.language.walk import expressions
 from tflgpu.lowering.caps import DeviceCaps
 
-from tflgpu_wgpu.words import is_reserved
-
-_TYPES = {
-    Scalar.F16: "f16", Scalar.F32: "f32", Scalar.I32: "i32", Scalar.U32: "u32",
-    Scalar.BOOL: "bool",
-}  # fmt: skip
 _BUILTINS = {
     "global_id": "global_invocation_id",
     "local_id": "local_invocation_id",
@@ -52,27 +43,26 @@ _SPECIAL_BITS = {"inf_bits": "0x7f800000u", "nan_bits": "0x7fc00000u"}
 ENTRY_POINT = "main"
 
 
-@attrs.frozen
-class WgslDialect:
-    """How kernels are written for one kind of device.
+@attrs.frozen(kw_only=True)
+class WgslDialect(Features):
+    """How kernels are written for one kind of device. WGSL has no integers of less than 32 bits in
+    memory and no matrices, and f16 altogether or not at all (``shader-f16``).
+
+    A module with shuffles has no ``enable subgroups;``, as WGSL asks for: the naga of wgpu 0.32
+    refuses it, and knows the functions without it.
 
     Attributes:
-        f16: The device has ``shader-f16``.
-        subgroup_shuffle: Largest group of neighbours that shuffle values, 0 where none do. A
-            module that does has no ``enable subgroups;``, as WGSL asks for: the naga of wgpu 0.32
-            refuses it, and knows the functions without it.
         band: Bytes in front of every buffer's first element that belong to the binding: for
             guard bands, which bindings would otherwise hide from a kernel that strays.
     """
 
-    f16: bool = False
-    subgroup_shuffle: int = 0
+    int8_storage: bool = False
     band: int = 0
 
     @classmethod
     def of(cls, caps: DeviceCaps) -> WgslDialect:
         """That of a device, without guard bands."""
-        return cls(caps.f16_arithmetic, caps.subgroup_shuffle)
+        return attrs.evolve(super().of(caps), int8_storage=False, matrix_tiles=False)
 
     def source(self, kernel: Kernel, *, writable: bool = False) -> str:
         """The module of one kernel; its entry point is ``main``.
@@ -90,10 +80,11 @@ class _WgslPrinter(DefiningPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"rsqrt": "inverseSqrt"}
     half_functions = frozenset({"abs", "sign", "floor", "ceil", "trunc", "round", "fma", "dot"})
 
-    def __init__(self, kernel: Kernel, dialect: WgslDialect, *, writable: bool) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, dialect: WgslDialect, *, writable: bool = False) -> None:
+        super().__init__(kernel, dialect)
+        if self.needs.f16 and not dialect.f16_arithmetic:
+            raise self.fail("f16, which this device does not have; use precision F32")
         self.dialect = dialect
-        self.shuffles = dialect.subgroup_shuffle
         self._writable = writable
         ids = dict.fromkeys(e.kind for e in expressions(kernel) if isinstance(e, Builtin))
         self._ids = {kind: self.names.fresh(kind) for kind in ids}
@@ -101,12 +92,10 @@ class _WgslPrinter(DefiningPrinter):
     # Types and literals
 
     def is_reserved(self, ident: str) -> bool:
-        return is_reserved(ident)
+        return ident in _SPECIAL_BITS or super().is_reserved(ident)
 
     def type_name(self, type: Type) -> str:
-        if type.scalar is Scalar.F16 and not self.dialect.f16:
-            raise self.fail("f16, which this device does not have; use precision F32")
-        name = _TYPES[type.scalar]
+        name = str(type.scalar.value)  # the kernel language's names are WGSL's
         return name if type.width == 1 else f"vec{type.width}<{name}>"
 
     def float_literal(self, value: float, scalar: Scalar) -> Code:
@@ -121,13 +110,10 @@ class _WgslPrinter(DefiningPrinter):
         text = shortest(value, scalar) + suffix
         return Code(text, UNARY if text.startswith("-") else ATOM)
 
-    def vector(self, type: Type, lanes: list[Code]) -> Code:
-        return Code(f"{self.type_name(type)}({', '.join(lane.text for lane in lanes)})")
-
     # Structure
 
     def prelude(self) -> list[str]:
-        lines = ["enable f16;", ""] if self._uses_f16() else []
+        lines = ["enable f16;", ""] if self.needs.f16 else []
         functions = self.functions(_SPECIAL_BITS)
         # Read at run time, as an infinity is no constant expression.
         lines += [
@@ -136,9 +122,6 @@ class _WgslPrinter(DefiningPrinter):
             if name in self.helpers
         ]
         return [*lines, *functions, ""] if lines or functions else []
-
-    def lines_of_function(self, name: str) -> tuple[list[str], set[str]]:
-        return helper_lines(name, self.dialect.f16)
 
     def open_function(self, name: str, parameters: str, result: Type) -> str:
         return f"fn {name}({parameters}) -> {self.type_name(result)} {{"
@@ -153,7 +136,7 @@ class _WgslPrinter(DefiningPrinter):
             access = "read" if read_only else "read_write"
             lines.append(
                 f"@group(0) @binding({i}) var<storage, {access}> {self.names[buffer.name]}: "
-                f"array<{self._element(buffer)}>;"
+                f"array<{self.type_name(buffer.value_type)}>;"
             )
         lines += [
             f"var<workgroup> {self.names[array.name]}: "
@@ -166,23 +149,6 @@ class _WgslPrinter(DefiningPrinter):
         lines.append(f"fn {ENTRY_POINT}({', '.join(ids)}) {{")
         return lines
 
-    def _element(self, buffer: Buffer) -> str:
-        if buffer.scalar.is_storage_only:
-            raise self.fail(
-                f"buffer {buffer.name} of {buffer.scalar.value}: WGSL has no 8- and 16-bit "
-                "integers in memory"
-            )
-        return self.type_name(buffer.value_type)
-
-    def _uses_f16(self) -> bool:
-        kinds = [b.scalar for b in self.kernel.buffers]
-        kinds += [a.type.scalar for a in self.kernel.shared]
-        kinds += [expr.type.scalar for expr in expressions(self.kernel)]
-        return Scalar.F16 in kinds
-
-    def declare_shared(self, array: Shared) -> str:
-        return ""  # `open_kernel` does: they belong to the module
-
     def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
         return f"{'var' if mutable else 'let'} {ident}: {self.type_name(type)} = {value};"
 
@@ -191,9 +157,6 @@ class _WgslPrinter(DefiningPrinter):
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
         return self.function_of("subgroupShuffleXor", value, Code(f"{mask}u"))
-
-    def converted(self, source: Type, target: Type, x: Code) -> Code:
-        return self.function_of(self.type_name(target), x)
 
     def shared_store(self, stmt: SharedStore, index: Code, value: Code) -> str:
         kind = _in_memory(stmt.array.type)
@@ -245,12 +208,6 @@ class _WgslPrinter(DefiningPrinter):
     def bitcast(self, expr: Bitcast, x: Code) -> Code:
         return self.function_of(f"bitcast<{self.type_name(expr.type)}>", x)
 
-    def vec(self, expr: Vec, *parts: Code) -> Code:
-        return self.function_of(self.type_name(expr.type), *parts)
-
-    def splat(self, expr: Splat, x: Code) -> Code:
-        return self.function_of(self.type_name(expr.type), x)
-
     # Memory
 
     def load(self, expr: Load, index: Code) -> Code:
@@ -288,14 +245,6 @@ class _WgslPrinter(DefiningPrinter):
             index = Code(ident)
         shift = {2: 1, 4: 2}[width]
         return f"{name}[{index.atom} >> {shift}u][{index.atom} & {width - 1}]"
-
-
-@cache
-def helper_lines(name: str, f16: bool) -> tuple[list[str], set[str]]:
-    """The lines of a helper, and the helpers that it uses."""
-    found = definition_of(name)
-    printer = _WgslPrinter(found.as_kernel(name), WgslDialect(f16), writable=False)
-    return printer.function(name, found), printer.helpers
 
 
 def _in_memory(type: Type) -> Type:

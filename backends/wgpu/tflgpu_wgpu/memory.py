@@ -1,20 +1,18 @@
-"""Device memory of a recording: constants, inputs, outputs and the arena's regions; or, with guard
-bands, a fenced buffer for each of them."""
+"""Device memory of a recording, and the buffers that it consists of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu.compiler.plan import ArenaRef, Plan
+from tflgpu.compiler.plan import Plan
 from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffers import Bytes, flat_bytes
-from tflgpu.contract.memory_use import Ledger, MemoryUse, Use
+from tflgpu.contract.buffer_memory import BufferMemory
+from tflgpu.contract.buffers import Bytes
+from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.contract.placement import place
-from tflgpu.contract.plan_memory import BasePlanMemory
-from tflgpu.contract.shared_weights import Made, SharedWeights
+from tflgpu.contract.shared_weights import SharedWeights
 
 from tflgpu_wgpu.failure import device_errors
 
@@ -46,151 +44,84 @@ class Region:
         return {"buffer": self.buffer, "offset": self.offset - self.band, "size": size}
 
 
-class Memory(BasePlanMemory[Region]):
+class Memory(BufferMemory[Region]):
     """The buffers of a plan."""
 
     step = 4  # WebGPU copies words
 
     def __init__(
-        self, device: Any, plan: Plan, *, limit: int, guarded: bool, ledger: Ledger | None = None,
-        shared: SharedWeights[Region] | None = None,
-    ) -> None:  # fmt: skip
-        """Allocate and upload what is not among the ``shared``.
+        self, device: Any, plan: Plan, *, limit: int, guarded: bool, ledger: Ledger | None = None
+    ) -> None:
+        """Without any memory yet."""
+        super().__init__(plan, place(plan), limit=limit, guarded=guarded, ledger=ledger)
+        self._device = device
+
+    def allocate(self, weights: SharedWeights[Region] | None) -> None:
+        """Allocate inputs and outputs too.
 
         Raises:
             DeviceError: a buffer is larger than the device allows, or memory ran out.
         """
-        super().__init__(limit=limit, guarded=guarded, ledger=ledger)
-        self._device = device
-        self._plan = plan
-        self._owned: list[Any] = []
-        self._shared: list[Region] = []
+        super().allocate(weights)
         with releasing_on_error(self):
-            self.hold(shared, plan.constants, self._new_constants, self._contents)
-            self.inputs = [self._edge(f"input {io.name}", io.nbytes) for io in plan.inputs]
-            self.outputs = [self._edge(f"output {io.name}", io.nbytes) for io in plan.outputs]
-            self._placement = place(plan)
-            sizes = () if guarded else self._placement.sizes
-            self._shared = [self._allocate(f"arena buffer {i}", n) for i, n in enumerate(sizes)]
+            self.inputs, self.outputs = (
+                [self.new(f"{kind} {io.name}", io.nbytes, Use.STAGING) for io in ios]
+                for kind, ios in (("input", self._plan.inputs), ("output", self._plan.outputs))
+            )
 
     def part(self, region: Region, nbytes: int) -> Region:
         """As much as kernels are to see."""
         return Region(region.name, nbytes, region.buffer)
 
-    def release(self) -> None:
-        """Free everything now, whoever still refers to it."""
-        super().release()
-        self._shared = []
-        owned, self._owned = self._owned, []
-        for buffer in owned:
-            buffer.destroy()
-
-    def buffer(
-        self, name: str, nbytes: int, usage: str, data: Bytes | None = None,
-        use: Use = Use.STAGING,
-    ) -> Any:  # fmt: skip
-        """A buffer of a plan, freed with the rest.
+    def readable(self, name: str, nbytes: int) -> Any:
+        """A buffer that the host maps, freed with the rest.
 
         Raises:
             DeviceError: memory ran out.
         """
-        self.ledger.take(use, nbytes, name)
-        return self._buffer(name, nbytes, usage, data, self._owned)
+        self.ledger.take(Use.STAGING, nbytes, name)
+        buffer = self._buffer(name, nbytes, "MAP_READ|COPY_DST")
+        return self.own(Region(name, nbytes, buffer)).buffer
 
     # Inside
 
-    def _buffer(
-        self, name: str, nbytes: int, usage: str, data: Bytes | None, owned: list[Any]
-    ) -> Any:
+    def _make(self, name: str, nbytes: int, size: int, image: Bytes | None) -> Region:
+        return Region(name, nbytes, self._buffer(name, size, USAGE, image), self.band, self.band)
+
+    def _buffer(self, name: str, nbytes: int, usage: str, data: Bytes | None = None) -> Any:
         with device_errors(f"allocating {nbytes} bytes for {name}"):
             made = self._device.create_buffer(
                 size=nbytes, usage=usage, mapped_at_creation=data is not None
             )
-            owned.append(made)
             if data is not None:
                 made.write_mapped(data)
                 made.unmap()
         return made
 
-    def _new_constants(self, indices: Sequence[int]) -> list[Made[Region]]:
-        made: list[Made[Region]] = []
-        try:
-            for i in indices:
-                data, owned = flat_bytes(self._plan.constants[i]), list[Any]()
-                name, ledger = f"constant {i}", self.ledger.account.ledger()
-                self.check_size(name, data.nbytes)
-                image = self._image(data.nbytes, data)
-                ledger.take(Use.WEIGHTS, image.nbytes, name)
-                buffer = self._buffer(name, image.nbytes, USAGE, image, owned)
-                region = Region(name, data.nbytes, buffer, self.band, self.band)
-                made.append((region, _freeing(owned, ledger)))
-        except BaseException:
-            for _, free in made:
-                free()
-            raise
-        return made
+    def _part(self, name: str, nbytes: int, of: Region, offset: int) -> Region:
+        return Region(name, nbytes, of.buffer, offset)
 
-    def _contents(self, region: Region) -> Bytes:
+    def _read(self, region: Region, start: int, nbytes: int) -> Bytes:
+        at, size = region.offset + start, self._end(nbytes)
         with device_errors(f"reading {region.name}"):
-            size = self._end(region.nbytes)
-            found = self._device.queue.read_buffer(region.buffer, region.offset, size)
-        return np.frombuffer(found, np.uint8)[: region.nbytes]
+            found = self._device.queue.read_buffer(region.buffer, at, size)
+        return np.frombuffer(found, np.uint8)[:nbytes]
 
-    def _slice(self, name: str, ref: ArenaRef) -> Region:
-        if self.guarded:
-            return self._allocate(name, ref.nbytes)
-        index, offset = self._placement.of[ref]
-        return Region(name, ref.nbytes, self._shared[index].buffer, offset)
+    def _write(self, region: Region, data: Bytes) -> None:
+        with device_errors(f"writing {region.name}"):
+            self._device.queue.write_buffer(region.buffer, region.offset, data)
 
-    def _look(self, region: Region, start: int, nbytes: int) -> Bytes:
-        with device_errors(f"looking around {region.name}"):
-            found = self._device.queue.read_buffer(region.buffer, region.offset + start, nbytes)
-        return np.frombuffer(found, np.uint8)
+    @staticmethod
+    def _free(region: Region) -> None:
+        with device_errors(f"freeing {region.name}"):
+            region.buffer.destroy()
 
-    def _overwrite(self, region: Region, value: int) -> None:
-        image = np.full(self._end(region.nbytes), value, np.uint8)
-        if not image.size:
-            return
-        with device_errors(f"filling {region.name}"):
-            self._device.queue.write_buffer(region.buffer, region.offset, image)
+    def _padded(self, nbytes: int) -> int:
+        return padded(nbytes)
 
-    def _edge(self, name: str, nbytes: int) -> Region:
-        return self._allocate(name, nbytes, Use.STAGING)
-
-    def _allocate(self, name: str, nbytes: int, use: Use = Use.ARENA) -> Region:
-        self.check_size(name, nbytes)
-        image = self._image(nbytes) if self.band else None
-        size = padded(nbytes) if image is None else image.nbytes
-        return Region(
-            name, nbytes, self.buffer(name, size, USAGE, image, use), self.band, self.band
-        )
-
-    def _image(self, nbytes: int, data: Bytes | None = None) -> Bytes:
-        """What is in a buffer from the beginning."""
-        fenced = self.fenced(nbytes, data)
-        image = np.zeros(padded(nbytes) + 2 * self.band, np.uint8)
-        image[: len(fenced)] = fenced
-        return image
-
-
-def footprint(plan: Plan) -> MemoryUse:
-    """What a plan takes without guard bands."""
-    edges = (*plan.inputs, *plan.outputs)
-    # The outputs once more, to be mapped: see the recording.
-    mapped = sum(padded(io.nbytes) for io in plan.outputs)
-    mapped = mapped if any(io.nbytes for io in plan.outputs) else 0
-    return MemoryUse(
-        sum(map(padded, place(plan).sizes)),
-        sum(padded(plan.constants[i].nbytes) for i in plan.own_constants),
-        sum(padded(io.nbytes) for io in edges) + padded(mapped),
-    )
-
-
-def _freeing(owned: list[Any], ledger: Ledger) -> Callable[[], None]:
-    def free() -> None:
-        ledger.close()
-        with device_errors("freeing a constant"):
-            while owned:
-                owned.pop().destroy()
-
-    return free
+    def _staging(self) -> int:
+        edges = (*self._plan.inputs, *self._plan.outputs)
+        # The outputs once more, to be mapped: see the recording.
+        mapped = sum(padded(io.nbytes) for io in self._plan.outputs)
+        mapped = mapped if any(io.nbytes for io in self._plan.outputs) else 0
+        return sum(padded(io.nbytes) for io in edges) + padded(mapped)

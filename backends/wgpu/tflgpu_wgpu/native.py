@@ -22,9 +22,6 @@ from tflgpu_wgpu.failure import failure
 
 _CHECKED: Any = _api.libf  # raises what wgpu reports during a call
 _READ = 1  # WGPUMapMode_Read
-#: Dispatches to a command buffer. The device begins with the first while the next are encoded;
-#: of 8, 16, 32 and all in one, 16 was the quickest on an H200 for models of 30 to 74 dispatches.
-_CHUNK = 16
 _NO_CHECKS = 0  # WGPUShaderRuntimeChecks_None
 
 
@@ -97,8 +94,9 @@ def shader_module(device: Any, label: str, source: str) -> Any:
 
 
 class Commands:
-    """The uploads, dispatches and copies of a run. Encoding takes one call a dispatch and two or
-    three more where pipeline and bindings change: WebGPU has no command buffer to submit again."""
+    """The uploads, dispatches and copies of a run, so many dispatches to a command buffer. Encoding
+    takes one call a dispatch and two or three more where pipeline and bindings change: WebGPU has no
+    command buffer to submit again."""
 
     def __init__(
         self,
@@ -106,6 +104,7 @@ class Commands:
         uploads: Sequence[Upload],
         launches: Sequence[Launch],
         copies: Sequence[Copy],
+        at_once: int = 1,
     ) -> None:
         self._device = device._internal
         self._queue = device.queue._internal
@@ -114,7 +113,7 @@ class Commands:
                         for c in copies]  # fmt: skip
         # At least one, for the copies of a plan without dispatches.
         self._chunks = [
-            _chunk(launches[i : i + _CHUNK]) for i in range(0, max(1, len(launches)), _CHUNK)
+            _chunk(launches[i : i + at_once]) for i in range(0, max(1, len(launches)), at_once)
         ]
         self._alive = (device, *uploads, *launches, *copies)
         self._encoder = ffi.new("WGPUCommandEncoderDescriptor *")

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, PlannedIO
-from tflgpu.contract.buffers import flat_bytes
 from tflgpu.contract.device import DispatchTime
+from tflgpu.contract.host_memory import arrays_in_block
 from tflgpu.contract.lending import OutputSet, OutputSets
 from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError
-from tflgpu.ir.dtypes import Array
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import Memory, Region, padded
@@ -33,7 +31,7 @@ class HostOutputs(OutputSet):
     """
 
     def __init__(self, ios: Sequence[PlannedIO]) -> None:
-        self.block, arrays, self.starts = _host_arrays(ios)
+        self.block, arrays, self.starts = arrays_in_block(ios, padded)
         self.address = pointer(self.block.ctypes.data)
         super().__init__(arrays)
 
@@ -48,16 +46,18 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         plan: Plan,
         memory: Memory,
         pipelines: Sequence[Pipeline],
+        at_once: int,
     ) -> None:
         super().__init__(plan, memory, lock)
+        self._at_once = at_once
         self._device = device
         self._memory = memory
         self._pipelines = list(pipelines)
-        self._input_host, self._inputs, self._input_starts = _host_arrays(plan.inputs)
+        self._input_host, self._inputs, self._input_starts = arrays_in_block(plan.inputs, padded)
         first = HostOutputs(plan.outputs)
         self._output_starts = first.starts
         total = first.block.nbytes if any(io.nbytes for io in plan.outputs) else 0
-        self._result = memory.buffer("the outputs", padded(total), "MAP_READ|COPY_DST")
+        self._result = memory.readable("the outputs", padded(total))
         self._download_all = download = Download(device, self._result, total)
         self._bind_all()
 
@@ -92,7 +92,7 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
                 buffer, size = memory.outputs[i].buffer, _words(memory.outputs[i].nbytes)
                 copies.append(Copy(buffer, self._result, self._output_starts[i], size))
         uploads, copies = [u for u in uploads if u.nbytes], [c for c in copies if c.nbytes]
-        self._all = Commands(device, uploads, launches, copies)
+        self._all = Commands(device, uploads, launches, copies, self._at_once)
         self._before = Commands(device, uploads, [], [])
         self._after = Commands(device, [], [], copies)
 
@@ -162,47 +162,12 @@ class WgpuRecording(BasePlanRecording[HostOutputs, Region]):
         del self._all, self._before, self._after, self._download_all
         del self._memory, self._device, self._result
 
-    # Between guard bands
-
-    def _upload(self) -> None:
-        for region, array in zip(self._memory.inputs, self._inputs, strict=True):
-            data = np.zeros(_words(region.nbytes), np.uint8)
-            data[: region.nbytes] = flat_bytes(array)
-            with device_errors(f"uploading {region.name}"):
-                if data.size:
-                    self._device.queue.write_buffer(region.buffer, region.offset, data)
-
     def _dispatch_alone(self, index: int) -> None:
         with device_errors(f"running {self._planned[index].label}"):
             if all(self._launches[index].groups):
                 Commands(self._device, [], [self._launches[index]], []).submit()
 
-    def _download(self) -> None:
-        for region, array in zip(self._memory.outputs, self._outputs.current.arrays, strict=True):
-            size = _words(region.nbytes)
-            if size:
-                with device_errors(f"downloading {region.name}"):
-                    found = self._device.queue.read_buffer(region.buffer, region.offset, size)
-                flat = array.reshape(-1).view(np.uint8)
-                flat[...] = np.frombuffer(found, np.uint8, region.nbytes)
-
 
 def _words(nbytes: int) -> int:
     """WebGPU copies words of 4 bytes."""
     return -(-nbytes // 4) * 4
-
-
-def _host_arrays(
-    ios: Sequence[PlannedIO],
-) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], tuple[Array, ...], list[int]]:
-    """One block of host memory, the arrays in it, and where each starts."""
-    starts, end = [], 0
-    for io in ios:
-        starts.append(end)
-        end += padded(io.nbytes)
-    block = np.zeros(end, np.uint8)
-    arrays = tuple(
-        block[start : start + io.nbytes].view(io.dtype.numpy).reshape(io.shape)
-        for start, io in zip(starts, ios, strict=True)
-    )
-    return block, arrays, starts

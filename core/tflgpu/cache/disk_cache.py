@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -91,6 +90,8 @@ class DiskCache:
         a warning is logged once."""
         if len(content) > MAX_BYTES - _START or not private_folder.make(self._folder):
             return
+        import tempfile  # who only reads needs none
+
         try:
             # Of mode 0600, as the files that they become.
             handle, name = tempfile.mkstemp(dir=self._folder, suffix=whole_file.TEMPORARY)

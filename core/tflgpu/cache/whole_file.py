@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import os
 import stat
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -59,6 +58,8 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, lasting: bool = T
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
+    import tempfile  # who only reads needs none
+
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=TEMPORARY)  # of mode 0600
     try:
         with os.fdopen(handle, "wb") as file:

@@ -15,7 +15,7 @@ from tflgpu.cli.memory_table import show_memory
 from tflgpu.cli.models import Backend, Device, Model, Numerics
 from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import report_of
@@ -23,7 +23,7 @@ from tflgpu.compiler.report_rows import notes
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.ops.unknown import ForeignOp
+from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins import registry
 from tflgpu.profiles.check import checked
@@ -32,7 +32,7 @@ from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
 
-DEVICE, FOLDED, CPU, NOWHERE = "device", "folded", "CPU", "nowhere"
+DEVICE, FOLDED, CPU, HOST, NOWHERE = "device", "folded", "CPU", "host", "nowhere"
 
 #: Where an operator goes, which part of the device's it is in, and why it is not on the device.
 _Places = Mapping[int, tuple[str, int | None, str]]
@@ -61,8 +61,8 @@ class _Row:
     """An operator of the file.
 
     Attributes:
-        where: "device"; "folded": worked out before the model runs, or merged away; "CPU"; or
-            "nowhere", which keeps the model from running.
+        where: "device"; "folded": worked out before the model runs, or merged away; "CPU";
+            "host": the interpreter runs it, between compiled pieces; or "nowhere", which keeps the model from running.
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
         code: What kind of reason that is, as `ReasonCode`; "" where it is there.
@@ -118,7 +118,7 @@ def inspect(
     rows = _rows(file, judged)
     if judged.report is not None:
         rows = _estimated(rows, judged.report)
-    totals = {k: n for k in (DEVICE, FOLDED, CPU, NOWHERE) if (n := _count(rows, k))}
+    totals = {k: n for k in (DEVICE, FOLDED, CPU, HOST, NOWHERE) if (n := _count(rows, k))}
     if as_json:
         console.show_json(
             {
@@ -233,7 +233,9 @@ def _where(graph: Graph, parts: Compiled) -> _Places:
     reasons = {o: r.reason for r in parts.refusals for o in r.origins}
     for node in _on_cpu(parts):
         for origin in node.origins:
-            if id(node) in nowhere:
+            if isinstance(node.attrs, UnknownOp) and node.attrs.host:
+                found[origin] = (HOST, None, nowhere.get(id(node), node.attrs.reason))
+            elif id(node) in nowhere:
                 found[origin] = (NOWHERE, None, nowhere[id(node)])
             else:
                 found[origin] = (CPU, None, reasons.get(origin, ""))

@@ -199,6 +199,8 @@ def _show_report(report: DelegationReport, *, on_purpose: bool) -> None:
         in_floats.setdefault((left.op, left.reason), []).append(left.node)
     for (op, reason), nodes in list(in_floats.items())[:_REASONS]:
         console.say(f"  in floats: {op} ({numbers(nodes)}): {reason}")
+    for line in report.told_composites[:_REASONS]:
+        console.say(line)
     for reason in report.choice:
         console.say(f"  {reason}")
 

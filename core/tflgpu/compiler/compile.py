@@ -1,6 +1,6 @@
 """`compile`: a graph becomes parts, each with the plan that a device loads or its nodes.
 
-graph -> float view -> passes -> partition -> (per part) rules -> plan
+graph -> float view -> composites -> passes -> partition -> (per part) rules -> plan
 """
 
 from __future__ import annotations
@@ -10,71 +10,20 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from tflgpu.compiler.build import RuleError
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.composites import Kept, Taken, stranded, take_composites
 from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.narrow import narrow_indices
 from tflgpu.compiler.partition import Declined, Part, Partitioning, partition, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
-from tflgpu.compiler.times import ROUND_FIGURES, TimeModel, alone
+from tflgpu.compiler.times import alone
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import KernelRule, Unsupported
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.float_view import FloatView, float_view
-
-#: A plugin's rules by (owner, op, name), and what was wrong with each.
-BrokenRules = Mapping[tuple[str, str, str], str]
-
-
-@attrs.frozen(eq=False)
-class Compiled:
-    """A graph, compiled for a target. Values only: no device, and nothing that can be called.
-
-    Attributes:
-        graph: As it runs: quantized models in their float view, passes run.
-        parts: In an order in which they can run.
-        refusals: The nodes that stay on the CPU, with reasons.
-        broken_rules: Plugins' rules that failed and were left out.
-        integers: The file's operators that are computed on the numbers as they are stored.
-        in_floats: With integer numerics, the quantized operators that are computed on real numbers
-            nevertheless, with reasons.
-        times: What estimates of time were made of.
-        alone: Estimated seconds of the model wholly on the CPU, as the file has it.
-    """
-
-    graph: Graph
-    parts: tuple[Part, ...]
-    refusals: tuple[Declined, ...]
-    broken_rules: BrokenRules = attrs.Factory(dict)
-    integers: frozenset[int] = frozenset()
-    in_floats: Mapping[int, str] = attrs.Factory(dict)
-    times: TimeModel = ROUND_FIGURES
-    alone: float | None = None
-
-    @property
-    def delegated(self) -> tuple[Part, ...]:
-        """The parts that go to the device."""
-        return tuple(part for part in self.parts if part.delegated)
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The plans, in order."""
-        return tuple(part.plan for part in self.parts if part.plan is not None)
-
-    def on_cpu(
-        self, index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED
-    ) -> Compiled:
-        """The same with a part on the CPU after all."""
-        seconds = sum(cost.host for cost in self.parts[index].costs)
-        part = attrs.evolve(
-            self.parts[index], delegated=False, plan=None, gain=0.0, seconds=seconds
-        )
-        refusals = tuple(
-            Declined(n.label, n.op, tuple(n.origins), reason, code) for n in part.nodes
-        )
-        parts = (*self.parts[:index], part, *self.parts[index + 1 :])
-        return attrs.evolve(self, parts=parts, refusals=self.refusals + refusals)
 
 
 def compile(graph: Graph, target: Target) -> Compiled:
@@ -87,11 +36,23 @@ def compile(graph: Graph, target: Target) -> Compiled:
         PluginError: a plugin's graph pass, op or kernel rule broke its contract.
         GraphError: a pass left a broken graph.
     """
+    as_operators: dict[tuple[int, ...], str] = {}
+    while True:
+        compiled, taken = _compiled(graph, target, as_operators)
+        left = stranded(taken, [(part.delegated, part.nodes) for part in compiled.parts])
+        if not left:
+            return compiled
+        as_operators.update(left)
+
+
+def _compiled(graph: Graph, target: Target, as_operators: Kept) -> tuple[Compiled, Taken]:
+    """`compile`, with the composites as operators of which it is known that they have to be."""
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
+    kept_off = target.choice.refusals(graph)
+    taken = take_composites(view.graph, target, kept_off, as_operators)
     run_passes(view.graph, target.passes, target.pass_context)
     narrow_indices(view.graph, target)
-    kept_off = target.choice.refusals(graph)
     # Where everything stays on the CPU, the model runs as the file has it.
     whole = alone(graph, target.ops, target.times)
     over: dict[int, str] = {}
@@ -111,11 +72,11 @@ def compile(graph: Graph, target: Target) -> Compiled:
         else:
             compiled = Compiled(
                 view.graph, parts, found.refusals, broken, view.integers, view.in_floats,
-                target.times, whole,
+                target.times, whole, taken.reports,
             )  # fmt: skip
             for index, reason in over_limit(parts, target.memory_limit).items():
                 compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
-            return compiled
+            return compiled, taken
 
 
 def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
@@ -126,8 +87,9 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
         PluginError, GraphError: as `compile`.
     """
     view = float_view(graph, target.ops, rounds_hybrid=target.rounds_hybrid)
-    run_passes(view.graph, target.passes, target.pass_context)
     kept_off = target.choice.refusals(graph)
+    take_composites(view.graph, target, kept_off)
+    run_passes(view.graph, target.passes, target.pass_context)
     whole = alone(graph, target.ops, target.times)
     return _divided(view, target.without_limits(), {}, kept_off, whole).refusals
 

@@ -11,7 +11,7 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import Site, Unsupported
 from tflgpu.ops.base import OpDef
 
-_BYTES = frozenset({DType.I8, DType.U8})
+_STORED = frozenset({DType.I8, DType.U8, DType.I16})
 
 
 def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | None:
@@ -21,9 +21,9 @@ def tensor_limits(node: Node, op: OpDef | None, site: Site) -> Unsupported | Non
             continue
         if value.is_variable and (op is None or op.states is None):
             return Unsupported(f"tensor {value.name} is a variable; state is kept on the CPU")
-        as_it_is = op is not None and op.takes_stored
+        as_it_is = op is not None and op.on_stored(node.attrs)
         crosses = site.integers.edge(value.dtype, site.caps) is not None
-        if not crosses or (value.dtype in _BYTES and not as_it_is):
+        if not crosses or (value.dtype in _STORED and not as_it_is):
             return Unsupported(
                 f"tensor {value.name} is {value.dtype.value}, which stays on the CPU"
             )

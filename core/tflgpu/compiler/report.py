@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tflgpu.compiler.accuracy import AccuracyCheck
-from tflgpu.compiler.report_values import InFloats, OperatorReport, PartitionReport, Refusal
+from tflgpu.compiler.report_values import (
+    CompositeReport,
+    InFloats,
+    OperatorReport,
+    PartitionReport,
+    Refusal,
+    numbers,
+)
 from tflgpu.errors import UnsupportedError
+from tflgpu.ir.brief import quoted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,6 +64,7 @@ class DelegationReport:
         seconds: Estimated, of a run as it is; None where nobody estimated it.
         cpu_seconds: Estimated, of a run wholly on the CPU.
         accuracy: What the accuracy guard found; None without one.
+        composites: What became of the file's composites, where there is a device.
     """
 
     total_nodes: int
@@ -78,6 +87,7 @@ class DelegationReport:
     seconds: float | None = None
     cpu_seconds: float | None = None
     accuracy: AccuracyCheck | None = None
+    composites: tuple[CompositeReport, ...] = ()
 
     @property
     def fully_delegated(self) -> bool:
@@ -129,6 +139,18 @@ class DelegationReport:
         is_one = len(reasons) == 1 and len(self.refusals) == self.total_nodes
         return reasons.pop() if is_one else None
 
+    @property
+    def told_composites(self) -> list[str]:
+        """A line for all composites of one name that one thing became of."""
+        counts: dict[tuple[str, str], list[int]] = {}
+        for found in self.composites:
+            became = f"one {found.op}" if found.op else f"its operators: {found.reason}"
+            counts.setdefault((found.name, became), []).append(min(found.operators, default=0))
+        return [
+            f"  composite {quoted(name)} (at {numbers(at)}) runs as {became}"
+            for (name, became), at in counts.items()
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, for other programs: docs/report.md lists the fields. They stay
         as they are; ``version`` changes where one means something else."""
@@ -161,6 +183,7 @@ class DelegationReport:
             return f"{self.summary}: {self.common_reason}"
         lines = [self.summary, *(f"  #{r.node} {r.op}: {r.reason}{_by(r)}" for r in self.refusals)]
         lines += [f"  #{f.node} {f.op} in floats: {f.reason}" for f in self.in_floats]
+        lines += self.told_composites
         if self.accuracy is not None:
             lines.append(f"  accuracy guard: {self.accuracy.story}")
             lines += [f"  #{i.node} {i.op}: {i.reason}" for i in self.accuracy.inaccurate]

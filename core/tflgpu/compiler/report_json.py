@@ -50,6 +50,10 @@ def to_dict(report: DelegationReport) -> dict[str, Any]:
             {"operator": left.node, "op": left.op, "reason": left.reason}
             for left in report.in_floats
         ],
+        "composites": [
+            {"name": c.name, "operators": list(c.operators), "op": c.op, "reason": c.reason}
+            for c in report.composites
+        ],
         "accuracy": None if report.accuracy is None else _accuracy(report.accuracy),
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import (
@@ -45,6 +45,7 @@ def report_of(graph: Graph, compiled: Compiled) -> DelegationReport:
         measured=compiled.times.measured,
         seconds=sum(part.seconds for part in compiled.parts),
         cpu_seconds=compiled.alone,
+        composites=compiled.composites,
     )
     return with_numerics(report, graph, compiled.integers, compiled.in_floats)
 

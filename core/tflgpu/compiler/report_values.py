@@ -55,6 +55,23 @@ class InFloats:
 
 
 @attrs.frozen
+class CompositeReport:
+    """A composite of the file, and what became of it.
+
+    Attributes:
+        name: Such as "odml.rms_norm".
+        operators: Those that it is made of, by index.
+        op: The op that stands for them; "" where they run as they are.
+        reason: Why they do; "" where they do not.
+    """
+
+    name: str
+    operators: tuple[int, ...]
+    op: str
+    reason: str
+
+
+@attrs.frozen
 class OperatorReport:
     """What became of one operator of the file.
 

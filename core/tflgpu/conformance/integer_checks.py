@@ -11,8 +11,8 @@ from functools import partial
 import attrs
 import numpy as np
 
-from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.conformance.check import Check, Outcome
 from tflgpu.conformance.graph_checks import run_graph

@@ -26,25 +26,14 @@ class Other:
 
 _NOT_HERE = "not defined here; LiteRT's kernel runs it on the CPU, where LiteRT is installed"
 _RANDOM = "random numbers are those of LiteRT's generators, which go on from run to run; its kernel runs it"
-_TABLE = "tables of keys and values are resources, and only variables are supported of these"
 _NOBODY = "not defined here, and LiteRT has no kernel for it either"
-_OPEN = "not defined here, and LiteRT's kernel tells the shape of its result only when it has run"
 
 #: Operators that LiteRT (2.3) has a kernel for, with what is special about them.
 _IN_LITERT: Mapping[str, Other] = {
     **dict.fromkeys(("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL"), Other("LiteRT", _RANDOM)),
-    **dict.fromkeys(
-        ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"), Other("no", _TABLE)
-    ),
     "STABLEHLO_COMPOSITE": Other("host", "read as the operators that it is made of, wherever these run"),
-    "SKIP_GRAM": Other("no", "strings are not supported"),
-    "EMBEDDING_LOOKUP_SPARSE": Other("no", _OPEN),
-    **dict.fromkeys(
-        (
-            "HASHTABLE_LOOKUP", "LSH_PROJECTION",
-        ),
-        Other("LiteRT", _NOT_HERE),
-    ),
+    "SKIP_GRAM": Other("host", "the interpreter runs what has to do with texts (strings)"),
+    "LSH_PROJECTION": Other("LiteRT", _NOT_HERE),
 }  # fmt: skip
 _HOST = Other("host", "the interpreter runs it between compiled pieces")
 

@@ -280,7 +280,6 @@ class SharedBuffer(Protocol):
         ...
 
 
-@runtime_checkable
 class SharesMemory(Protocol):
     """What a `tflgpu.contract.device.Device` may have besides."""
 

@@ -31,6 +31,7 @@ from tflgpu.contract.device import (
     Recording,
 )
 from tflgpu.contract.given_up import is_given_up
+from tflgpu.contract.offers import offers
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
@@ -147,7 +148,7 @@ class CheckedNodeDevice(_Checked):
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """Why it cannot run a node. One that fails on the question, or does not answer it, cannot."""
         reason = unknown_reason(node.attrs)
-        if reason is not None and not isinstance(self._inner, ForeignOps):
+        if reason is not None and not offers(self._inner, ForeignOps):
             # Its attributes are none that it could know.
             return Unsupported(reason, ReasonCode.UNSUPPORTED_OP)
         answer = attempt(self._inner.supports, node, ops)
@@ -167,7 +168,7 @@ class CheckedNodeDevice(_Checked):
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """As `tflgpu.contract.device.ForeignOps`; a device that is none has no such operators."""
         label = self._party.label
-        if not isinstance(self._inner, ForeignOps):
+        if not offers(self._inner, ForeignOps):
             return Unsupported(f"{label} only runs operators that are defined")
         answer = attempt(self._inner.infer, node)
         if isinstance(answer, Failed):
@@ -188,7 +189,7 @@ class CheckedNodeDevice(_Checked):
         Raises:
             UnsupportedError: the device takes none.
         """
-        if not isinstance(self._inner, CustomOps):
+        if not offers(self._inner, CustomOps):
             raise UnsupportedError(f"{self._party.label} takes no operators in native code")
         self._party.call("register_custom_ops", self._inner.register_custom_ops, registerers)
 

@@ -226,7 +226,6 @@ class NodeDevice(Protocol):
         ...
 
 
-@runtime_checkable
 class ForeignOps(Protocol):
     """What a `NodeDevice` of a CPU backend may have besides: kernels for operators that nobody
     here defines."""
@@ -240,7 +239,6 @@ class ForeignOps(Protocol):
         ...
 
 
-@runtime_checkable
 class CustomOps(Protocol):
     """What a `NodeDevice` of a CPU backend may have besides: room for custom operators that
     somebody has in native code."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tflgpu.language.tree import Kernel
 
 
-@runtime_checkable
 class KeepsCode(Protocol):
     """A `tflgpu.contract.device.Device` that can be spared printing.
 

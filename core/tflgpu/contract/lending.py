@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ _MOST_SETS = 4
 _MOST_BYTES = 128 << 20
 
 
-@runtime_checkable
 class Lender(Protocol):
     """What a `tflgpu.contract.device.Recording` may have besides.
 

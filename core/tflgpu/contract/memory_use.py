@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import attrs
 
@@ -162,7 +162,6 @@ class Ledger:
         self.close()
 
 
-@runtime_checkable
 class CountsMemory(Protocol):
     """What a `tflgpu.contract.device.Device` may have besides."""
 

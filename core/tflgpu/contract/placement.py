@@ -21,14 +21,24 @@ class Placement:
     of: dict[ArenaRef, tuple[int, int]]
 
 
+def regions_of(plan: Plan) -> set[ArenaRef]:
+    """The regions of the arena that dispatches are bound to."""
+    return {r for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)}
+
+
+def as_planned(plan: Plan) -> Placement:
+    """Every region where the plan has it, in one buffer for each arena; empty ones nowhere."""
+    parts = (ref for ref in regions_of(plan) if ref.nbytes)
+    return Placement(plan.arenas, {ref: (ref.arena, ref.offset) for ref in parts})
+
+
 def place(plan: Plan) -> Placement:
     """Give every region a buffer.
 
     A plan whose regions overlap while both hold data gets one buffer for each whole arena.
     """
     if _overlays(plan):
-        refs = {r for d in plan.dispatches for r in d.refs if isinstance(r, ArenaRef)}
-        return Placement(plan.arenas, {ref: (ref.arena, ref.offset) for ref in refs})
+        return as_planned(plan)
     spans: dict[ArenaRef, tuple[int, int]] = {}
     for step, dispatch in enumerate(plan.dispatches):
         for ref in dispatch.refs:

@@ -76,7 +76,10 @@ class BasePlanMemory(Generic[R]):
         self._held: Holding[R] | None = None
         self.band = max(LEAST_BAND, least_band) if guarded else 0
         # Bytes that no kernel stores by chance: neither constant nor a repeated value.
-        self._pattern: Bytes = np.random.default_rng(1).integers(0, 256, self.band, np.uint8)
+        self._pattern = np.empty(0, np.uint8)
+        if self.band:
+            # Not without need: it is the first that imports `numpy.random`.
+            self._pattern = np.random.default_rng(1).integers(0, 256, self.band, np.uint8)
         self.constants: list[R] = []
         self.inputs: list[R] = []
         self.outputs: list[R] = []
@@ -97,6 +100,20 @@ class BasePlanMemory(Generic[R]):
     def _overwrite(self, region: R, value: int) -> None:
         """Set every byte of a region."""
         raise NotImplementedError
+
+    def upload(self, arrays: Sequence[Array]) -> None:
+        """Fill the inputs, between guard bands. Nothing where kernels use the host's arrays.
+
+        Raises:
+            DeviceError: the device failed.
+        """
+
+    def download(self, arrays: Sequence[Array]) -> None:
+        """Fill arrays from the outputs, likewise.
+
+        Raises:
+            DeviceError: the device failed.
+        """
 
     def part(self, region: R, nbytes: int) -> R:
         """The first bytes of a buffer's region, for an input or output of that size. All of it

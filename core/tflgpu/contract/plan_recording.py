@@ -22,9 +22,9 @@ from tflgpu.lowering.rule import Unsupported
 class BasePlanRecording(BaseRecording[S], Generic[S, R]):
     """A `BaseRecording` of a plan in a `BasePlanMemory`.
 
-    A subclass has, besides what `BaseRecording` asks for, the three parts of a run between guard
-    bands: `_upload`, `_dispatch_alone` and `_download`. Each returns when the device is done. And
-    `_rebind`; its `_release` calls this one's.
+    A subclass has, besides what `BaseRecording` asks for, `_rebind`, and for runs between guard bands
+    `_dispatch_alone`, which returns when the device is done; also `_upload` and `_download`, where its
+    memory has not the methods of that name. Its `_release` calls this one's.
     """
 
     #: Whether kernels use the host's arrays in place, so that no run copies any.
@@ -119,6 +119,7 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
 
     def _upload(self) -> None:
         """Let the device have the inputs."""
+        self._plan_memory.upload(self._inputs)
 
     def _dispatch_alone(self, index: int) -> None:
         """Run one dispatch of the plan."""
@@ -126,6 +127,7 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
 
     def _download(self) -> None:
         """Let the host have the outputs."""
+        self._plan_memory.download(self._outputs.current.arrays)
 
     # What they use
 

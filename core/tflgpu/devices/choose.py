@@ -18,9 +18,9 @@ from tflgpu.compat.judge import Judgement, judge
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, Probe
 from tflgpu.contract.forks import try_in_child
 from tflgpu.contract.memory_use import CountsMemory
+from tflgpu.contract.offers import offers
 from tflgpu.devices import remembered
 from tflgpu.devices.considered import Candidate, Considered, Notes
-from tflgpu.devices.measure import measure
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.options import DelegateOptions, device_from_text
 from tflgpu.plugins import Registry
@@ -186,7 +186,7 @@ def open_best(
                 notes.failed(candidate, f"cannot be opened: {error}")
                 continue
             notes.say(candidate, f"{candidate.kind}, rank {candidate.rank}")
-            if isinstance(device, CountsMemory):
+            if offers(device, CountsMemory):
                 device.limit_memory(options.memory_limit)
             return _chosen(candidate, notes, candidates), device
     if candidates.explicit and len(errors) == 1:
@@ -235,6 +235,13 @@ def _by_speed(
         # A failure may pass (memory that another program holds), so it is not remembered.
         times.store(key, infos, [seconds for _, seconds in fine])
     return _fastest_first(fine) + failed
+
+
+def measure(device: Device) -> float:
+    """As `tflgpu.devices.measure.measure`, which is imported where there is a choice to make."""
+    from tflgpu.devices.measure import measure as by_a_plan
+
+    return by_a_plan(device)
 
 
 def _measure(registry: Registry, options: DelegateOptions, info: DeviceInfo) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tflgpu.blame import shown
 from tflgpu.contract.device import CustomOps, ForeignOps, NodeDevice
+from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.lowering.rule import Unsupported
@@ -112,7 +113,7 @@ class CpuSide:
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
         device = self.device
-        if isinstance(device, ForeignOps):
+        if offers(device, ForeignOps):
             return device.infer(node)
         if self._lacking:
             return Unsupported(f"LiteRT's kernels might run it, but {'; '.join(self._lacking)}")
@@ -167,7 +168,7 @@ class CpuSide:
             raise DeviceError(f"backend {name}: its first device runs kernels, not operators")
         if self._registerers:
             try:
-                if not isinstance(device, CustomOps):
+                if not offers(device, CustomOps):
                     raise UnsupportedError(f"backend {name} takes no operators in native code")
                 device.register_custom_ops(self._registerers)
             except TflgpuError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from statistics import median
 
 import numpy as np
 
@@ -66,7 +65,7 @@ def measure(device: Device) -> float:
             times.append(time.perf_counter() - start)
             if sum(times) > 2 * _BUDGET:
                 break
-        return median(times)
+        return float(np.median(times))
     finally:
         recording.close()
 

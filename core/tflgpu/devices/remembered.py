@@ -7,12 +7,12 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.installed import version
 
 #: A device that takes longer for the test plan is not one that was measured. Seconds.
 _LONGEST = 3600.0
@@ -29,7 +29,7 @@ def candidates_key(devices: Sequence[DeviceInfo], owners: Mapping[str, str]) -> 
     machine, which may share a home folder with this one."""
     packages = {"tflgpu", *(owners[d.backend] for d in devices)}
     parts = [platform.node(), platform.system(), platform.machine(), str(os.cpu_count())]
-    parts += sorted(f"{name} {_version(name)}" for name in packages)
+    parts += sorted(f"{name} {version(name) or ''}" for name in packages)
     parts += [f"{d.backend}\n{d.index}\n{d.name}\n{d.driver}" for d in devices]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -43,13 +43,6 @@ def figures_key(device: DeviceInfo, owner: str, settings: str) -> str:
     depend on: the precision, or the number of threads."""
     machine = candidates_key([device], {device.backend: owner})
     return cache_key("figures", _FIGURES, machine, settings)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
 
 
 class Remembered:

@@ -6,43 +6,16 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.compiler.node_choice import NodeChoice
 from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.devices.wanted import node_choice, precision_on
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Site, Unsupported
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
-
-
-def precision_note(wanted: Precision, used: Precision) -> tuple[str, ...]:
-    """For a report: that another precision is used than was asked for, where that is so."""
-    if wanted is used:
-        return ()
-    return (f"precision {wanted.value} is not there; {used.value} is used",)
-
-
-def precision_on(caps: DeviceCaps, wanted: Precision) -> Precision:
-    """The precision asked for, or the next with more bits that a device has."""
-    if wanted is Precision.F16 and not caps.f16_arithmetic:
-        wanted = Precision.F32_F16
-    if wanted is Precision.F32_F16 and not caps.f16_storage:
-        wanted = Precision.F32
-    return wanted
-
-
-def node_choice(options: DelegateOptions) -> NodeChoice:
-    """The operators that options allow on a device."""
-    return NodeChoice(
-        options.first_delegate_node_index,
-        options.last_delegate_node_index,
-        options.include,
-        options.exclude,
-    )
 
 
 def smallest(site: Site) -> Site:

@@ -8,15 +8,20 @@ from tflgpu.errors import ModelError
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
+    CASE,
+    FIND,
     IF,
+    IMPORT,
     READ,
+    SIZE,
+    TABLE,
     VAR_HANDLE,
     WHILE,
     called,
 )
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 #: Subgraphs inside each other. Converters make a level for each loop or branch in the source.
@@ -57,7 +62,7 @@ def check_bodies(subgraphs: Sequence[SubgraphInfo], start: int) -> None:
             path.append((following, _called_by(subgraphs[following])))
     for number in depth:
         for operator in subgraphs[number].operators:
-            if operator.name in RUN_BY_HOST and not operator.is_custom:
+            if run_by_host(operator):
                 _Checking(subgraphs, number, operator).check()
 
 
@@ -88,6 +93,16 @@ class _Checking:
             for body, which in zip(bodies, ("then", "else"), strict=True):
                 self._takes(body, which, given[1:])
                 self._gives(body, which, made)
+        elif operator.name == CASE:
+            if not bodies:
+                self._fail("it has no branches")
+            if given[:1] != [DType.I32]:
+                self._fail(
+                    f"its first operand chooses a branch and must be i32, not {_listed(given[:1])}"
+                )
+            for number, body in enumerate(bodies):
+                self._takes(body, f"branch {number}", given[1:])
+                self._gives(body, f"branch {number}", made)
         elif operator.name == WHILE:
             cond, body = bodies
             self._takes(cond, "condition", given)
@@ -109,6 +124,25 @@ class _Checking:
             if len(given) != 2 or given[0] is not DType.RESOURCE or not given[1].has_numpy:
                 self._fail(f"its operands are {_listed(given)}, not a variable and a tensor")
             self._same(made, [], "its results", "what it makes")
+        elif operator.name == TABLE:
+            self._same(given, [], "its operands", "what it takes")
+            self._same(made, [DType.RESOURCE], "its results", "what it makes")
+        elif operator.name == IMPORT:
+            self._table(given, [], "a table, keys and values")
+            self._same(made, [], "its results", "what it makes")
+        elif operator.name == FIND:
+            self._table(given, made, "a table, keys and a default")
+            self._same(made, given[2:], "its results", "what it gives where there is no such key")
+        elif operator.name == SIZE:
+            self._same(given, [DType.RESOURCE], "its operands", "what it takes")
+            self._same(made, [DType.I64], "its results", "what it makes")
+
+    def _table(self, given: _Types, made: _Types, what: str) -> None:
+        pairs = ([DType.I64, DType.STRING], [DType.STRING, DType.I64])
+        if given[:1] != [DType.RESOURCE] or given[1:] not in pairs:
+            self._fail(
+                f"its operands are {_listed(given)}, not {what}; one of these is i64, the other texts"
+            )
 
     def _condition(self, types: _Types, what: str) -> None:
         if types != [DType.BOOL]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.flow.operators import is_run_by_host
 from tflgpu.flow.store import Handle
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import Foreign, build_subgraph
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
@@ -80,8 +80,8 @@ def cut(
         UnsupportedError: nobody runs one of them, whatever the shapes; lists all such.
     """
     ahead = [o for o in info.operators if o.index not in known.done]
-    compiled = [o for o in ahead if not is_run_by_host(o)]
-    later = [o for o in ahead if is_run_by_host(o)]
+    compiled = [o for o in ahead if not run_by_host(o)]
+    later = [o for o in ahead if run_by_host(o)]
     if not compiled:
         return Cut(None, {}, {}, frozenset(), ())
     built = build_subgraph(

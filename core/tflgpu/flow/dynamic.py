@@ -66,7 +66,8 @@ class Dynamic:
         others = any(
             v is not None and v.data is None for i, v in enumerate(node.inputs) if i not in few
         )
-        operator = info.operators[node.origins[0]]
+        # By its number: a subgraph from which operators were taken out has gaps.
+        (operator,) = (o for o in info.operators if o.index == node.origins[0])
         return cls(node, operator, info, ops, open_plain, few if others else ())
 
     def key(self, env: dict[int, Any], *, can_promote: bool) -> Any:

@@ -1,9 +1,9 @@
-"""The operators that the host runs: variables, branches, loops."""
+"""The operators that the host runs: variables, tables, texts, branches, loops."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
@@ -14,17 +14,26 @@ from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import (
     ASSIGN,
     CALL_ONCE,
+    CASE,
+    FIND,
     IF,
+    IMPORT,
     READ,
+    SIZE,
+    TABLE,
     VAR_HANDLE,
     WHILE,
     called,
     handle_of,
     keeps_state,
+    table_of,
 )
 from tflgpu.flow.program import Env, Given, HostStep, Program, Shared, Told
 from tflgpu.flow.store import Handle, Store
+from tflgpu.flow.tables import Fill, Find, MakeTable, Size
+from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.bodies import CONTROL, STATE
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
 
@@ -44,12 +53,12 @@ class HostOperators:
             mine, other = (known.handles.get(o.inputs[0]) for o in (operator, waiting))
             both_read = operator.name == waiting.name == READ
             return mine is not None and other is not None and (both_read or mine != other)
-        return False
+        return {operator.name, waiting.name} <= {FIND, SIZE}
 
     def _sees_state(self, shared: Shared, operator: OperatorInfo) -> bool:
-        if operator.name == VAR_HANDLE:
+        if operator.name in (VAR_HANDLE, TABLE):
             return False
-        is_state = operator.name in (READ, ASSIGN, CALL_ONCE)
+        is_state = operator.name in STATE or operator.name == CALL_ONCE
         return is_state or self._keeps_state(shared, called(operator))
 
     def _keeps_state(self, shared: Shared, bodies: tuple[int, ...]) -> bool:
@@ -66,12 +75,16 @@ class HostOperators:
         if operator.name == VAR_HANDLE:
             handle = handle_of(operator)
             return MakeHandle(outputs[0], handle, (handle,))
+        if operator.name in (TABLE, IMPORT, FIND, SIZE):
+            return _plan_table(shared, operator, info, given)
+        if operator.texts and operator.name not in CONTROL:
+            return plan_texts(shared, known, operator, info, given)
         if operator.name == READ:
-            (handle,) = _handles(given)
+            (handle,) = _handles(given, operator)
             dtype = info.tensors[outputs[0]].dtype
             return Read(outputs[0], handle, shared.store, dtype, (known.variables.get(handle),))
         if operator.name == ASSIGN:
-            (handle,) = _handles(given[:1])
+            (handle,) = _handles(given[:1], operator)
             if isinstance(given[1], tuple):
                 known.variables[handle] = given[1]
             return Assign(inputs[1], handle, shared.store)
@@ -81,13 +94,16 @@ class HostOperators:
         if operator.name == CALL_ONCE:
             return CallOnce(bodies[0], shared.store)
         where = f"operator {operator.index} ({operator.name})"
-        if operator.name == IF:
-            _check_one(where, given[0])
+        if operator.name in (IF, CASE):
+            _check_one(where, given[0], "bool" if operator.name == IF else "number")
             told = [body.results(given[1:]) for body in bodies]
             for body in bodies:
                 body.prepare(given[1:])
-            results = tuple(a if a == b else None for a, b in zip(*told, strict=True))
-            return Branch(where, inputs, outputs, bodies[0], bodies[1], results)
+            results = tuple(
+                a if all(a == b for b in rest) else None for a, *rest in zip(*told, strict=True)
+            )
+            chosen = _decided if operator.name == IF else _chosen
+            return Branch(where, inputs, outputs, tuple(bodies), chosen, results)
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
@@ -96,26 +112,66 @@ class HostOperators:
         return loop
 
 
-def _handles(given: Sequence[Told]) -> list[Handle]:
+def _plan_table(
+    shared: Shared, operator: OperatorInfo, info: SubgraphInfo, given: Sequence[Told]
+) -> HostStep:
+    inputs, outputs, store = operator.inputs, operator.outputs, shared.store
+    where = f"operator {operator.index} ({operator.name})"
+    if operator.name == TABLE:
+        handle = table_of(operator)
+        return MakeTable.of(where, outputs[0], handle, operator.fields, store)
+    (handle,) = _handles(given[:1], operator, "table")
+    if operator.name == SIZE:
+        return Size(outputs[0], handle, store)
+    types = info.tensors[inputs[1]].dtype, info.tensors[inputs[2]].dtype
+    keys, values = given[1:]
+    if operator.name == IMPORT:
+        if keys != values:
+            raise ModelError(f"{where}: keys {keys} and values {values} differ in shape")
+        return Fill(inputs[1], inputs[2], handle, store, types)
+    assert isinstance(values, tuple)
+    if not math.prod(values):
+        raise ModelError(f"{where}: its default has shape {list(values)}, and no element")
+    return Find(where, inputs[1], inputs[2], outputs[0], handle, store, types, (keys,))
+
+
+def _handles(given: Sequence[Told], operator: OperatorInfo, kind: str = "variable") -> list[Handle]:
     found = [g for g in given if isinstance(g, Handle)]
     assert len(found) == len(given)  # by `check_bodies` they are resources
+    for handle in found:
+        if handle.kind != kind:
+            raise ModelError(
+                f"operator {operator.index} ({operator.name}) takes a {kind}, not {handle}"
+            )
     return found
 
 
-def _check_one(where: str, shape: Told) -> None:
-    """That what decides is one bool, as far as that is known.
+def _check_one(where: str, shape: Told, what: str = "bool") -> None:
+    """That what decides is one element, as far as that is known.
 
     Raises:
         ModelError: it is not.
     """
     if isinstance(shape, tuple) and math.prod(shape) != 1:
-        raise ModelError(f"{where}: what decides must be one bool, but has shape {list(shape)}")
+        raise ModelError(f"{where}: what decides must be one {what}, but has shape {list(shape)}")
 
 
 def _decision(where: str, flag: Given) -> bool:
     assert isinstance(flag, np.ndarray)
     _check_one(where, flag.shape)
     return bool(flag.reshape(())[()])
+
+
+def _decided(where: str, flag: Given, count: int) -> int:
+    return 0 if _decision(where, flag) else 1
+
+
+def _chosen(where: str, index: Given, count: int) -> int:
+    """Of a number that is none of a branch's, the last one."""
+    assert isinstance(index, np.ndarray)
+    _check_one(where, index.shape, "number")
+    number = int(index.reshape(())[()])
+    return number if 0 <= number < count else count - 1
 
 
 def _kept(given: Given) -> Given:
@@ -181,18 +237,18 @@ class CallOnce:
 
 @attrs.frozen(eq=False)
 class Branch:
-    """IF."""
+    """IF and STABLEHLO_CASE."""
 
     where: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    then: Program
-    otherwise: Program
+    bodies: tuple[Program, ...]
+    which: Callable[[str, Given, int], int]
     results: tuple[Told, ...]
 
     def __call__(self, env: Env) -> None:
-        """Run one of the two."""
+        """Run one of them."""
         flag, *given = (env[i] for i in self.inputs)
-        body = self.then if _decision(self.where, flag) else self.otherwise
+        body = self.bodies[self.which(self.where, flag, len(self.bodies))]
         for i, made in zip(self.outputs, body.run(given), strict=True):
             env[i] = _kept(made)

@@ -12,7 +12,7 @@ from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Env, Given, Program, Shared, Stretch, Told
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
 from tflgpu.flow.store import Handle
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
@@ -106,6 +106,8 @@ class Blocks:
         cls, shared: Shared, cond: Program, body: Program, key: tuple[Told, ...]
     ) -> Blocks | None:
         """None where the subgraphs are more than a graph each."""
+        if any(body.info.tensors[i].dtype is DType.STRING for i in body.info.inputs):
+            return None  # no graph hands texts on
         found = [_as_body(program, program.start(key)) for program in (cond, body)]
         if found[0] is None or found[1] is None or not found[1].graph.nodes:
             return None

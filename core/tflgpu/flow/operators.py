@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tflgpu.flow.store import Handle
-from tflgpu.tflite.bodies import CONTROL, RUN_BY_HOST, STATE
+from tflgpu.tflite.bodies import CONTROL, STATE
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 
-IF, WHILE, CALL_ONCE = CONTROL
+IF, WHILE, CALL_ONCE, CASE = CONTROL
 VAR_HANDLE, READ, ASSIGN = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"
-
-
-def is_run_by_host(operator: OperatorInfo) -> bool:
-    """Whether no compiled piece has it."""
-    return operator.name in RUN_BY_HOST and not operator.is_custom
+TABLE, IMPORT = "HASHTABLE", "HASHTABLE_IMPORT"
+FIND, SIZE = "HASHTABLE_FIND", "HASHTABLE_SIZE"
 
 
 def called(operator: OperatorInfo) -> tuple[int, ...]:
     """The subgraphs that it runs."""
     if operator.is_custom:
         return ()
-    return tuple(int(str(operator.fields[name])) for name in CONTROL.get(operator.name, ()))
+    found: list[int] = []
+    for name in CONTROL.get(operator.name, ()):
+        value = operator.fields[name]
+        found += [int(n) for n in value] if isinstance(value, tuple) else [int(str(value))]
+    return tuple(found)
 
 
 def handle_of(operator: OperatorInfo) -> Handle:
     """What a VAR_HANDLE makes."""
     return Handle(str(operator.fields["container"]), str(operator.fields["shared_name"]))
+
+
+def table_of(operator: OperatorInfo) -> Handle:
+    """What a HASHTABLE makes."""
+    return Handle("", str(operator.fields["table_id"]), "table")
 
 
 def reached(subgraphs: tuple[SubgraphInfo, ...], start: Iterable[int]) -> set[int]:

@@ -68,6 +68,8 @@ class Piece:
     def _take_states(self, session: Session) -> None:
         """State tensors of the same operator at other shapes come along where they fit."""
         for index, array in session.variables.items():
+            if index in self._inputs:
+                continue  # it came just now
             last = self._states.get(index)
             if last is not None and last is not array and last.shape == array.shape:
                 np.copyto(array, last)

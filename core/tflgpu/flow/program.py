@@ -18,7 +18,7 @@ from tflgpu.flow.cut import Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
 from tflgpu.flow.list_items import with_items_written
-from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE, is_run_by_host
+from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.brief import quoted
@@ -27,7 +27,7 @@ from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
-from tflgpu.tflite.bodies import RUN_BY_HOST
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo
 
@@ -65,6 +65,7 @@ class Shared:
         warn: Takes what is wrong with the file but does no harm.
         host: Plans the operators that the host runs.
         keep_all: Whether all that is computed is kept.
+        strict: Whether an index outside a tensor is an error.
         programs: Those of its subgraphs so far.
     """
 
@@ -79,6 +80,7 @@ class Shared:
     warn: Callable[[str], object]
     host: Host
     keep_all: bool = False
+    strict: bool = False
     programs: dict[int, Program] = attrs.Factory(dict)
 
     def program(self, number: int) -> Program:
@@ -190,8 +192,10 @@ class Program:
     def __init__(self, shared: Shared, number: int) -> None:
         self.number = number
         info = forwarded(shared.model.subgraphs[number], shared.model.subgraphs)
-        # Where every tensor is kept, those between the operators of the file are too.
-        self.info = info if shared.keep_all else with_items_written(info)
+        # Where every tensor is kept, those between the operators of the file are too; and only these
+        # operators refuse to write an item that is not in the list.
+        as_it_is = shared.keep_all or shared.strict
+        self.info = info if as_it_is else with_items_written(info)
         self.evaluated: set[int] = set()
         self._misses = 0
         self._path: list[Stretch] = []
@@ -374,19 +378,19 @@ class Program:
             )
 
     def _by_host(
-        self, stretch: Stretch, names: Collection[str] = RUN_BY_HOST
+        self, stretch: Stretch, names: Collection[str] | None = None
     ) -> tuple[bool, list[int]]:
-        """Plan the operators of these names that are next, of those that the host runs: whether there
+        """Plan the operators that are next of those that the host runs, or of some names: whether there
         were any, and their results whose shapes are not known."""
         shared, known, moved = self._shared, stretch.known, False
         unknown: list[int] = []
         waiting: list[OperatorInfo] = []
         for operator in self.info.operators:
-            if operator.index in known.done or not is_run_by_host(operator):
+            if operator.index in known.done or not run_by_host(operator):
                 continue
             tells = [told(known, i, self.info.tensors[i].data) for i in operator.inputs]
             if (
-                operator.name not in names
+                (names is not None and operator.name not in names)
                 or None in tells
                 or not all(shared.host.may_pass(shared, known, operator, w) for w in waiting)
             ):

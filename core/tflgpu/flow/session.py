@@ -15,7 +15,7 @@ from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
-from tflgpu.flow.operators import called, is_run_by_host, reached
+from tflgpu.flow.operators import called, reached
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Program, Repeats, Shared
 from tflgpu.flow.store import Store
@@ -27,6 +27,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.places import Place, Traffic
 from tflgpu.runtime.session import Session
+from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host
 from tflgpu.tflite.build import Foreign
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo
 
@@ -52,6 +53,8 @@ class FlowSession(Session):
         DeviceError: a piece could not be loaded.
     """
 
+    comes_by_run = True
+
     def __init__(
         self,
         model: ModelFile,
@@ -63,6 +66,7 @@ class FlowSession(Session):
         foreign: Foreign | None,
         *,
         preserve_all: bool = False,
+        strict: bool = False,
     ) -> None:
         check_bodies(model.subgraphs, number)
         info = model.subgraphs[number]
@@ -88,6 +92,7 @@ class FlowSession(Session):
             _quietly,
             HostOperators(),
             preserve_all,
+            strict,
         )
         self._program: Program = self._shared.program(number)
         self._told = (-1, -1)
@@ -121,7 +126,7 @@ class FlowSession(Session):
         for i in self._info.outputs:
             tensor = self._info.tensors[i]
             if i not in self._arrays and tensor.data is None and i in known:
-                self._arrays[i] = np.zeros(known[i], tensor.dtype.numpy)
+                self._arrays[i] = tensor.dtype.blank(known[i])
 
     def run(self) -> None:
         """As `Session.run`. A run that fails leaves variables as they were."""
@@ -222,7 +227,7 @@ class FlowSession(Session):
             rows.update((r.node, r) for r in report.operators)
             refusals.update((r.node, r) for r in report.refusals)
         for operator in self._info.operators:
-            if is_run_by_host(operator):
+            if run_by_host(operator):
                 code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
             elif operator.index in self._program.evaluated - rows.keys():
                 code = ReasonCode.UNSUPPORTED_FORM
@@ -256,6 +261,8 @@ class FlowSession(Session):
 
     def _reason(self, operator: OperatorInfo) -> str:
         bodies = called(operator)
+        if operator.texts and operator.name not in RUN_BY_HOST:
+            return "texts (strings), which are in host memory and nowhere else"
         if not bodies:
             return "state of the model, which is kept in host memory"
         inside = reached(self._model.subgraphs, bodies)

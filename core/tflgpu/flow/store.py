@@ -1,10 +1,12 @@
-"""What outlives a run: resource variables, and which subgraphs have had their one run.
+"""What outlives a run: resource variables, tables, and which subgraphs have had their one run.
 
 An interpreter has one store. All its subgraphs share it, as LiteRT's do, and neither a resize nor an
 allocation touches it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -17,19 +19,40 @@ from tflgpu.ir.graph import Shape
 
 @attrs.frozen
 class Handle:
-    """What a resource tensor holds: the name of a variable, the same in every subgraph."""
+    """What a resource tensor holds: the name of a variable or of a table, the same in every subgraph.
+
+    Attributes:
+        kind: "variable" or "table".
+    """
 
     container: str
     name: str
+    kind: str = "variable"
 
     def __str__(self) -> str:
         inside = f" of container {quoted(self.container)}" if self.container else ""
-        return f"variable {quoted(self.name)}{inside}"
+        return f"{self.kind} {quoted(self.name)}{inside}"
+
+
+@attrs.frozen
+class Entries:
+    """A table of keys and values.
+
+    Attributes:
+        key, value: Their types: i64 and texts, or the other way round.
+        found: What is in it, by key; None before it was filled, which happens once.
+    """
+
+    key: DType
+    value: DType
+    found: Mapping[object, object] | None = None
 
 
 #: By state tensor of a subgraph: the array of the session that ran last with it.
 States = dict[int, Array]
-Snapshot = tuple[dict[Handle, Array], frozenset[int], list[tuple[Array, Array]]]
+Snapshot = tuple[
+    dict[Handle, Array], frozenset[int], list[tuple[Array, Array]], dict[Handle, Entries]
+]
 
 
 class Store:
@@ -40,6 +63,7 @@ class Store:
         self._states: dict[int, States] = {}
         self._arrays: dict[Handle, Array] = {}
         self._called: set[int] = set()
+        self._tables: dict[Handle, Entries] = {}
 
     def shape(self, handle: Handle) -> Shape | None:
         """The shape that a variable was last given; None before the first assignment."""
@@ -68,6 +92,42 @@ class Store:
         kept.setflags(write=False)
         self._arrays[handle] = kept
 
+    def make_table(self, handle: Handle, key: DType, value: DType) -> None:
+        """That there is a table; of the types that it was first made with."""
+        self._tables.setdefault(handle, Entries(key, value))
+
+    def table(self, handle: Handle, key: DType, value: DType) -> Entries:
+        """What was made by this name.
+
+        Raises:
+            StateError: it has other types.
+        """
+        found = self._tables[handle]  # a handle comes from what makes the table
+        if (found.key, found.value) != (key, value):
+            raise StateError(
+                f"{handle} has keys of {found.key.value} and values of {found.value.value}, and is "
+                f"used as one of {key.value} and {value.value}"
+            )
+        return found
+
+    def table_size(self, handle: Handle) -> int:
+        """How many keys are in a table; 0 before it was filled."""
+        return len(self._tables[handle].found or ())
+
+    def fill(self, handle: Handle, keys: Array, values: Array, types: tuple[DType, DType]) -> None:
+        """Fill a table, unless it was: what is in it stays. Of a key that comes twice the first counts.
+
+        Raises:
+            StateError: it has other types.
+        """
+        table = self.table(handle, *types)
+        if table.found is None:
+            pairs = zip(keys.reshape(-1).tolist(), values.reshape(-1).tolist(), strict=True)
+            found: dict[object, object] = {}
+            for key, value in pairs:
+                found.setdefault(key, value)
+            self._tables[handle] = attrs.evolve(table, found=found)
+
     def states(self, subgraph: int) -> States:
         """State tensors of a subgraph's operators, which sessions of it hand to each other."""
         return self._states.setdefault(subgraph, {})
@@ -85,7 +145,7 @@ class Store:
         return True
 
     def reset(self) -> None:
-        """As after loading: nothing assigned, nothing called."""
+        """As after loading: nothing assigned, nothing called. Tables keep what they have, as LiteRT's."""
         self._arrays.clear()
         self._called.clear()
         for states in self._states.values():
@@ -95,11 +155,13 @@ class Store:
     def snapshot(self) -> Snapshot:
         """What `restore` brings back."""
         states = [a for found in self._states.values() for a in found.values()]
-        return dict(self._arrays), frozenset(self._called), [(a, a.copy()) for a in states]
+        copies = [(a, a.copy()) for a in states]
+        return dict(self._arrays), frozenset(self._called), copies, dict(self._tables)
 
     def restore(self, before: Snapshot) -> None:
         """Forget what happened since a snapshot."""
         self._arrays, self._called = dict(before[0]), set(before[1])
+        self._tables = dict(before[3])
         known = {id(array) for array, _ in before[2]}
         for states in self._states.values():
             for array in states.values():

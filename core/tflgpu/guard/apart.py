@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import attrs
 import numpy as np
 
-from tflgpu.compiler.compile import Compiled, halved_in, plan_of
+from tflgpu.compiler.compile import halved_in, plan_of
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.partition import Part
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType

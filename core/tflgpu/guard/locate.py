@@ -23,7 +23,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.accuracy import Inaccurate
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.target import Target
 from tflgpu.guard.apart import Apart, Single, in_16_bits, take_apart
 from tflgpu.guard.criterion import NOTHING, Off, off_by, worst

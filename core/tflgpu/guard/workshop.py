@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import attrs
 
 from tflgpu.compiler.accuracy import AccuracyCheck
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.target import Target
 from tflgpu.devices.cpu_side import CpuSide

@@ -13,7 +13,7 @@ from tflgpu.blame import shown
 from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.details import numpy_type
 from tflgpu.ir.brief import quoted
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions, OpResolverType
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
@@ -125,8 +125,11 @@ def array_of(info: TensorInfo, value: Any) -> Array:
     """``value`` as an array of a tensor's type; nothing is converted but the byte order.
 
     Raises:
-        InputError: it has another type.
+        InputError: it has another type, or is a text that UTF-8 cannot say.
     """
+    if info.dtype is DType.STRING:
+        is_array = isinstance(value, (np.ndarray, np.generic))  # of a list NumPy drops final zeros
+        return _texts_of(info, np.asarray(value, None if is_array else np.object_))
     source = np.asarray(value)
     expected = np.dtype(numpy_type(info))
     if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
@@ -136,3 +139,37 @@ def array_of(info: TensorInfo, value: Any) -> Array:
             "is quantized"
         )
     return source
+
+
+def check_view(info: TensorInfo) -> None:
+    """That a caller may have a view of a tensor's memory.
+
+    Raises:
+        InputError: it is of texts, whose array has Python's objects.
+    """
+    if info.dtype is DType.STRING:
+        raise InputError(
+            f"tensor {info.index} ({quoted(info.name)}) is of texts, of which there is no view; use "
+            "set_tensor and get_tensor"
+        )
+
+
+def _texts_of(info: TensorInfo, source: Array) -> Array:
+    """An array of ``bytes``: what is ``str`` as UTF-8."""
+    what = f"tensor {info.index} ({quoted(info.name)})"
+    if source.dtype.kind not in "OSU":
+        raise InputError(
+            f"{what} is of texts, the value of type {source.dtype}; give an array of bytes or str"
+        )
+    found = np.empty(source.shape, np.object_)
+    for at, given in np.ndenumerate(source):
+        try:
+            text = given.encode() if isinstance(given, str) else given
+        except UnicodeEncodeError as error:
+            raise InputError(f"{what}: element {list(at)} is no text in UTF-8: {error}") from None
+        if not isinstance(text, bytes):
+            raise InputError(
+                f"{what}: element {list(at)} is {type(text).__name__} {shown(text)}, not bytes or str"
+            )
+        found[at] = bytes(text)
+    return found

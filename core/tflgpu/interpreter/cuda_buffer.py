@@ -12,6 +12,7 @@ import numpy as np
 from tflgpu.contract.buffers import SharesMemory
 from tflgpu.contract.cuda import Cuda, Imported
 from tflgpu.contract.dlpack import CUDA, Seen, capsule
+from tflgpu.contract.offers import offers
 from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.graph import Shape
@@ -112,7 +113,7 @@ def allocate(device: object, shape: Shape, dtype: np.dtype[Any], what: str) -> C
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     made: Any = (
         device.allocate_shared(nbytes)
-        if isinstance(device, SharesMemory)
+        if offers(device, SharesMemory)
         else Unsupported("its backend shares no memory with other APIs; the Vulkan backend does")
     )
     if isinstance(made, Unsupported):

@@ -15,7 +15,6 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
-from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.keeping import Keeping
@@ -86,6 +85,8 @@ class Delegation:
             UnsupportedError, DeviceError, PluginError, GraphError: as `Engine.open_session`.
         """
         if self._why_none:
+            from tflgpu.runtime.cpu_session import open_cpu_session
+
             return open_cpu_session(
                 graph, ops, preserve_all=preserve_all, side=cpu, numerics=self._cpu_numerics,
                 reason=self._why_none, code=self._code,

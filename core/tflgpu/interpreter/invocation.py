@@ -24,7 +24,6 @@ import numpy as np
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import InputError, StateError, TflgpuError, UnsupportedError
-from tflgpu.flow.session import FlowSession
 from tflgpu.interpreter.opening import Opening
 from tflgpu.interpreter.subgraph import Subgraph
 
@@ -185,7 +184,8 @@ class Lanes(Holder):
     def __init__(
         self, main: Subgraph, make: Callable[[], Subgraph], most: int, opening: Opening
     ) -> None:
-        if isinstance(main.session, FlowSession) and opening.keeps_state(main.index):
+        session = main.session
+        if session is not None and session.comes_by_run and opening.keeps_state(main.index):
             raise UnsupportedError(
                 "invoke_async: the model keeps state besides control flow, resource variables or "
                 "shapes that only a run decides, which one run at a time can change; call invoke"

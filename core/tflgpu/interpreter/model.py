@@ -414,12 +414,15 @@ def _converted(port: _Port, value: Any) -> Array:
     Raises:
         InputError: it is no array of numbers, or would change.
     """
+    is_text = port.dtype.kind == "S"
     try:
-        array = np.asarray(value)
+        # Of a list of texts NumPy drops final zeros, unless they stay objects.
+        kept = is_text and not isinstance(value, (np.ndarray, np.generic))
+        array = np.asarray(value, np.object_ if kept else None)
     except (ValueError, TypeError) as error:
         raise InputError(f"input {port.described}: no array can be made of it: {error}") from error
-    if array.dtype == port.dtype:
-        return array
+    if array.dtype == port.dtype or (is_text and array.dtype.kind in "OSU"):
+        return array  # texts are looked at one by one when they are set
     if array.dtype.kind in "fiub" and port.dtype.kind == "f":
         with np.errstate(over="ignore"):
             found = array.astype(port.dtype)

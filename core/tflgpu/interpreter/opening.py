@@ -9,22 +9,18 @@ from functools import partial
 import attrs
 
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.flow.check import check_bodies
-from tflgpu.flow.cut import check_order
-from tflgpu.flow.operators import is_run_by_host, keeps_state, reached
-from tflgpu.flow.session import FlowSession, Openers
+from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
-from tflgpu.runtime.cpu_session import open_cpu_session
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
-from tflgpu.tflite.bodies import RUN_BY_HOST
-from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
 
 
@@ -74,7 +70,9 @@ class Opening:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         build = partial(self._graph, number, dict(shapes))
         origin = Origin(self.model.content, number, shapes, build, self.digest)
-        if self.fuse and not self.preserve_all and len(origin.content):
+        info = self.model.subgraphs[number]
+        of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
+        if self.fuse and not self.preserve_all and len(origin.content) and not of_texts:
             with self.lock:
                 found = self.delegation.open_origin(origin, self.cpu)
             if origin.is_digested:
@@ -82,24 +80,32 @@ class Opening:
             if found is not None:
                 session, start = found
                 _say(warn, start.warnings)
-                info = self.model.subgraphs[number]
                 return session, Seen(start.shapes, {*start.edge, *info.inputs, *info.outputs})
         graph = origin.graph
         _say(warn, origin.warnings)
-        if not self.delegation.options.allow_fallback or not self._takes_several(graph):
+        several = of_texts or self._takes_several(graph)
+        if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
+        from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+
         made = FlowSession(
             self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating),
             self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
+            strict=self.delegation.options.strict,
         )  # fmt: skip
         return made, None
 
     def _graph(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
     ) -> Graph:
+        # Not at the top: who finds what is kept of a file builds no graph.
+        from tflgpu.flow.check import check_bodies
+        from tflgpu.flow.cut import check_order
+        from tflgpu.tflite.build import build_graph
+
         info = self.model.subgraphs[number]
-        if any(is_run_by_host(o) for o in info.operators):
+        if any(run_by_host(o) for o in info.operators):
             check_bodies(self.model.subgraphs, number)
             check_order(info)
         return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
@@ -117,11 +123,11 @@ class Opening:
         """Whether one graph is not enough, or not the best there is."""
         unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
         if any(
-            not isinstance(attributes, ForeignOp) and (attributes.dynamic or node.op in RUN_BY_HOST)
-            for node, attributes in unknown
+            not isinstance(attributes, ForeignOp) and (attributes.dynamic or attributes.host)
+            for _, attributes in unknown
         ):
             return True
-        on_host = any(node.op in RUN_BY_HOST for node, _ in unknown)
+        on_host = any(attributes.host for _, attributes in unknown)
         return on_host and self.delegation.has_device
 
     def _session(self, graph: Graph) -> Session:
@@ -137,6 +143,8 @@ class Opening:
             return self.delegation.repeating(graph, pairs, self.cpu)
 
     def _plain(self, graph: Graph) -> Session:
+        from tflgpu.runtime.cpu_session import open_cpu_session
+
         return open_cpu_session(
             graph, self.ops, preserve_all=self.preserve_all, side=self.cpu,
             reason="its shapes change from run to run",
@@ -197,7 +205,7 @@ def seen(
     """Shapes of tensors, as far as they are known before a run, and the tensors that can be read: with
     ``all_of_it`` those between operators as well."""
     if found is None:
-        shapes = session.known_shapes() if isinstance(session, FlowSession) else {}
+        shapes = session.known_shapes()
         every: Collection[int] = range(len(info.tensors))
         return shapes, every if all_of_it else {*info.inputs, *info.outputs}
     return found.shapes, set(found.readable) & session.arrays.keys()

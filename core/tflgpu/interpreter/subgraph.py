@@ -19,8 +19,7 @@ from tflgpu.errors import (
     NotAllocatedError,
     StateError,
 )
-from tflgpu.flow.session import FlowSession
-from tflgpu.interpreter.arguments import array_of, as_index
+from tflgpu.interpreter.arguments import array_of, as_index, check_view
 from tflgpu.interpreter.bindings import Bindings
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.details import tensor_details
@@ -244,7 +243,7 @@ class Subgraph:
         return self.session
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero."""
+        """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
         self._recovery.inputs_changed = True
         if self._memory is not None:
             self._memory.session.reset_variables()
@@ -271,7 +270,7 @@ class Subgraph:
         if resized is not None:
             return resized
         session = None if self._memory is None else self._memory.session
-        if isinstance(session, FlowSession) and index in session.arrays:
+        if session is not None and session.comes_by_run and index in session.arrays:
             return session.arrays[index].shape  # of the last run
         return self._shapes.get(index, self.info.tensors[index].shape)
 
@@ -314,8 +313,8 @@ class Subgraph:
         bound = self.bindings.contents(int(index))
         if bound is not None:
             return bound[()] if not bound.ndim else bound
-        if not source.ndim:
-            return source.copy()[()]
+        if not source.ndim or source.dtype.hasobject:  # texts stay an array
+            return source.copy() if source.dtype.hasobject else source.copy()[()]
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
@@ -353,7 +352,7 @@ class Subgraph:
             bound.write(source)
         else:
             copy(target, source)
-            if self._memory is not None:
+            if self._memory is not None and not source.dtype.hasobject:
                 self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.discard(info.index)
 
@@ -378,6 +377,7 @@ class Subgraph:
             As `array`.
         """
         array = self.array(index)
+        check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
             self._recovery.inputs_changed = True
@@ -411,7 +411,7 @@ class Subgraph:
                 f"{named(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
             )
-        if isinstance(session, FlowSession) and info.index not in session.arrays:
+        if session.comes_by_run and info.index not in session.arrays:
             raise NotAllocatedError(
                 f"{named(info)} is not there before invoke(): its shape depends on what the model "
                 "computes"

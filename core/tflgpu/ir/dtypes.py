@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,26 @@ class DType(enum.Enum):
             return _NUMPY[self]
         except KeyError:
             raise TypeError(f"{self.value} has no NumPy dtype") from None
+
+    @property
+    def held_as(self) -> np.dtype[Any]:
+        """The type of the arrays that hold it on the host: `numpy`, and for texts that of Python's
+        objects, which are ``bytes``.
+
+        Raises:
+            TypeError: as `numpy`.
+        """
+        return np.dtype(np.object_) if self is DType.STRING else self.numpy
+
+    def blank(self, shape: Sequence[int]) -> Array:
+        """An array on the host of zeros, or of empty texts.
+
+        Raises:
+            TypeError: as `numpy`.
+        """
+        if self is DType.STRING:
+            return np.full(tuple(shape), b"", np.object_)
+        return np.zeros(tuple(shape), self.numpy)
 
     @property
     def itemsize(self) -> int:

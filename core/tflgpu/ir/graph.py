@@ -15,6 +15,7 @@ import attrs
 
 from tflgpu.errors import GraphError
 from tflgpu.ir.brief import clipped
+from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 
@@ -61,6 +62,11 @@ class Value:
         return self.data is not None
 
     @property
+    def at_rest(self) -> int:
+        """What a state tensor holds before the first run."""
+        return at_rest(self.dtype, self.quant)
+
+    @property
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -73,6 +79,14 @@ class Value:
     def __str__(self) -> str:
         kind = "const " if self.is_const else "var " if self.is_variable else ""
         return f"%{self.id}:{kind}{self.spec}"
+
+
+def at_rest(dtype: DType, quant: Quantization | None) -> int:
+    """What a state tensor holds before the first run, and when variables are reset: 0; of i8, as in
+    LiteRT, the stored number that stands for 0."""
+    if dtype is not DType.I8 or quant is None or quant.per_axis:
+        return 0
+    return (quant.zero_point[0] + 128) % 256 - 128
 
 
 @attrs.frozen(eq=False)
@@ -91,6 +105,7 @@ class FileOptions:
             way; None for an absent one.
         place: The file, and where the operator's table is in it, for whoever can read what these
             lack; None where there is no gap, or nobody can.
+        composites: The composites that the operator is part of, the outermost first; mostly none.
     """
 
     name: str
@@ -101,6 +116,7 @@ class FileOptions:
     gap: str = ""
     place: tuple[memoryview, int] | None = None
     intermediates: tuple[Value | None, ...] = ()
+    composites: tuple[Composite, ...] = ()
 
 
 @attrs.define(eq=False)

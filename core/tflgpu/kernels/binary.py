@@ -9,6 +9,7 @@ from typing import Any
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, NUMBERS, takes
 from tflgpu.kernels.activation import activate
+from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
@@ -16,6 +17,7 @@ from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Temp
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 from tflgpu.ops.base import Activation
+from tflgpu.ops.stored_quotient import APART, StoredQuotient
 
 _WORKGROUP = 64
 
@@ -34,6 +36,35 @@ def _fused(fn: Pair) -> ElementwiseExpr:
         return _activated(k, attributes, fn(k, operands[0], operands[1]))
 
     return expr
+
+
+def _quotient(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
+    stored: StoredQuotient | None = attributes.stored
+    if stored is None:
+        return _fused(_div)(k, attributes, operands)
+    a, b = (k.let(k.cast(x, Scalar.F32), "x") for x in operands)
+    steps = k.let(round_to_steps(k, stored.left, a), "steps")
+    by = k.let(round_to_steps(k, stored.right, b), "by")
+    found = k.let(round_to_steps(k, stored.result, a / b), "found")
+    signed = k.let(k.select(by < 0.0, -steps, steps), "signed")
+    size = k.let(k.select(signed < 0.0, -signed - 1.0, signed), "size")
+    bits = _bits(k, k.let(k.call("abs", by), "of"))
+    apart = k.let(bits - _bits(k, size), "apart")
+    limits = stored.result
+    least = float(min(max(1, limits.low), limits.high))
+    beyond = k.select(signed > 0.0, k.const(float(limits.high), signed.type), float(limits.low))
+    beyond = k.select(signed.eq(0.0), k.const(least, signed.type), beyond)
+    steps = k.select(apart >= float(APART + stored.shift), beyond, found)
+    return _activated(k, attributes, k.cast(steps * limits.scale, operands[0].type.scalar))
+
+
+def _bits(k: Builder, size: Expr) -> Expr:
+    """How many bits whole numbers of 8 bits have, 0 for 0, in f32."""
+    one, none = k.const(1.0, size.type), k.const(0.0, size.type)
+    count = none
+    for bit in range(9):
+        count = count + k.select(size >= float(1 << bit), one, none)
+    return count
 
 
 def _activated(k: Builder, attributes: Any, value: Expr) -> Expr:
@@ -234,7 +265,7 @@ RULES = (
     ElementwiseRule("ADD", _fused(lambda k, a, b: a + b), _accepts_fused),
     ElementwiseRule("SUB", _fused(lambda k, a, b: a - b), _accepts_fused),
     ElementwiseRule("MUL", _fused(lambda k, a, b: a * b), _accepts_fused),
-    ElementwiseRule("DIV", _fused(_div), _accepts_fused),
+    ElementwiseRule("DIV", _quotient, _accepts_fused),
     ElementwiseRule("MAXIMUM", _pair(lambda k, a, b: k.max(a, b)), takes(NUMBERS)),
     ElementwiseRule("MINIMUM", _pair(lambda k, a, b: k.min(a, b)), takes(NUMBERS)),
     ElementwiseRule("SQUARED_DIFFERENCE", _pair(_squared_difference), takes(NUMBERS)),

@@ -35,12 +35,13 @@ def pack_weights(ohwi: Array) -> Array:
     """OHWI weights -> [tap, input slice, lane of it, output slice, lane of it], zero-padded."""
     out, height, width, inner = ohwi.shape
     in_slices, out_slices = -(-inner // 4), -(-out // 4)
-    padded = np.zeros((out_slices * 4, height * width, in_slices * 4), np.float32)
-    padded[:out, :, :inner] = ohwi.reshape(out, height * width, inner)
-    blocked = padded.transpose(1, 2, 0).reshape(
-        height * width, in_slices, 4, out_slices, 4
-    )  # [tap, is, il, os, ol]
-    return np.ascontiguousarray(blocked)
+    given = ohwi.reshape(out, height * width, inner).transpose(1, 2, 0)
+    if (in_slices * 4, out_slices * 4) == (inner, out):
+        packed = np.ascontiguousarray(given, np.float32)
+    else:
+        packed = np.zeros((height * width, in_slices * 4, out_slices * 4), np.float32)
+        packed[:, :inner, :out] = given
+    return packed.reshape(height * width, in_slices, 4, out_slices, 4)
 
 
 def pack_bias(bias: Array | None, channels: int) -> Array:

@@ -22,7 +22,7 @@ from tflgpu.ops.normalize import NAME
 from tflgpu.ops.reduce import reduced_axes
 
 
-class _Moments:
+class Moments:
     """A team's sums over its share of an item, known to all its invocations."""
 
     def __init__(self, k: Builder, shape: Shape2, domain: Domain, view: ReadView) -> None:
@@ -81,7 +81,7 @@ def _build(low: Lowering) -> None:
 def _at_once(low: Lowering, domain: Domain, plan: Shape2) -> None:
     k = low.kernel("normalize", plan.workgroup)
     view, out = low.read(k, 0), low.write(k)
-    moments = _Moments(k, plan, domain, view)
+    moments = Moments(k, plan, domain, view)
     mean = k.let(moments.total(lambda x: x) * (1.0 / domain.count), "mean")
     squares = moments.total(moments.centred_square(mean))
     scale = _scale(k, squares, domain.count, low.attrs.epsilon)
@@ -99,7 +99,7 @@ def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
     _moments_of_parts(low, domain, plan, temp)
     k = low.kernel("normalize", plan.workgroup)
     view, parts, out = low.read(k, 0), low.read_temp(k, temp), low.write(k)
-    moments = _Moments(k, plan, domain, view)
+    moments = Moments(k, plan, domain, view)
     at = moments.at
     first = k.let(at.item * plan.parts, "first_part")
 
@@ -125,7 +125,7 @@ def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
 def _moments_of_parts(low: Lowering, domain: Domain, plan: Shape2, temp: Temp) -> None:
     k = low.kernel("normalize_parts", plan.workgroup)
     view, parts = low.read(k, 0), low.write_temp(k, temp)
-    moments = _Moments(k, plan, domain, view)
+    moments = Moments(k, plan, domain, view)
     at = moments.at
     count = k.let(_elements(k, domain, plan, at.part), "n")
     mean = k.let(moments.total(lambda x: x) / count, "mean")

@@ -22,7 +22,7 @@ from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import ReadView, WriteView
-from tflgpu.ops.pool import pool_window
+from tflgpu.ops.pool import StoredAverage, pool_window
 from tflgpu.ops.windows import Window
 
 _WORKGROUP = 64
@@ -34,7 +34,7 @@ _UNROLLED = 16
 class _Kind:
     """What a pooling op makes of its pixels: ``merge`` of ``of(pixel)``, then ``finish``."""
 
-    of: Callable[[Expr], Expr]
+    of: Callable[[Builder, Expr], Expr]
     merge: Callable[[Builder, Expr, Expr], Expr]
     finish: Callable[[Builder, Expr, Expr], Expr]
     is_sum: bool
@@ -45,13 +45,37 @@ def _divide(k: Builder, total: Expr, count: Expr) -> Expr:
 
 
 _KINDS = {
-    "MAX_POOL_2D": _Kind(lambda x: x, lambda k, a, b: k.max(a, b), lambda k, x, n: x, False),
-    "AVERAGE_POOL_2D": _Kind(lambda x: x, lambda k, a, b: a + b, _divide, True),
+    "MAX_POOL_2D": _Kind(lambda k, x: x, lambda k, a, b: k.max(a, b), lambda k, x, n: x, False),
+    "AVERAGE_POOL_2D": _Kind(lambda k, x: x, lambda k, a, b: a + b, _divide, True),
     "L2_POOL_2D": _Kind(
-        lambda x: x * x, lambda k, a, b: a + b,
+        lambda k, x: x * x, lambda k, a, b: a + b,
         lambda k, total, count: k.call("sqrt", _divide(k, total, count)), True,
     ),
 }  # fmt: skip
+
+
+def _kind(low: Lowering) -> _Kind:
+    stored: StoredAverage | None = low.attrs.stored
+    return _KINDS[low.node.op] if stored is None else _stored(stored)
+
+
+def _stored(stored: StoredAverage) -> _Kind:
+    """The average of stored numbers, whole ones in f32."""
+
+    def finish(k: Builder, total: Expr, count: Expr) -> Expr:
+        taken = k.let(k.splat(count, 4), "taken")
+        found = k.let(total + taken * float(stored.zero_point), "stored")
+        half = k.call("floor", taken * 0.5)
+        # A quotient that is whole may come out a little less, so half a step more is divided.
+        size = k.let(k.call("floor", (k.call("abs", found) + half + 0.5) / taken), "size")
+        average = k.select(found < 0.0, -size, size)
+        clamped = k.clamp(average, float(stored.low), float(stored.high))
+        return (clamped - float(stored.zero_point)) * stored.scale
+
+    inverse = 1 / stored.scale
+    return attrs.evolve(
+        _KINDS["AVERAGE_POOL_2D"], of=lambda k, x: k.call("floor", x * inverse + 0.5), finish=finish
+    )
 
 
 class _Place:
@@ -89,7 +113,7 @@ class _Place:
 
 def _add_tap(k: Builder, kind: _Kind, total: Name, tap: tuple[Expr, Expr]) -> None:
     value, inside = tap
-    mine = kind.of(k.let(value, "v"))
+    mine = kind.of(k, k.let(value, "v"))
     if kind.is_sum:
         mine = k.select(inside, mine, k.f32(0.0, 4))
     k.set(total, kind.merge(k, total, mine))
@@ -117,12 +141,12 @@ def _store(
     low: Lowering, k: Builder, out: WriteView, place: _Place, pixel: Expr, slice_: Expr,
     total: Expr,
 ) -> None:  # fmt: skip
-    value = _KINDS[low.node.op].finish(k, total, place.count())
+    value = _kind(low).finish(k, total, place.count())
     out.store(pixel, slice_, activate(k, low.attrs.activation, k.let(value, "pooled")))
 
 
 def _build_alone(low: Lowering, window: Window, *, unroll: bool) -> None:
-    kind = _KINDS[low.node.op]
+    kind = _kind(low)
     k = low.kernel(low.node.op.lower(), (_WORKGROUP, 1, 1))
     src, out = low.read(k, 0), low.write(k)
     count = out.layout.outer * out.slices
@@ -143,7 +167,7 @@ def _build_alone(low: Lowering, window: Window, *, unroll: bool) -> None:
 
 
 def _build_team(low: Lowering, window: Window) -> None:
-    kind = _KINDS[low.node.op]
+    kind = _kind(low)
     taps = window.kernel_h * window.kernel_w
     lanes = tuning_of(low.caps).pool_team
     columns = max(1, min(_WORKGROUP, low.caps.max_workgroup) // lanes)

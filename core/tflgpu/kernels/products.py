@@ -121,7 +121,7 @@ class Family:
         weights = node.const(1)
         if precision is Precision.F32_F16 and not np.abs(weights).max() <= F16_MAX:  # or NaN
             return "its weights are beyond f16"
-        if not caps.matrix_splits:
+        if not tuning_of(caps).splits_products:
             # At a part's edge an input lies as f32 all the same; see `_matrix`.
             half = storage_of(node.input(0), precision, caps) is Scalar.F16
             if not half or parts_of_weights(weights, precision, caps) > 1:
@@ -131,7 +131,7 @@ class Family:
 
 def _matrix(low: Lowering, problem: Problem, name: str) -> None:
     operands = split_operands(low, problem)
-    if operands.products > 1 and not low.caps.matrix_splits:
+    if operands.products > 1 and not tuning_of(low.caps).splits_products:
         # The input lies at a part's edge, as f32, which shows only now.
         _blocked(low, problem, name.replace("_matrix", "_gemm"))
         return

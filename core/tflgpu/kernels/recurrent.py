@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import attrs
 import numpy as np
+from numpy.typing import DTypeLike
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
@@ -37,19 +38,19 @@ def slices_of(size: int) -> int:
     return -(-size // 4)
 
 
-def pack_matrices(matrices: Sequence[Array]) -> Array:
+def pack_matrices(matrices: Sequence[Array], dtype: DTypeLike = np.float32) -> Array:
     """[inputs, gates * slices * 4] of matrices [units, inputs], for `multiply`; zeros beside."""
     units, inputs = matrices[0].shape
-    found = np.zeros((slices_of(inputs) * 4, len(matrices), slices_of(units) * 4), np.float32)
+    found = np.zeros((slices_of(inputs) * 4, len(matrices), slices_of(units) * 4), dtype)
     for gate, matrix in enumerate(matrices):
         found[:inputs, gate, :units] = matrix.T
     return found.reshape(found.shape[0], -1)
 
 
-def pack_vectors(vectors: Sequence[Array]) -> Array:
+def pack_vectors(vectors: Sequence[Array], dtype: DTypeLike = np.float32) -> Array:
     """[gates * slices * 4] of vectors [units]."""
     (units,) = vectors[0].shape
-    found = np.zeros((len(vectors), slices_of(units) * 4), np.float32)
+    found = np.zeros((len(vectors), slices_of(units) * 4), dtype)
     found[:, :units] = vectors
     return found.reshape(-1)
 

@@ -38,6 +38,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import WriteView
+from tflgpu.ops.base import Activation
 from tflgpu.ops.facets import Rounding
 from tflgpu.ops.lstm import BasicLstm, SequenceLstm
 from tflgpu.ops.lstm_cell import Cell, Places, operand_names, places_of
@@ -73,20 +74,22 @@ class Weights:
             return {g: v.data for g, v in enumerate(values) if v is not None and v.data is not None}
 
         gates = tuple(find(places.weights))
-        cells, outputs = node.input(places.recurrent[_FORGET]).shape
+        shape = node.input(places.recurrent[_FORGET]).shape
+        cells, outputs = shape[0], shape[-1]
         peepholes = {
             (_INPUT, _FORGET, _OUTPUT)[i]: data for i, data in find(places.peepholes).items()
         }
         return cls(node, places, gates, cells, outputs, peepholes, find(places.norms))
 
     def matrices(self, indices: tuple[int, ...]) -> list[Array]:
-        """One for each gate."""
-        return [np.asarray(self.node.const(indices[gate])) for gate in self.gates]
+        """One for each gate; a diagonal as what it is of."""
+        found = [np.asarray(self.node.const(indices[gate])) for gate in self.gates]
+        return [np.diag(m) if m.ndim == 1 else m for m in found]
 
     @property
     def biases(self) -> list[Array]:
         """One for each gate."""
-        return self.matrices(self.places.biases)
+        return [np.asarray(self.node.const(self.places.biases[gate])) for gate in self.gates]
 
     @property
     def projects(self) -> bool:
@@ -290,7 +293,8 @@ class _Loop:
 
 def _build(low: Lowering) -> None:
     attributes: Cell | SequenceLstm = low.attrs
-    cell, time_major, times = attributes, False, 1
+    cell: object = attributes
+    time_major, times = False, 1
     batch = low.node.input(0).shape[0]
     if isinstance(attributes, SequenceLstm):
         cell, time_major = attributes.cell, attributes.time_major
@@ -308,6 +312,12 @@ def why_not(node: Node, places: Places, site: Site) -> str | None:
     reason = not_constant(node, places.constants, listed)
     if reason is not None:
         return reason
+    diagonal = any(
+        v is not None and len(v.shape) == 1 for v in map(node.optional_input, places.recurrent)
+    )
+    cell = getattr(node.attrs, "cell", node.attrs)
+    if diagonal and cell.activation is not Activation.TANH:
+        return f"{node.op}: an infinity would spread from a diagonal of the recurrent weights"
     for index in (places.output_state, places.cell_state):
         state = node.input(index)
         if len(state.shape) != 2:

@@ -19,7 +19,7 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.softmax import L2_EPSILON
 
 
-class _Row:
+class Row:
     """The team at work on one row of channels."""
 
     def __init__(self, low: Lowering) -> None:
@@ -68,7 +68,7 @@ class _Row:
 
 
 def _softmax(low: Lowering) -> None:
-    row = _Row(low)
+    row = Row(low)
     k, beta = row.k, float(low.attrs.beta)
 
     def scaled(x: Expr) -> Expr:
@@ -81,7 +81,7 @@ def _softmax(low: Lowering) -> None:
 
 
 def _log_softmax(low: Lowering) -> None:
-    row = _Row(low)
+    row = Row(low)
     k = row.k
     largest = row.maximum(lambda x: x)
     total = row.total(lambda x: k.call("exp", x - largest))
@@ -91,7 +91,7 @@ def _log_softmax(low: Lowering) -> None:
 
 
 def _l2(low: Lowering) -> None:
-    row = _Row(low)
+    row = Row(low)
     k = row.k
     total = row.total(lambda x: x * x)
     norm = k.let(k.max(k.call("sqrt", total), L2_EPSILON), "norm")

@@ -17,23 +17,23 @@ from tflgpu.lowering.view import ReadView
 from tflgpu.ops.svdf import BIAS, FEATURES, INPUT, OP, STATE, TIMES
 
 _WORKGROUP = 64
-_NAMES = ("input", "weights of features", "weights of time", "bias", "state")
+NAMES = ("input", "weights of features", "weights of time", "bias", "state")
 
 
 def _build(low: Lowering) -> None:
     node = low.node
     features = input_sums(low, [Product(INPUT, [np.asarray(node.const(FEATURES))])], None)
     _output(low, features)
-    _state(low, features)
+    keep_state(low, features)
 
 
-def _newest(k: Builder, old: ReadView, features: ReadView, row: Expr, at: Expr, steps: int) -> Expr:
+def newest(k: Builder, old: ReadView, features: ReadView, row: Expr, at: Expr, steps: int) -> Expr:
     """Element ``at`` of a row of the new state: what is a step newer, or a feature."""
     filter_ = k.let(at // steps, "filter")
     feature = features.load_lane(row, filter_)
     if steps == 1:
         return feature
-    newer = k.cast(old.load_lane(row, k.min(at + 1, old.channels - 1)), Scalar.F32)
+    newer = k.cast(old.load_lane(row, k.min(at + 1, old.channels - 1)), feature.type.scalar)
     return k.select((at - filter_ * steps).eq(steps - 1), feature, newer)
 
 
@@ -55,7 +55,7 @@ def _output(low: Lowering, features: Temp) -> None:
         total = k.var(k.f32(0.0), "total")
         with k.loop(0, rank * steps, name="i") as i:
             at = k.let(first + i, "at")
-            k.fma_to(total, _newest(k, old, made, row, at, steps), k.load(weights, at))
+            k.fma_to(total, newest(k, old, made, row, at, steps), k.load(weights, at))
         totals.append(total)
     value = k.vec(totals)
     bias = node.optional_input(BIAS)
@@ -66,7 +66,8 @@ def _output(low: Lowering, features: Temp) -> None:
     low.dispatch(k, (out.slices, batch, 1))
 
 
-def _state(low: Lowering, features: Temp) -> None:
+def keep_state(low: Lowering, features: Temp) -> None:
+    """One dispatch: the new state, of features [batch, filters] in f32 or i32."""
     node = low.node
     batch = node.input(INPUT).shape[0]
     steps = node.input(TIMES).shape[1]
@@ -77,12 +78,12 @@ def _state(low: Lowering, features: Temp) -> None:
     slice_, row = k.let(k.global_id(0), "slice"), k.let(k.global_id(1), "row")
     guard(k, slice_ < new.slices)
     places = [k.let(k.min(slice_ * 4 + lane, new.channels - 1), "at") for lane in range(4)]
-    new.store(row, slice_, k.vec([_newest(k, old, made, row, at, steps) for at in places]))
+    new.store(row, slice_, k.vec([newest(k, old, made, row, at, steps) for at in places]))
     low.dispatch(k, (new.slices, batch, 1))
 
 
 def _accepts(node: Node, site: Site) -> str | None:
-    return takes(FLOATS)(node, site) or not_constant(node, (FEATURES, TIMES, BIAS), _NAMES)
+    return takes(FLOATS)(node, site) or not_constant(node, (FEATURES, TIMES, BIAS), NAMES)
 
 
 RULES = (KernelRule(OP, "features first", _build, _accepts, keeps_state=True),)

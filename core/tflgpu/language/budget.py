@@ -71,14 +71,15 @@ def _count(kernel: Kernel) -> int:
     waiting = [kernel.body]
     while waiting:
         for stmt in waiting.pop():
-            total += 1 + sum(map(_own_cost, walk(stmt).order))
+            total += 1 + sum([_own_cost(e) for e in walk(stmt).order if type(e) not in _FREE])
             nested = [block for block in blocks(stmt) if block]
             total += _BLOCK_COST * len(nested)
             waiting += nested
     return total
 
 
+_FREE = frozenset({Const, Name, Builtin})
+
+
 def _own_cost(expr: Expr) -> int:
-    if isinstance(expr, (Const, Name, Builtin)):
-        return 0
     return _HEAVY_COST if isinstance(expr, Call) and expr.fn in _HEAVY else 1

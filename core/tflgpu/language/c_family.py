@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tflgpu.errors import KernelError
 from tflgpu.language.code import ADD, ATOM, MUL, TERNARY, UNARY, Code, shortest
 from tflgpu.language.matrix import (
     MatrixAdd,
@@ -20,6 +19,7 @@ from tflgpu.language.matrix import (
     MatrixRole,
     MatrixStmt,
 )
+from tflgpu.language.needs import Features
 from tflgpu.language.printer import Printer
 from tflgpu.language.tree import Call, Cast, Kernel, Select, Shared
 from tflgpu.language.types import Scalar, Type
@@ -44,20 +44,14 @@ def float_number(value: float, scalar: Scalar) -> Code:
 
 
 class CPrinter(Printer):
-    """Prints one kernel.
+    """Prints one kernel. Functions of `half` values go through float.
 
     Attributes:
-        f16_arithmetic: `half` values can be computed with, not only loaded and stored. Functions of
-            them go through float.
-        uses_half: The text has such values.
+        uses_half: The text has `half` values, and not only loads and stores of them.
     """
 
-    #: Whether `prelude` has functions of matrix tiles.
-    has_matrix_functions = False
-
-    def __init__(self, kernel: Kernel, *, f16_arithmetic: bool) -> None:
-        super().__init__(kernel)
-        self.f16_arithmetic = f16_arithmetic
+    def __init__(self, kernel: Kernel, has: Features) -> None:
+        super().__init__(kernel, has)
         self.uses_half = False
 
     # What a dialect has to say
@@ -132,8 +126,6 @@ class CPrinter(Printer):
         kind, fn = expr.args[0].type, expr.fn
         if not kind.is_float:
             return self.whole_call(expr, args)
-        if kind.scalar is Scalar.F16 and fn not in ("isnan", "sign"):
-            self.need_f16(fn)
         if not self.is_half(kind):
             return self.float_call(fn, kind.width, args)
         if fn == "fma":
@@ -150,7 +142,7 @@ class CPrinter(Printer):
 
     def converted(self, source: Type, target: Type, x: Code) -> Code:
         """An f16 as f32, or back."""
-        return self.convert(source, target, x) if self.f16_arithmetic else x
+        return self.convert(source, target, x) if self.has.f16_arithmetic else x
 
     def convert(self, source: Type, target: Type, x: Code) -> Code:
         """``x`` converted; f16 goes through f32."""
@@ -158,12 +150,10 @@ class CPrinter(Printer):
         if Scalar.F16 not in (a, b):
             return self.convert_words(source, target, x)
         if b is Scalar.F16:
-            if not self.f16_arithmetic and a is not Scalar.BOOL:
-                raise self.no_f16(f"a cast from {source}")
             if source != wide:
                 x = self.convert_words(source, wide, x)
-            return self._halves(wide, target, x) if self.f16_arithmetic else x
-        if self.f16_arithmetic:
+            return self._halves(wide, target, x) if self.has.f16_arithmetic else x
+        if self.has.f16_arithmetic:
             x = self._halves(source, wide, x)
         return x if target == wide else self.convert_words(wide, target, x)
 
@@ -179,13 +169,8 @@ class CPrinter(Printer):
         """A matrix statement as a call of one of the functions `matrix_fill`, `matrix_load_a`,
         `matrix_load_b`, `matrix_multiply`, `matrix_add` and `matrix_store`, on values of the types
         `matrix_operand` and `matrix_sums`, which `prelude` defines where a device has them.
-
-        Raises:
-            KernelError: it has not.
         """
-        return (
-            [self._matrix(stmt, *operands)] if self.has_matrix_functions else super().matrix(stmt)
-        )
+        return [self._matrix(stmt, *operands)]
 
     def _matrix(self, stmt: MatrixStmt, *operands: Code) -> str:
         names = self.names
@@ -213,20 +198,4 @@ class CPrinter(Printer):
 
     def is_half(self, type: Type) -> bool:
         """Whether values of a type are halves."""
-        return type.scalar is Scalar.F16 and self.f16_arithmetic
-
-    def need_f16(self, what: str) -> None:
-        """Refuse what only arithmetic of f16 can do.
-
-        Raises:
-            KernelError: the device has none.
-        """
-        if not self.f16_arithmetic:
-            raise self.no_f16(what)
-
-    def no_f16(self, what: str) -> KernelError:
-        """What to raise there."""
-        return self.fail(
-            f"{what} in f16, which this device only loads and stores; compute in f32 "
-            "(precision F32 or F32_F16)"
-        )
+        return type.scalar is Scalar.F16 and self.has.f16_arithmetic

@@ -32,8 +32,10 @@ from tflgpu.language.subgroup import problem_of as problem_of_shuffle
 from tflgpu.language.tree import (
     Assign,
     Barrier,
+    Binary,
     Break,
     Builtin,
+    Const,
     For,
     If,
     Kernel,
@@ -281,6 +283,8 @@ def _uses(stmt: Stmt, scope: _Scope) -> bool:
     values of it."""
     uniform = True
     for expr in walk(stmt).order:
+        if isinstance(expr, (Const, Binary)):  # most of them, of which nothing is to be asked
+            continue
         if isinstance(expr, Name):
             if expr.ident not in scope.names:
                 scope.fail(f"{expr.ident} is used outside the block that defines it")

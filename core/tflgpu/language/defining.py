@@ -9,7 +9,9 @@ computes of literals alone is printed as a literal.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from tflgpu.language.constants import constant_values
 from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import EXACT, exact
 from tflgpu.language.guards import GUARDS, ORDERED, guard
+from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of, foregone, never_nan
 from tflgpu.language.printer import Printer
 from tflgpu.language.rounding import is_rounded, rounded_names
@@ -29,9 +32,10 @@ from tflgpu.language.types import Scalar, Type
 
 #: The first parts of the names of all functions that a text may have; the others are numbers of
 #: lanes.
-STEMS = frozenset(DEFINED) | frozenset(
+_STEMS = frozenset(DEFINED) | frozenset(
     f"{op}_{scalar}" for op in (*GUARDS, *EXACT) for scalar in ("f32", "f16", "i32")
 )
+_OWN_NAMES = re.compile(rf"({'|'.join(sorted(_STEMS))})_\d")
 
 
 def definition_of(name: str) -> Definition:
@@ -44,14 +48,25 @@ def definition_of(name: str) -> Definition:
     return (guard if op in GUARDS else exact)(op, Type(Scalar(scalar), int(width)))
 
 
+@cache
+def lines_of_function(
+    printer: Callable[..., DefiningPrinter], name: str, has: Features
+) -> tuple[list[str], set[str]]:
+    """The text of `definition_of` a name as a class of printers has it, and the functions that it
+    uses."""
+    found = definition_of(name)
+    made = printer(found.as_kernel(name), has)
+    return made.function(name, found), made.helpers
+
+
 class DefiningPrinter(Printer):
     """Prints one kernel, or, by `function`, the one function that it was made for."""
 
     #: Functions whose f16 form is exact, or as precise as its operators; others go through f32.
     half_functions: ClassVar[Collection[str]] = ()
 
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, has: Features) -> None:
+        super().__init__(kernel, has)
         #: Within a definition operands are taken for numbers, and functions for the API's own.
         self._defines = False
         self.constants = constant_values(kernel)
@@ -59,6 +74,10 @@ class DefiningPrinter(Printer):
         self._rounded = rounded_names(kernel)
         for kind, handler in list(self._handlers.items()):
             self._handlers[kind] = self._folded(handler)
+
+    def is_reserved(self, ident: str) -> bool:
+        """Whether a kernel's own name must not be this."""
+        return _OWN_NAMES.fullmatch(ident) is not None or super().is_reserved(ident)
 
     # What a dialect has to say
 
@@ -70,24 +89,16 @@ class DefiningPrinter(Printer):
         """One of its parameters."""
         raise NotImplementedError
 
-    def lines_of_function(self, name: str) -> tuple[list[str], set[str]]:
-        """What `function` prints of `definition_of` a name, and the functions that it uses: from a
-        printer of the same dialect, once."""
-        raise NotImplementedError
-
-    def vector(self, type: Type, lanes: list[Code]) -> Code:
-        """A vector of literals; one of them is meant for every lane."""
-        raise NotImplementedError
-
     # Functions
 
     def functions(self, others: Collection[str]) -> list[str]:
         """All that was used, and what these use in turn, but for helpers of other kinds."""
         lines: list[str] = []
         printed = set(others)
+        printer: Callable[..., DefiningPrinter] = type(self)
         while rest := sorted(self.helpers - printed):
             for name in rest:
-                text, used = self.lines_of_function(name)
+                text, used = lines_of_function(printer, name, self.has)
                 lines += text
                 self.helpers |= used
             printed.update(rest)
@@ -113,7 +124,9 @@ class DefiningPrinter(Printer):
         lanes = [self.scalar_literal(type.scalar, lane) for lane in value.reshape(-1).tolist()]
         if type.width == 1:
             return lanes[0]
-        return self.vector(type, lanes[:1] if len({lane.text for lane in lanes}) == 1 else lanes)
+        # One literal is meant for every lane.
+        differ = len({lane.text for lane in lanes}) > 1
+        return self.function_of(self.type_name(type), *lanes[: None if differ else 1])
 
     def _folded(self, handler: Callable[..., Code]) -> Callable[..., Code]:
         def print_value(expr: Expr, *args: Code) -> Code:

@@ -15,16 +15,20 @@ from tflgpu.language.tree import (
     Buffer,
     Builtin,
     Call,
+    Cast,
     Const,
     For,
     Kernel,
     Lane,
     Let,
+    Load,
     Name,
     Select,
     Shared,
     Splat,
     Stmt,
+    Store,
+    Var,
     Vec,
 )
 from tflgpu.language.types import Type
@@ -56,8 +60,8 @@ def fingerprint(kernel: Kernel) -> str:
             content.append(stmt)
             continue
         way = walk(stmt)
-        content.append(_fields(stmt))
-        content += map(_fields, way.order)
+        content.append(_getters[type(stmt)](stmt))
+        content += [_getters[type(expr)](expr) for expr in way.order]
         content += way.parts
         content.append(way.roots)
         for block in blocks(stmt)[::-1]:
@@ -66,22 +70,35 @@ def fingerprint(kernel: Kernel) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+class _Getters(dict[type, Callable[[Any], tuple[Any, ...]]]):
+    def __missing__(self, kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+        return _getter(kind)
+
+
 #: By class of node: what gives its own fields, everything but expressions and blocks. Those that
 #: kernels are full of are written out, which takes a quarter of the time.
-_getters: dict[type, Callable[[Any], tuple[Any, ...]]] = {
-    Name: lambda e: ("Name", e.type.text, e.ident, e.mutable),
-    Builtin: lambda e: ("Builtin", e.kind, e.axis),
-    Binary: lambda e: ("Binary", e.type.text, e.op),
-    Call: lambda e: ("Call", e.type.text, e.fn),
-    Vec: lambda e: ("Vec", e.type.text),
-    Splat: lambda e: ("Splat", e.type.text),
-    Lane: lambda e: ("Lane", e.type.text, e.index),
-    Select: lambda e: ("Select", e.type.text),
-    # 1, 1.0 and True are equal, so that it must be said which is meant.
-    Const: lambda e: (("Const", e.type.text, float(e.value) if e.type.is_float else int(e.value))),
-    Let: lambda s: ("Let", s.ident),
-    Assign: lambda s: ("Assign",),
-}
+_getters = _Getters(
+    {
+        Name: lambda e: ("Name", e.type.text, e.ident, e.mutable),
+        Builtin: lambda e: ("Builtin", e.kind, e.axis),
+        Binary: lambda e: ("Binary", e.type.text, e.op),
+        Call: lambda e: ("Call", e.type.text, e.fn),
+        Vec: lambda e: ("Vec", e.type.text),
+        Splat: lambda e: ("Splat", e.type.text),
+        Lane: lambda e: ("Lane", e.type.text, e.index),
+        Select: lambda e: ("Select", e.type.text),
+        # 1, 1.0 and True are equal, so that it must be said which is meant.
+        Const: lambda e: (
+            ("Const", e.type.text, float(e.value) if e.type.is_float else int(e.value))
+        ),
+        Cast: lambda e: ("Cast", e.type.text),
+        Load: lambda e: ("Load", e.type.text, _plain(e.buffer), e.scalar),
+        Let: lambda s: ("Let", s.ident),
+        Var: lambda s: ("Var", s.ident),
+        Store: lambda s: ("Store", _plain(s.buffer), s.scalar),
+        Assign: lambda s: ("Assign",),
+    }
+)
 
 
 def _getter(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
@@ -99,11 +116,6 @@ def _getter(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return found
 
 
-def _fields(node: Any) -> tuple[Any, ...]:
-    kind = type(node)
-    return (_getters.get(kind) or _getter(kind))(node)
-
-
 def _plain(value: Any) -> Any:
     """A field as numbers and texts."""
     kind = type(value)
@@ -112,7 +124,7 @@ def _plain(value: Any) -> Any:
     if kind is Type:
         return value.text
     if kind is Buffer:
-        return value.name, value.scalar.value, value.width, value.access
+        return value.name, value.scalar._value_, value.width, value.access
     if kind is Shared:
         return value.name, value.type.text, value.count
     if kind is Name:

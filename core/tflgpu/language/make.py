@@ -6,6 +6,9 @@ front end (operators, `Builder`, rewriting) obeys the same rules.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import numpy as np
 
 from tflgpu.errors import KernelError
@@ -33,7 +36,7 @@ from tflgpu.language.tree import (
 from tflgpu.language.types import BOOL, Scalar, Type
 
 _RANGES = {
-    scalar.value: (int(np.iinfo(scalar.numpy).min), int(np.iinfo(scalar.numpy).max))
+    scalar._value_: (int(np.iinfo(scalar.numpy).min), int(np.iinfo(scalar.numpy).max))
     for scalar in Scalar
     if scalar.numpy.kind in "iu"
 }
@@ -58,7 +61,7 @@ def wrap(value: Operand, like: Type) -> Expr:
         if isinstance(value, float) or not hasattr(value, "__index__"):
             raise KernelError(f"{value!r} is not a whole number")
         number = int(value)
-        least, most = _RANGES[like.scalar.value]
+        least, most = _RANGES[like.scalar._value_]
         if not least <= number <= most:
             raise KernelError(f"{number} does not fit {like.scalar.value}")
     return Const(like.with_width(1), number)
@@ -110,20 +113,24 @@ def bitcast(value: Expr, scalar: Scalar) -> Expr:
     return Bitcast(value.type.with_scalar(scalar), value)
 
 
+_FOLDED: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max,
+}  # fmt: skip
+
+
 def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:
     """Simplify index arithmetic, so that generated code stays readable."""
     va = int(a.value) if isinstance(a, Const) else None
     vb = int(b.value) if isinstance(b, Const) else None
+    if va is None and vb is None:
+        return None
     if va is not None and vb is not None:
         result: int | None = None
         if op in ("div", "rem"):
             if vb > 0 and va >= 0:
                 result = va // vb if op == "div" else va % vb
-        elif op in ("add", "sub", "mul", "min", "max"):
-            result = {
-                "add": va + vb, "sub": va - vb, "mul": va * vb,
-                "min": min(va, vb), "max": max(va, vb),
-            }[op]  # fmt: skip
+        elif op in _FOLDED:
+            result = _FOLDED[op](va, vb)
         fits = result is not None and -(2**31) <= result < 2**31
         return Const(a.type, result) if fits and result is not None else None
     if op in ("add", "sub") and vb == 0:
@@ -153,11 +160,14 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         a = wrap(a, b.type)
     if not (isinstance(a, Expr) and isinstance(b, Expr)):
         raise KernelError(f"{op}: no operand is an expression")
-    if a.type.scalar is not b.type.scalar:
-        raise KernelError(f"{op} of {a.type} and {b.type}: cast one of them")
-    width = max(a.type.width, b.type.width)
-    a, b = splat(a, width), splat(b, width)
-    scalar = a.type.scalar
+    kind, other = a.type, b.type
+    if kind is not other:  # as a rule both are of one type, of which there is one object
+        if kind.scalar is not other.scalar:
+            raise KernelError(f"{op} of {kind} and {other}: cast one of them")
+        width = max(kind.width, other.width)
+        a, b = splat(a, width), splat(b, width)
+        kind = a.type
+    width, scalar = kind.width, kind.scalar
     if op in COMPARE:
         if scalar is Scalar.BOOL and op not in ("eq", "ne"):
             raise KernelError(f"{op} does not order booleans")
@@ -175,12 +185,12 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
     else:
         raise KernelError(f"unknown operation {op}")
     if not fits:
-        raise KernelError(f"{op} of {a.type}")
+        raise KernelError(f"{op} of {kind}")
     if scalar is Scalar.I32 and width == 1:
         folded = _fold_int(op, a, b)
         if folded is not None:
             return folded
-    return Binary(a.type, op, a, b)
+    return Binary(kind, op, a, b)
 
 
 def call(fn: str, *args: Operand) -> Expr:
@@ -192,11 +202,13 @@ def call(fn: str, *args: Operand) -> Expr:
     first = next((a for a in args if isinstance(a, Expr)), None)
     if first is None:
         raise KernelError(f"{fn}: no argument is an expression")
-    exprs = [wrap(a, first.type) for a in args]
-    width = max(e.type.width for e in exprs)
-    exprs = [splat(e, width) for e in exprs]
+    exprs = [a if isinstance(a, Expr) else wrap(a, first.type) for a in args]
     kind = exprs[0].type
-    if any(e.type != kind for e in exprs):
+    if any(e.type is not kind for e in exprs):
+        width = max([e.type.width for e in exprs])
+        exprs = [splat(e, width) for e in exprs]
+        kind = exprs[0].type
+    if any(e.type is not kind and e.type != kind for e in exprs):
         raise KernelError(f"{fn} of {', '.join(str(e.type) for e in exprs)}")
     function = FUNCTIONS.get(fn)
     if function is None:

@@ -24,7 +24,8 @@ from tflgpu.language.code import (
     Names,
 )
 from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt, declared
-from tflgpu.language.subgroup import SubgroupShuffleXor, group_size, lacking
+from tflgpu.language.needs import Features, needs_of
+from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.language.tree import (
     Assign,
     Barrier,
@@ -57,22 +58,24 @@ from tflgpu.language.tree import (
 )
 from tflgpu.language.types import Scalar, Type
 from tflgpu.language.walk import statements, walk
+from tflgpu.language.words import is_reserved
 
 _MAX_DEPTH = 16  # operators nested in one line before a temporary is made
 
 
 class Printer:
-    """Prints one kernel. Make one for each kernel; call `source` once."""
+    """Prints one kernel for a device that has some features. Make one for each kernel; call `source`
+    once."""
 
     #: The language's names of functions, where they are others than the kernel language's.
     function_names: ClassVar[Mapping[str, str]] = {}
     #: The line before a loop that is to be unrolled.
     unroll_hint = ""
-    #: The largest group of neighbours that shuffle values, 0 where none do.
-    shuffles = 0
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, has: Features) -> None:
         self.kernel = kernel
+        self.has = has
+        self.needs = needs_of(kernel)
         self.helpers: set[str] = set()  # prelude functions that the body turned out to use
         self._lines: list[str] = []
         self._depth = 0
@@ -98,8 +101,8 @@ class Printer:
     # What a dialect has to say
 
     def is_reserved(self, ident: str) -> bool:
-        """Whether the language has the identifier for itself."""
-        raise NotImplementedError
+        """Whether a kernel's own name must not be this."""
+        return is_reserved(ident)
 
     def type_name(self, type: Type) -> str:
         """How a value's type is written."""
@@ -111,10 +114,6 @@ class Printer:
 
     def open_kernel(self) -> list[str]:
         """Everything up to the opening brace."""
-        raise NotImplementedError
-
-    def declare_shared(self, array: Shared) -> str:
-        """Declare a shared array (inside the kernel; `open_kernel` may do it instead)."""
         raise NotImplementedError
 
     def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
@@ -153,14 +152,6 @@ class Printer:
         """Bits read as another type."""
         raise NotImplementedError
 
-    def vec(self, expr: Vec, *parts: Code) -> Code:
-        """A vector from scalars."""
-        raise NotImplementedError
-
-    def splat(self, expr: Splat, x: Code) -> Code:
-        """A vector from one scalar."""
-        raise NotImplementedError
-
     def load(self, expr: Load, index: Code) -> Code:
         """A buffer element or lane."""
         raise NotImplementedError
@@ -170,19 +161,11 @@ class Printer:
         raise NotImplementedError
 
     def matrix(self, stmt: MatrixStmt, *operands: Code) -> list[str]:
-        """A matrix statement, in languages that can have them.
-
-        Raises:
-            KernelError: this one cannot.
-        """
-        raise self.fail("matrix tiles, which this device does not have (caps.matrix_tiles)")
+        """A matrix statement, in languages that can have them."""
+        raise NotImplementedError
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
         """The value of 32 bits a lane that the neighbour has, in languages that can have it."""
-        raise NotImplementedError
-
-    def converted(self, source: Type, target: Type, x: Code) -> Code:
-        """A value as another type that has all its values, or as the language itself converts it."""
         raise NotImplementedError
 
     # What most of them share
@@ -200,6 +183,22 @@ class Printer:
         self.helpers.add(name)
         return self.function_of(name, *args)
 
+    def vec(self, expr: Vec, *parts: Code) -> Code:
+        """A vector from scalars."""
+        return self.function_of(self.type_name(expr.type), *parts)
+
+    def splat(self, expr: Splat, x: Code) -> Code:
+        """A vector from one scalar."""
+        return self.function_of(self.type_name(expr.type), x)
+
+    def converted(self, source: Type, target: Type, x: Code) -> Code:
+        """A value as another type that has all its values, or as the language itself converts it."""
+        return self.function_of(self.type_name(target), x)
+
+    def declare_shared(self, array: Shared) -> str:
+        """Declare a shared array inside the kernel; "" where `open_kernel` does it."""
+        return ""
+
     def for_header(self, stmt: For, index: str, start: Code, stop: Code) -> list[str]:
         """Everything of a loop up to the opening brace."""
         step = f"{index}++" if stmt.step == 1 else f"{index} += {stmt.step}"
@@ -208,14 +207,7 @@ class Printer:
         return [*hint, f"for ({first} {index} < {stop.at(ADD)}; {step}) {{"]
 
     def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
-        """What a shuffle gives. APIs promise it of words only.
-
-        Raises:
-            KernelError: the device does not shuffle among so many neighbours.
-        """
-        size = group_size(stmt.mask)
-        if size > self.shuffles:
-            raise self.fail(lacking(size, self.shuffles))
+        """What a shuffle gives. APIs promise it of words only."""
         kind = stmt.type
         if kind.scalar is not Scalar.F16:
             return self.shuffle_word(value, kind, stmt.mask)
@@ -307,7 +299,14 @@ class Printer:
     # Structure
 
     def source(self) -> str:
-        """The whole text."""
+        """The whole text.
+
+        Raises:
+            KernelError: the kernel needs what the device lacks.
+        """
+        problem = self.needs.problem(self.has)
+        if problem is not None:
+            raise self.fail(problem)
         opening = self.open_kernel()
         body = self.lines_of(self.kernel.body)
         lines = [*self.prelude(), *opening, *body, "}"]
@@ -398,10 +397,16 @@ class Printer:
         self._codes, self._temporaries = {}, set()
         handlers = self._handlers
         for place, expr in enumerate(order):
-            handler = handlers.get(type(expr))
+            kind = type(expr)
+            handler = handlers.get(kind)
             if handler is None:
-                raise self.fail(f"unknown expression {type(expr).__name__}")
+                raise self.fail(f"unknown expression {kind.__name__}")
             parts = parts_of[place]
+            if kind in _LEAVES:  # trivial, and not deep: most of what there is
+                self._codes[id(expr)] = code = handler(expr)
+                codes.append(code)
+                depth.append(1)
+                continue
             code = handler(expr, *[codes[part] for part in parts])
             depth.append(1 + max([depth[part] for part in parts], default=0))
             shared = uses[place] > 1 and not _is_trivial(expr)
@@ -414,6 +419,9 @@ class Printer:
             codes.append(code)
             self._codes[id(expr)] = code
         return [codes[root] for root in roots]
+
+
+_LEAVES = frozenset({Const, Name, Builtin})
 
 
 def _is_trivial(expr: Expr) -> bool:

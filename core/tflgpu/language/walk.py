@@ -30,8 +30,14 @@ class Walk(NamedTuple):
     roots: tuple[int, ...]
 
 
-#: By class of node: what gives its direct sub-expressions.
-_known: dict[type, Callable[[Any], tuple[Expr, ...]]] = {}
+class _Getters(dict[type, Callable[[Any], tuple[Expr, ...]]]):
+    """By class of node: what gives its direct sub-expressions."""
+
+    def __missing__(self, kind: type[Any]) -> Callable[[Any], tuple[Expr, ...]]:
+        return _getter(kind)
+
+
+_known = _Getters()
 
 
 def _getter(kind: type[Any]) -> Callable[[Any], tuple[Expr, ...]]:
@@ -60,8 +66,7 @@ def _getter(kind: type[Any]) -> Callable[[Any], tuple[Expr, ...]]:
 
 def children(node: Any) -> tuple[Expr, ...]:
     """The direct sub-expressions of an expression or statement (not of nested statements)."""
-    kind = type(node)
-    return (_known.get(kind) or _getter(kind))(node)
+    return _known[type(node)](node)
 
 
 #: Classes without sub-expressions: most of what a kernel is made of.
@@ -72,26 +77,32 @@ def _find(roots: Sequence[Expr]) -> Walk:
     order: list[Expr] = []
     parts: list[tuple[int, ...]] = []
     place: dict[int, int] = {}
-    stack = list(roots[::-1])
-    while stack:
-        item = stack.pop()
-        if id(item) in place:
-            continue
-        if type(item) in _LEAVES:
-            places: tuple[int, ...] = ()
-        else:
-            below = children(item)
-            waiting = [part for part in below if id(part) not in place]
-            if waiting:
-                # It is looked at again when all of its operands have their places.
-                stack.append(item)
-                stack += waiting[::-1]
+    # Each node is looked at once: what is open waits with those of its operands that are still to come.
+    open_: list[tuple[Expr, Sequence[Expr], Iterator[Expr]]] = []
+    below: Sequence[Expr] = roots
+    ahead = iter(below)
+    while True:
+        for part in ahead:
+            if id(part) in place:
                 continue
+            kind = type(part)
+            if kind in _LEAVES:
+                place[id(part)] = len(order)
+                order.append(part)
+                parts.append(())
+                continue
+            open_.append((part, below, ahead))
+            below = _known[kind](part)
+            ahead = iter(below)
+            break
+        else:
             places = tuple([place[id(part)] for part in below])
-        place[id(item)] = len(order)
-        order.append(item)
-        parts.append(places)
-    return Walk(order, parts, tuple([place[id(root)] for root in roots]))
+            if not open_:
+                return Walk(order, parts, places)
+            done, below, ahead = open_.pop()
+            place[id(done)] = len(order)
+            order.append(done)
+            parts.append(places)
 
 
 def postorder(roots: Iterable[Expr]) -> Sequence[Expr]:

@@ -28,8 +28,6 @@ class DeviceCaps:
             (`tflgpu.language.subgroup`), a power of two; 0 where none are. Found by running a
             kernel, because APIs do not say which invocations are neighbours in a subgroup.
         matrix_tiles: Matrix statements (`tflgpu.language.matrix`) run, on subgroups of 32.
-        matrix_splits: They are so fast that an f32 product made of several f16 products beats
-            vector code.
         cache_bytes: Last-level cache that kernels share: what lies in it between two kernels
             costs no memory traffic; 0 where not known.
         compute_units: Processors that run workgroups side by side; 1 where not known.
@@ -51,7 +49,6 @@ class DeviceCaps:
     subgroup: int = 0
     subgroup_shuffle: int = 0
     matrix_tiles: bool = False
-    matrix_splits: bool = False
     cache_bytes: int = 0
     compute_units: int = 1
     is_gpu: bool = False

@@ -204,8 +204,11 @@ class Lowering:
 
     def new_state(self, k: Builder, index: int) -> WriteView:
         """What the variable that is operand ``index`` holds after the run; all of it is to be
-        written."""
+        written. Where the state begins from a plain tensor nobody reads that."""
         variable = self.node.input(index)
+        if not variable.is_variable:
+            storage = Scalar.F32 if variable.dtype.is_float else Scalar.I32
+            return self.write_temp(k, self.temp(variable.shape, storage), f"state{index}")
         layout = self._layout_of(variable)
         buffer = self._bind(k, f"state{index}", layout, "write", NewState(variable))
         return WriteView(k, buffer, layout, self.compute_of(variable))
@@ -238,7 +241,7 @@ class Lowering:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
-        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy)
+        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False)
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")

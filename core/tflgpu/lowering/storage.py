@@ -21,6 +21,7 @@ _EDGE = {
     DType.BOOL: Scalar.I32,
     DType.I8: Scalar.I32,
     DType.U8: Scalar.I32,
+    DType.I16: Scalar.I32,
 }
 _BYTES = {DType.I8: Scalar.I8, DType.U8: Scalar.U8, DType.BOOL: Scalar.U8}
 

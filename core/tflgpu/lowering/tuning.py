@@ -1,7 +1,8 @@
-"""What was measured: the constants by which kernels are chosen and cut, by device.
+"""What was measured: the constants by which kernels are chosen, cut and submitted, by device.
 
 All of them were fitted on one GPU, an NVIDIA H200, and stand for every other device until that one
-is measured too. No other file of `tflgpu.lowering` and `tflgpu.kernels` holds a number that follows
+is measured too, but for what would cost much time where it is wrong (`UNMEASURED`). No
+other file of `tflgpu.lowering`, of `tflgpu.kernels` and of backends holds a number that follows
 from how fast a device is; what they hold follows from how a kernel is written (the sides of a tile
 that its indices are made for), from limits of APIs, or from how much code a compiler takes well.
 """
@@ -124,6 +125,10 @@ class Tuning:
         tested_weights: Weights of more bytes are worth asking whether f16 holds them exactly.
         joins_pointwise: A 1x1 convolution and the depthwise one after it are faster as one kernel.
             No device has been found on which they are; none was measured yet.
+        splits_products: Matrix tiles are so fast that an f32 product made of several f16 products
+            beats vector code.
+        dispatches_at_once: So many dispatches are submitted together, where a run is encoded anew: the
+            device begins with the first while the next are encoded.
         reduction: Cuts reductions.
         blocked: Chooses the tiles of blocked products.
         matrix: The same on matrix tiles.
@@ -142,6 +147,8 @@ class Tuning:
     rounded_weights: int
     tested_weights: int
     joins_pointwise: bool
+    splits_products: bool
+    dispatches_at_once: int
     reduction: ReductionModel
     blocked: BlockedModel
     matrix: MatrixModel
@@ -151,7 +158,8 @@ class Tuning:
 #: OpenCL in f32; there its choice is on average 5 % slower than the best of all tiles, and at most
 #: 29 %. `matrix` was fitted to 229 kernel times of convolutions of the same models (OpenCL in F16
 #: and F32_F16, Vulkan in F16), so that its choices are fast rather than its times right: on average
-#: the choice is 4 % slower than the best of all tiles, at most 34 %.
+#: the choice is 4 % slower than the best of all tiles, at most 34 %. Of 8, 16, 32 and all dispatches
+#: at once (WebGPU), 16 was the quickest for models of 30 to 74.
 H200 = Tuning(
     few_rows=8,
     least_depth=5,
@@ -166,6 +174,8 @@ H200 = Tuning(
     rounded_weights=16 << 10,
     tested_weights=4 << 10,
     joins_pointwise=False,
+    splits_products=True,
+    dispatches_at_once=16,
     reduction=ReductionModel(
         workgroup=256,
         small_workgroup=64,
@@ -204,10 +214,13 @@ H200 = Tuning(
     ),
 )
 
+#: How fast matrix tiles are elsewhere is not known.
+UNMEASURED = attrs.evolve(H200, splits_products=False)
+
 #: By `DeviceCaps.vendor`.
 TABLE: Mapping[str, Tuning] = {"nvidia": H200}
 
 
 def tuning_of(caps: DeviceCaps) -> Tuning:
-    """What is known of a device, or of the one that is known best."""
-    return TABLE.get(caps.vendor, H200)
+    """What is known of a device, or what is done where nothing is."""
+    return TABLE.get(caps.vendor, UNMEASURED)

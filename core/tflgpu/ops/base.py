@@ -202,9 +202,7 @@ class Arg:
 class Sample:
     """One test case of an op: options by TFLite's field names, and operands (None = absent).
 
-    ``accumulates`` is the number of products summed into one output element, for tolerances of
-    class ACCUMULATE; ``outputs`` is only needed by ops whose number of outputs the options do
-    not tell.
+    ``accumulates``: products summed into one output element, for tolerances of class ACCUMULATE.
     """
 
     id: str
@@ -230,6 +228,44 @@ class Draw(Protocol):
     def size(self, most: int = 17) -> int:
         """A dimension: 1, a prime, a multiple of 4 or a neighbour of one."""
         ...
+
+
+@attrs.frozen
+class Reading:
+    """What a composite may mean: a node of the op with these ``attributes``, on those of the
+    composite's operands that ``operands`` lists, in the op's order (None = all of them)."""
+
+    attributes: Any
+    operands: tuple[int, ...] | None = None
+
+
+@attrs.frozen
+class Composed:
+    """Which composites of a file (STABLEHLO_COMPOSITE) an op computes as one.
+
+    What a name and attributes mean is only agreed upon, and the operators that the file has for the
+    composite are the definition. So each reading is tried against these, on drawn numbers, before a
+    node of the op takes their place (`tflgpu.compiler.composites`).
+
+    Attributes:
+        names: Such as "odml.rms_norm". Several ops may have one name.
+        read: The composite's attributes and operands -> every reading of them, likely ones first.
+            Raises `ModelError` or `UnsupportedError`, with the reason, where there is none.
+        attributes: Names of the attributes that ``read`` understands; with any other the operators
+            run.
+        draw: Numbers of a trial, None for an operand that is not needed, from a generator and the
+            operands; None: floats in [-3, 3), whole numbers from 0 to 2, booleans, and what
+            constants hold.
+        max_version: Newest version of the composites.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Fields, Sequence[Operand | None]], Sequence[Reading]]
+    attributes: frozenset[str] = frozenset()
+    draw: Callable[[np.random.Generator, Sequence[Operand | None]], list[Array | None]] | None = (
+        None
+    )
+    max_version: int = 1
 
 
 Infer = Callable[[Any, Sequence[Operand | None]], list[TensorSpec]]
@@ -266,6 +302,7 @@ class OpDef:
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
+        texts: Whether it takes tensors of texts (strings), as arrays of ``bytes``; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
@@ -291,6 +328,8 @@ class OpDef:
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
             are. Any other op sees real numbers instead.
+        stored_where: Attributes -> the same, of an op that does so with some attributes only; None =
+            ``takes_stored`` says it of all. Ask `on_stored`.
         integers: Which op it stands for where quantized tensors are computed on as they are stored;
             such an op ``takes_stored``.
         hybrid: Node with float data and 8-bit weights -> what TFLite's kernel rounds before it
@@ -298,6 +337,10 @@ class OpDef:
         int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
             stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
             rounds the true result.
+        as_stored: Node on quantized tensors of simple scales -> its attributes where it computes, of
+            their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
+            rounds them afterwards, or an `Instead` of a node that does; None where that is the true
+            result, rounded.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -314,6 +357,7 @@ class OpDef:
         batch: Node and items -> what it has to become to compute several items at once, each as it
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
+        composed: Which composites of a file it computes as one.
         at_run_time: Attributes -> those that a node has where an operand that decides on its shape
             is not a constant, so that it is run once that is known; None: the same. For ops of which
             TFLite makes something else then.
@@ -333,6 +377,7 @@ class OpDef:
     stateful: bool = False
     states: Callable[[Any], tuple[int, ...]] | None = None
     is_view: bool = False
+    texts: bool = False
     shape_only: bool = False
     generate: Callable[[Draw], Sample] | None = None
     filter: Filter | None = None
@@ -347,9 +392,11 @@ class OpDef:
     one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
+    stored_where: Callable[[Any], bool] | None = None
     integers: Integers | None = None
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
+    as_stored: Callable[[Node], Any] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
@@ -360,6 +407,7 @@ class OpDef:
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
+    composed: tuple[Composed, ...] = ()
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 
@@ -376,6 +424,12 @@ class OpDef:
             except DynamicError:
                 needed.append(index)
         return tuple(needed)
+
+    def on_stored(self, attributes: Any) -> bool:
+        """Whether a node with such attributes reads and writes stored numbers as they are."""
+        if self.takes_stored or self.stored_where is None:
+            return self.takes_stored
+        return self.stored_where(attributes)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node of this op."""

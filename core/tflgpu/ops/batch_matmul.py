@@ -15,7 +15,8 @@ from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import broadcast_shape
 from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.products import floats, needed, take
@@ -36,6 +37,18 @@ class BatchMatMul:
 
 def _parse(fields: Fields) -> BatchMatMul:
     return BatchMatMul(fields.flag("adj_x"), fields.flag("adj_y"), rounding_of(fields))
+
+
+def _read_runtime(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+    """A product with a cache: how much of that is in use, which a third operand says, changes what is
+    read by some GPUs and not what comes out."""
+    there(operands, 2, 3)
+    return [Reading(BatchMatMul(adj_y=True), (0, 1)), Reading(BatchMatMul(), (0, 1))]
+
+
+_COMPOSED = Composed(
+    ("odml.runtime_bmm",), _read_runtime, frozenset({"is_global", "is_src", "rhs_cache_update"})
+)
 
 
 def _infer(attributes: BatchMatMul, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -147,5 +160,6 @@ OPS = (
     OpDef(
         _OP, _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid, batch=_batch,
+        composed=(_COMPOSED,),
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ fused activation. Whole numbers wrap around; DIV truncates and FLOOR_DIV floors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -41,6 +41,9 @@ from tflgpu.ops.elementwise import (
     reference_of,
 )
 from tflgpu.ops.facets import copies_only
+from tflgpu.ops.stored_quotient import StoredQuotient, divide
+
+T = TypeVar("T")
 
 _ALL = FLOATS | WHOLE | QUANTIZED
 # Small whole numbers without a scale: what TFLite's kernels take. Sums and products wrap around.
@@ -50,9 +53,11 @@ _PAIRS = draws.ranged(-4, 4, -4, 4)
 
 @attrs.frozen
 class Fused:
-    """The activation applied to the result."""
+    """The activation applied to the result; ``stored`` says of DIV that it makes the numbers that TFLite
+    stores. No file has it."""
 
     activation: Activation = Activation.NONE
+    stored: StoredQuotient | None = None
 
 
 def _parse_fused(fields: Fields) -> Fused:
@@ -85,6 +90,21 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(np.where((wide_a < 0) == (wide_b < 0), quotient, -quotient)).astype(a.dtype)
 
 
+def _div(attributes: Fused, a: Array, b: Array) -> Array:
+    if attributes.stored is None:
+        return _with_activation(_divide)(attributes, a, b)
+    return apply_activation(attributes.activation, divide(attributes.stored, a, b))
+
+
+def _div_stored(node: Node) -> Fused | None:
+    stored = StoredQuotient.of(node, node.attrs.activation)
+    return None if stored is None else Fused(stored=stored)
+
+
+def _unless_stored(facet: Callable[[Node], T | None]) -> Callable[[Node], T | None]:
+    return lambda node: None if node.attrs.stored is not None else facet(node)
+
+
 def _floor_div(attributes: NoAttrs, a: Array, b: Array) -> Array:
     _no_zero("FLOOR_DIV", b)
     if _is_whole(a):
@@ -102,7 +122,14 @@ def _floor_mod(attributes: NoAttrs, a: Array, b: Array) -> Array:
 def _power(attributes: NoAttrs, a: Array, b: Array) -> Array:
     if _is_whole(b) and (b < 0).any():
         raise InputError("POW: a whole number is raised to a negative power")
-    return np.asarray(np.power(a, b))
+    if a.dtype != np.int32:
+        return np.asarray(np.power(a, b))
+    # TFLite computes in double precision. What is beyond 32 bits becomes the smallest number, as its
+    # conversion gives it on x86.
+    with np.errstate(over="ignore"):
+        wide = np.power(a.astype(np.float64), b.astype(np.float64))
+    info = np.iinfo(np.int32)
+    return np.where((wide >= info.min) & (wide <= info.max), wide, info.min).astype(np.int32)
 
 
 def _difference(attributes: NoAttrs, a: Array, b: Array) -> Array:
@@ -299,14 +326,21 @@ def _divided(c: Array, at: int) -> tuple[Array, Array] | None:
         return (np.ones(1) / c, np.zeros(1)) if at == 0 else None
 
 
+_DIV = _fused_op(
+    "DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
+    copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4), checked=(1,),
+)  # fmt: skip
+assert _DIV.affine is not None
+assert _DIV.copies is not None
+
 OPS = (
     _fused_op("ADD", lambda a, b: a + b, _basic, 6, _shifted, copies_where_neutral(0.0, 0, 1),
               plain=_SHORT),
     _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1)),
     _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
               allowed=_ALL | {DType.C64}, plain=_SHORT),
-    _fused_op("DIV", _divide, lambda: _basic(_QUOTIENT, _WHOLE_QUOTIENT), 2, _divided,
-              copies_where_neutral(1.0, 1), draws.ranged(-4, 4, 0.5, 4), checked=(1,)),
+    attrs.evolve(_DIV, reference=reference_of("DIV", _div), affine=_unless_stored(_DIV.affine),
+                 copies=_unless_stored(_DIV.copies), as_stored=_div_stored),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
         accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),

@@ -29,6 +29,7 @@ from tflgpu.ops.elementwise import (
 _BOOL = frozenset({DType.BOOL})
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _ANY = _NUMBERS | _BOOL
+_TEXTS = frozenset({DType.STRING})
 #: What TFLite compares without a scale, save for NOT_EQUAL, which takes it for quantized.
 _PLAIN = frozenset({DType.I16})
 
@@ -167,16 +168,18 @@ def _op(
     allowed: frozenset[DType],
     samples: Callable[[], Sequence[Sample]],
     version: int = 1,
+    texts: bool = False,
 ) -> OpDef:
     return OpDef(
         name, no_attrs, infer_broadcast(name, allowed, DType.BOOL), _reference(name, fn), samples,
         accuracy=Accuracy.EXACT, max_version=version, elementwise=True,
+        texts=texts,
     )  # fmt: skip
 
 
 OPS = (
-    _op("EQUAL", np.equal, _ANY, _equal_samples, 5),
-    _op("NOT_EQUAL", np.not_equal, _ANY, _equality_samples, 4),
+    _op("EQUAL", np.equal, _ANY | _TEXTS, _equal_samples, 5, texts=True),
+    _op("NOT_EQUAL", np.not_equal, _ANY | _TEXTS, _equality_samples, 4, texts=True),
     _op("LESS", np.less, _NUMBERS, _compare_samples, 3),
     _op("LESS_EQUAL", np.less_equal, _NUMBERS, _compare_samples, 2),
     _op("GREATER", np.greater, _NUMBERS, _compare_samples, 2),

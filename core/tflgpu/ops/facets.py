@@ -183,6 +183,21 @@ class Integers:
 
 
 @attrs.frozen
+class Instead:
+    """What takes a node's place.
+
+    Attributes:
+        op: Its op.
+        attributes: Its attributes.
+        constants: Operands that it has behind the node's.
+    """
+
+    op: str
+    attributes: Any
+    constants: tuple[Array, ...] = ()
+
+
+@attrs.frozen
 class Work:
     """Floating-point operations (a multiply-add is two) and bytes read and written."""
 

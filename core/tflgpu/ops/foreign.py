@@ -74,10 +74,16 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         become = op.at_run_time
         return guarded("at_run_time", lambda: check_activation(op, become(attributes)))
 
+    def stored_where(attributes: Any) -> bool:
+        assert op.stored_where is not None
+        asked = op.stored_where
+        return guarded("stored_where", lambda: bool(asked(attributes)))
+
     return attrs.evolve(
         op, parse=parse, infer=infer, reference=reference, samples=samples, limits=limits,
         generate=None if op.generate is None else generate, owner=owner,
         at_run_time=None if op.at_run_time is None else at_run_time,
+        stored_where=None if op.stored_where is None else stored_where,
         **checked_facets(op, guarded),
     )  # fmt: skip
 
@@ -136,7 +142,7 @@ def wrong_results(op: OpDef, results: Sequence[Array], wanted: Sequence[TensorSp
         problem = f"{len(results)} arrays, not {len(wanted)}: results, and then state tensors"
     else:
         for i, (array, spec) in enumerate(zip(results, wanted, strict=True)):
-            if array.shape != spec.shape or array.dtype != spec.dtype.numpy:
+            if array.shape != spec.shape or array.dtype != spec.dtype.held_as:
                 problem = f"{array.dtype}{list(array.shape)} for result {i}, not {spec}"
                 break
     if problem is None:

@@ -74,6 +74,8 @@ def gather_axes(attributes: GatherAttrs, rank: int, index_rank: int) -> tuple[in
 def _infer_gather(attributes: GatherAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, indices = take_operands("GATHER", operands, 2)
     _indices("GATHER", indices, "indices (operand 1)")
+    if x.dtype is DType.STRING and x.rank != 1:
+        raise ModelError(f"GATHER: texts of shape {list(x.shape)}; TFLite takes a vector of them")
     axis, batch = gather_axes(attributes, x.rank, indices.rank)
     if x.shape[:batch] != indices.shape[:batch]:
         raise ModelError(
@@ -238,11 +240,11 @@ def _batch_gather(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "GATHER", _parse_gather, _infer_gather, _reference_gather, _gather_samples,
-        accuracy=Accuracy.EXACT, max_version=8, keeps_values=True, indices=(1,), checked=(1,), batch=_batch_gather,
+        accuracy=Accuracy.EXACT, texts=True, max_version=8, keeps_values=True, indices=(1,), checked=(1,), batch=_batch_gather,
     ),
     OpDef(
         "GATHER_ND", no_attrs, _infer_gather_nd, _reference_gather_nd, _gather_nd_samples,
-        accuracy=Accuracy.EXACT, max_version=6, keeps_values=True, indices=(1,), checked=(1,), batch=each_row(1, rank=2),
+        accuracy=Accuracy.EXACT, texts=True, max_version=6, keeps_values=True, indices=(1,), checked=(1,), batch=each_row(1, rank=2),
     ),
     OpDef(
         "EMBEDDING_LOOKUP", _parse_lookup, _infer_lookup, _reference_lookup, _lookup_samples,

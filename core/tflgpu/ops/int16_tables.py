@@ -39,12 +39,13 @@ def interpolated(fn: Callable[[Node, Array], Array]) -> Callable[[Node], Array |
         assert x is not None
         assert y is not None
         with np.errstate(all="ignore"):
-            return _lines(lambda at: fn(node, at), x, y)
+            return lines(lambda at: fn(node, at), x, y)
 
     return table
 
 
-def _lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Array:
+def lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Array:
+    """The table of a function of f32, for an operand and a result of one scale each, i16."""
     scale, zero = np.float32(x.scale[0]), x.zero_point[0]
     lowest, highest = scale * np.float32(_LOW - zero), scale * np.float32(_HIGH - zero)
     step = np.float32((highest - lowest) / np.float32(_PIECES))
@@ -61,8 +62,11 @@ def _lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Ar
     operand = np.arange(_LOW, _HIGH + 1)
     piece, offset = (operand >> 7) + _PIECES // 2, operand & (_LENGTH - 1)
     base = points[piece]
-    found = base + (((points[piece + 1] - base) * offset + _LENGTH // 2) >> 7)
-    return np.asarray(found, np.int16)
+    # TFLite keeps the slope in 16 bits, so that a piece which climbs over more than half of them goes
+    # down instead.
+    slope = (points[piece + 1] - base).astype(np.int16).astype(np.int64)
+    found: Array = (base + ((slope * offset + _LENGTH // 2) >> 7)).astype(np.int16)
+    return found
 
 
 def _from(fn: Callable[[Array], Array], x: Array) -> Array:

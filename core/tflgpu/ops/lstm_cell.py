@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.base import Activation, Operand
@@ -40,6 +40,7 @@ LAYER_NORM = 20
 COUNTS = (20, 24)
 
 _NORM_EPSILON = 1e-8
+_STORED = frozenset({DType.I8, DType.I16, DType.I32})
 
 
 @attrs.frozen
@@ -145,22 +146,35 @@ def check_operands(
     batch: int,
     inputs: int,
     positions: Sequence[int] = range(max(COUNTS)),
+    *,
+    stored: bool = False,
+    diagonals: bool = False,
 ) -> Sizes:
-    """The sizes of the cell that the operands make, which messages call by their ``positions``.
+    """The sizes of the cell that the operands make, which messages call by their ``positions``; of one
+    that computes on ``stored`` numbers, whose types somebody else has checked. With ``diagonals``
+    recurrent weights of rank 1 are those of a diagonal, whatever the file's option for it says, as in
+    LiteRT.
 
     Raises:
         ModelError: an operand is missing or does not fit the others; names it.
+        UnsupportedError: the operands are whole numbers, and nobody knows the cell that takes them; or
+            diagonals are.
     """
     if len(operands) not in COUNTS:
         raise ModelError(f"{op} takes {COUNTS[0]} or {COUNTS[1]} operands, got {len(operands)}")
     source = operands[INPUT]
-    if source is not None and not source.dtype.is_float:
-        # Whole-number LSTMs have other operands: biases of i32, a cell state of i16, scales.
+    if source is not None and not source.dtype.is_float and not stored:
         raise UnsupportedError(f"{op} of {source.dtype.value} is not computed by tflgpu itself")
-    check = _Checker(op, operands, positions)
+    check = _Checker(op, operands, positions, _STORED if stored else PRODUCT_TYPES)
     forget = check.get(WEIGHTS + 1, 2)
     cells = forget.shape[0]
-    outputs = check.get(RECURRENT + 1, 2).shape[1]
+    own = [operands[RECURRENT + gate] for gate in range(4)] if diagonals else []
+    rank1 = {gate for gate, given in enumerate(own) if given is not None and given.rank == 1}
+    if any(not given.dtype.is_float for given in own if given is not None and given.rank == 1):
+        raise UnsupportedError(
+            f"{op}: diagonals of whole numbers are not computed by tflgpu itself"
+        )
+    outputs = check.get(RECURRENT + 1, 1 if 1 in rank1 else 2).shape[-1]
     coupled = operands[WEIGHTS] is None
     absent = {0} if coupled else set()
     for gate in range(4):
@@ -169,7 +183,7 @@ def check_operands(
                 check.absent(index, "there are no input weights")
             continue
         check.shape(WEIGHTS + gate, (cells, inputs))
-        check.shape(RECURRENT + gate, (cells, outputs))
+        check.shape(RECURRENT + gate, (cells,) if gate in rank1 else (cells, outputs))
         check.shape(BIASES + gate, (cells,))
     peepholes = [i for i in range(3) if operands[PEEPHOLES + i] is not None]
     if peepholes:
@@ -197,9 +211,13 @@ def check_operands(
 
 class _Checker:
     def __init__(
-        self, op: str, operands: Sequence[Operand | None], positions: Sequence[int]
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        positions: Sequence[int],
+        types: frozenset[DType],
     ) -> None:
-        self.op, self.operands, self.at = op, operands, positions
+        self.op, self.operands, self.at, self.types = op, operands, positions, types
         self.names = operand_names()
 
     def get(self, index: int, rank: int) -> Operand:
@@ -208,7 +226,7 @@ class _Checker:
             raise ModelError(
                 f"{self.op}: the {self.names[index]} (operand {self.at[index]}) is absent"
             )
-        check_dtype(f"{self.op}: the {self.names[index]}", operand.dtype, PRODUCT_TYPES)
+        check_dtype(f"{self.op}: the {self.names[index]}", operand.dtype, self.types)
         if operand.rank != rank or 0 in operand.shape:
             raise ModelError(
                 f"{self.op}: the {self.names[index]} (operand {self.at[index]}) has shape "
@@ -283,7 +301,8 @@ class CellRunner:
         assert weights is not None
         assert recurrent is not None
         assert bias is not None
-        sums = np.asarray(x @ weights.T + hidden @ recurrent.T)
+        seen = hidden * recurrent if recurrent.ndim == 1 else hidden @ recurrent.T
+        sums = np.asarray(x @ weights.T + seen)
         if peephole is not None and cells is not None:
             sums += cells * peephole
         if norm is not None:

@@ -79,6 +79,8 @@ def every_sequence() -> Sequence[Sample]:
         case("norm_coupled", 2, 3, 5, 7, norm=True, coupled=True),
         case("everything", 2, 3, 5, 7, project=3, peephole=True, norm=True, cell_clip=0.5),
         case("relu", 1, 4, 5, 6, activation=Activation.RELU),
+        case("diagonal", 2, 3, 4, 6, diagonal=True, peephole=True),
+        case("diagonal_coupled", 3, 2, 5, 7, diagonal=True, coupled=True, time_major=True),
         case("no_bias_of_projection", 1, 3, 4, 6, project=3, projection_bias=False),
     ]
 
@@ -99,7 +101,7 @@ def _case(
     id: str, shape: tuple[int, ...], fields: dict[str, Any], batch: int, cells: int, version: int,
     *, coupled: bool = False, peephole: bool = False, norm: bool = False, project: int = 0,
     projection_bias: bool = True, cell_clip: float = 0.0, proj_clip: float = 0.0,
-    activation: Activation = Activation.TANH,
+    activation: Activation = Activation.TANH, diagonal: bool = False,
 ) -> Sample:  # fmt: skip
     inputs, outputs = shape[-1], project or cells
 
@@ -112,7 +114,7 @@ def _case(
     args = [
         Arg(shape),
         *gates(cells, inputs),
-        *gates(cells, outputs),
+        *(gates(cells) if diagonal else gates(cells, outputs)),
         weights(cells, when=peephole and not coupled),
         weights(cells, when=peephole),
         weights(cells, when=peephole),
@@ -127,4 +129,6 @@ def _case(
         **fields, "fused_activation_function": activation.value, "cell_clip": cell_clip,
         "proj_clip": proj_clip,
     }  # fmt: skip
+    if diagonal:
+        options["diagonal_recurrent_tensors"] = True
     return Sample(id, options, tuple(args), version=version, accumulates=inputs + outputs)

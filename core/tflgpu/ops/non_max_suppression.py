@@ -2,8 +2,11 @@
 
 As in TFLite's kernel (reference/non_max_suppression.h) boxes are taken by falling score; one that
 overlaps an earlier one by the threshold or more is left out, and with a sigma (V5) overlaps lower
-scores. Of equal scores the earlier box comes first, where TFLite's order is accidental. With a
-constant count results are that long, filled up with zeros; else they are as long as what was selected.
+scores. Of equal scores the earlier box comes first, where TFLite's order is accidental. Results are as
+long as the count says, filled up with zeros.
+
+A box that was taken is looked at once more, against itself. It overlaps itself and is left out, but one
+without an area overlaps nothing and is taken again, as often as there is room.
 """
 
 from __future__ import annotations
@@ -12,39 +15,19 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integer, need_rank, present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
 
 _V4, _V5 = "NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5"
 _SCALARS = ("count", "overlap threshold", "score threshold", "sigma")
 
 
-@attrs.frozen
-class Suppression:
-    """Whether results are cut to what was selected, which no option says: the count is not a
-    constant then."""
-
-    cut: bool = False
-
-
-def _parse(fields: Fields) -> Suppression:
-    return Suppression()
-
-
-def at_run_time(attributes: Suppression) -> Suppression:
-    """What a node has become whose count is known only while the model runs."""
-    return Suppression(cut=True)
-
-
-def _infer(
-    op: str, attributes: Suppression, operands: Sequence[Operand | None]
-) -> list[TensorSpec]:
+def _infer(op: str, attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     given = take_operands(op, operands, 5 if op == _V4 else 6)
     boxes, scores, count = given[:3]
     if boxes.rank != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
@@ -61,9 +44,6 @@ def _infer(
     size = const_integer(op, count, "count (operand 2)")
     if size < 0:
         raise ModelError(f"{op}: count (operand 2) is {size}")
-    if attributes.cut:
-        contents = [g.const(op, f"operand {i}") for i, g in enumerate(given)]
-        size = len(_select(op, contents)[0])
     indices, scalar = TensorSpec((size,), DType.I32), TensorSpec((), DType.I32)
     return [indices, scalar] if op == _V4 else [indices, TensorSpec((size,), DType.F32), scalar]
 
@@ -90,10 +70,11 @@ def _select(op: str, arrays: Sequence[Array]) -> tuple[list[int], list[np.float3
     sigma = np.float32(arrays[5]) if op == _V5 else np.float32(0)
     if sigma < 0:
         raise InputError(f"{op}: sigma (operand 5) is {sigma}")
-    limit, threshold = int(count), np.float32(least)
+    threshold = np.float32(least)
     scale = np.float32(-0.5) / sigma if sigma > 0 else np.float32(0)
     # By index: the score now, and how many of those taken have been looked at.
     waiting = {i: (s, 0) for i, s in enumerate(scores) if s > threshold}
+    limit = min(int(count), len(waiting))
     taken: list[int] = []
     found: list[np.float32] = []
     while waiting and len(taken) < limit:
@@ -112,18 +93,19 @@ def _select(op: str, arrays: Sequence[Array]) -> tuple[list[int], list[np.float3
                 break
         if dropped:
             continue
+        seen = len(taken)
         if score == before:
             taken.append(best)
             found.append(np.float32(score))
-        elif score > threshold:
-            waiting[best] = (score, len(taken))
+        if score > threshold:
+            waiting[best] = (score, seen)
     return taken, found
 
 
-def _reference(op: str, attributes: Suppression, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(op: str, attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
     given = [present(a) for a in arrays]
     taken, found = _select(op, given)
-    size = len(taken) if attributes.cut else int(given[2])
+    size = int(given[2])
     indices, scores = np.zeros(size, np.int32), np.zeros(size, np.float32)
     indices[: len(taken)], scores[: len(taken)] = taken, found
     number = np.array(len(taken), np.int32)
@@ -161,6 +143,11 @@ def _samples(op: str) -> Sequence[Sample]:
         sample("none_is_good_enough", 5, 3, least=2.0),
         sample("no_room", 5, 0),
     ]
+    # No area, as many models fill up their boxes.
+    flat = np.concatenate([_boxes(3, 7), np.zeros((3, 4), np.float32)])
+    args = [Arg.of(flat), Arg.of(np.array([0.9, 0.8, 0.7, 0.75, 0.3, 0.2], np.float32)),
+            Arg.of(5, DType.I32), Arg.of(0.4), Arg.of(0.1)]  # fmt: skip
+    found.append(Sample("no_area", {}, (*args, Arg.of(0.0)) if op == _V5 else tuple(args)))
     if op == _V5:
         found += [
             sample("soft", 13, 9, sigma=0.5, overlap=1.0),
@@ -171,8 +158,8 @@ def _samples(op: str) -> Sequence[Sample]:
 
 OPS = tuple(
     OpDef(
-        op, _parse, partial(_infer, op), partial(_reference, op), partial(_samples, op),
-        accuracy=Accuracy.TRANSCENDENTAL, limits=_limits, at_run_time=at_run_time,
+        op, no_attrs, partial(_infer, op), partial(_reference, op), partial(_samples, op),
+        accuracy=Accuracy.TRANSCENDENTAL, limits=_limits,
         settings=(3, 4) if op == _V4 else (3, 4, 5),
     )
     for op in (_V4, _V5)

@@ -1,6 +1,10 @@
 """AVERAGE_POOL_2D and MAX_POOL_2D, versions 1-3, and L2_POOL_2D, version 1.
 
 Pixels in the padding do not take part: an average is over those inside the image.
+
+Of 8-bit tensors TFLite's kernel averages the stored numbers, and a half goes away from the stored 0,
+which is not where the real one is. The float view (`tflgpu.passes.float_view`) lets the op do the same
+by `Pool.stored`. Source: TFLite's `kernels/internal/reference/integer_ops/pooling.h`.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.facets import Work
+from tflgpu.ops.fixed_point import clamp_limits
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import finish, floats, needed, take
 from tflgpu.ops.windows import (
@@ -27,13 +32,27 @@ from tflgpu.ops.windows import (
     trimmed,
 )
 
+_BYTES = frozenset({DType.I8, DType.U8})
+
+
+@attrs.frozen
+class StoredAverage:
+    """How the operand and the result are stored, so that a real number is ``scale`` times a stored one
+    less ``zero_point``; results are clamped to ``low`` and ``high``, which are stored numbers."""
+
+    scale: float
+    zero_point: int
+    low: int
+    high: int
+
 
 @attrs.frozen(kw_only=True)
 class Pool(WindowAttrs):
-    """A pooling window."""
+    """A pooling window; ``stored`` says that averages are those of stored numbers. No file has it."""
 
     filter_height: int
     filter_width: int
+    stored: StoredAverage | None = None
 
 
 def _parse(fields: Fields) -> Pool:
@@ -97,6 +116,16 @@ def _mean(image: Array, window: Window) -> Array:
     return total
 
 
+def _stored_mean(image: Array, window: Window, stored: StoredAverage) -> Array:
+    """The real numbers that the averages of stored ones stand for."""
+    steps = np.floor(image * np.float32(1 / stored.scale) + np.float32(0.5)).astype(np.int64)
+    taken = _counts(window, image.shape[1], image.shape[2]).astype(np.int64)
+    total = _fold(steps, window, 0, np.add) + taken * stored.zero_point
+    average = np.sign(total) * ((np.abs(total) + taken // 2) // taken)
+    found = np.clip(average, stored.low, stored.high) - stored.zero_point
+    return np.asarray(found * np.float32(stored.scale), np.float32)
+
+
 def _max(image: Array, window: Window) -> Array:
     return _fold(image, window, -np.inf, np.maximum)
 
@@ -110,7 +139,11 @@ def _reference_for(
 ) -> Callable[[Pool, Sequence[Array | None]], list[Array]]:
     def reference(attributes: Pool, arrays: Sequence[Array | None]) -> list[Array]:
         image = floats(op, arrays[0])
-        pooled = compute(image, _window(op, attributes, image.shape))
+        window = _window(op, attributes, image.shape)
+        if attributes.stored is not None:
+            pooled = _stored_mean(image, window, attributes.stored)
+        else:
+            pooled = compute(image, window)
         return [finish(pooled, None, attributes.activation, arrays[0])]
 
     return reference
@@ -168,8 +201,23 @@ def _work(node: Node) -> Work:
     return Work.of(node, node.outputs[0].elements * window.filter_height * window.filter_width)
 
 
+def _as_stored(node: Node) -> Pool | None:
+    """The attributes that average as TFLite's kernel does."""
+    (out,) = node.outputs
+    taps = node.attrs.filter_height * node.attrs.filter_width
+    # Sums of steps that f32 holds.
+    if out.dtype not in _BYTES or out.quant is None or taps >= 1 << 16:
+        return None
+    limits = clamp_limits(node.attrs.activation, out.quant, out.dtype)
+    if isinstance(limits, str):
+        return None
+    stored = StoredAverage(out.quant.scale[0], out.quant.zero_point[0], *limits)
+    window: Pool = node.attrs
+    return attrs.evolve(window, activation=Activation.NONE, stored=stored)
+
+
 OPS = (
-    _op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3),
+    attrs.evolve(_op("AVERAGE_POOL_2D", _mean, Accuracy.ACCUMULATE, 3), as_stored=_as_stored),
     _op("MAX_POOL_2D", _max, Accuracy.ROUNDED, 3, keeps_values=True),
     _op("L2_POOL_2D", _root_mean_square, Accuracy.ACCUMULATE, 1, one_scale=False),
 )

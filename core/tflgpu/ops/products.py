@@ -37,8 +37,11 @@ def take(
     return [*operands, *[None] * (len(names) - len(operands))]
 
 
-def needed(op: str, operand: Operand | None, what: str, *ranks: int, batch: int = 0) -> Operand:
-    """An operand of numbers with one of the given ranks (any, where none is given) and no
+def needed(
+    op: str, operand: Operand | None, what: str, *ranks: int, batch: int = 0,
+    types: frozenset[DType] = PRODUCT_TYPES,
+) -> Operand:  # fmt: skip
+    """An operand of ``types`` with one of the given ranks (any, where none is given) and no
     empty dimension, but for the first ``batch``, which may hold nothing to compute.
 
     Raises:
@@ -51,7 +54,7 @@ def needed(op: str, operand: Operand | None, what: str, *ranks: int, batch: int 
         raise ModelError(f"{op}: the {what} has shape {list(operand.shape)}, not rank {wanted}")
     if 0 in operand.shape[batch:]:
         raise ModelError(f"{op}: the {what} of shape {list(operand.shape)} is empty")
-    check_dtype(f"{op}: the {what}", operand.dtype, PRODUCT_TYPES)
+    check_dtype(f"{op}: the {what}", operand.dtype, types)
     return operand
 
 

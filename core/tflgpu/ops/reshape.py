@@ -215,14 +215,14 @@ def _batch_expand(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "RESHAPE", _parse_reshape, _infer_reshape, _reference_reshape, _reshape_samples,
-        accuracy=Accuracy.EXACT, is_view=True, batch=_batch_reshape,
+        accuracy=Accuracy.EXACT, texts=True, is_view=True, batch=_batch_reshape,
     ),
     OpDef(
         "SQUEEZE", _parse_squeeze, _infer_squeeze, _reference_squeeze, _squeeze_samples,
-        accuracy=Accuracy.EXACT, max_version=2, is_view=True, batch=_batch_squeeze,
+        accuracy=Accuracy.EXACT, texts=True, max_version=2, is_view=True, batch=_batch_squeeze,
     ),
     OpDef(
         "EXPAND_DIMS", no_attrs, _infer_expand, _reference_expand, _expand_samples,
-        accuracy=Accuracy.EXACT, is_view=True, batch=_batch_expand,
+        accuracy=Accuracy.EXACT, texts=True, is_view=True, batch=_batch_expand,
     ),
 )  # fmt: skip

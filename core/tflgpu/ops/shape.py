@@ -205,15 +205,15 @@ def _range_samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         "SHAPE", _parse_shape, _infer_shape, _reference_shape, _shape_samples,
-        accuracy=Accuracy.EXACT, shape_only=True,
+        accuracy=Accuracy.EXACT, texts=True, shape_only=True,
     ),
     OpDef(
         "RANK", no_attrs, _infer_rank, _reference_rank, _rank_samples,
-        accuracy=Accuracy.EXACT, shape_only=True,
+        accuracy=Accuracy.EXACT, texts=True, shape_only=True,
     ),
     OpDef(
         "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,
-        accuracy=Accuracy.EXACT, max_version=5, keeps_values=True,
+        accuracy=Accuracy.EXACT, texts=True, max_version=5, keeps_values=True,
     ),
     OpDef(
         "RANGE", no_attrs, _infer_range, _reference_range, _range_samples,

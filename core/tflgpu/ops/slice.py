@@ -358,11 +358,11 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "SLICE", no_attrs, _infer_slice, _reference_slice, _slice_samples,
-        generate=draws.slice_,        accuracy=Accuracy.EXACT, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
+        generate=draws.slice_,        accuracy=Accuracy.EXACT, texts=True, max_version=8, moves=_slice_moves, reorder=_slice_reordered,
         batch=_batch_slice,
     ),
     OpDef(
         "STRIDED_SLICE", _parse_strided, _infer_strided, _reference_strided, _strided_samples,
-        accuracy=Accuracy.EXACT, max_version=8, moves=_strided_moves, batch=_batch_strided,
+        accuracy=Accuracy.EXACT, texts=True, max_version=8, moves=_strided_moves, batch=_batch_strided,
     ),
 )  # fmt: skip

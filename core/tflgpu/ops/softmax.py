@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import TensorSpec
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import take_operands
@@ -21,15 +21,28 @@ from tflgpu.ops.base import (
     Accuracy,
     Activation,
     Arg,
+    Composed,
     Fields,
     NoAttrs,
     OpDef,
     Operand,
+    Reading,
     Sample,
     no_attrs,
 )
+from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
+from tflgpu.ops.facets import Instead
 from tflgpu.ops.items import each_row
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.quantized_softmax import (
+    LONGEST,
+    STEP,
+    QuantizedSoftmax,
+    exponentials,
+    reciprocals,
+)
+from tflgpu.ops.quantized_softmax import OP as BY_TABLES
 
 #: TFLite's lower bound of a norm.
 L2_EPSILON = 1e-6
@@ -51,6 +64,13 @@ class L2Normalization:
 
 def _parse_softmax(fields: Fields) -> Softmax:
     return Softmax(fields.number("beta", 1.0))
+
+
+def _read_softmax(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+    (x,) = there(operands, 1, 1)
+    if fields.integer("axis", -1) not in (-1, x.rank - 1):
+        raise UnsupportedError("it is not over the last axis")
+    return [Reading(Softmax(1.0))]
 
 
 def _parse_l2(fields: Fields) -> L2Normalization:
@@ -92,6 +112,22 @@ def _l2(attributes: L2Normalization, x: Array) -> Array:
     return apply_activation(attributes.activation, y)
 
 
+def _as_stored(node: Node) -> Instead | None:
+    """Of 16-bit numbers TFLite goes by tables."""
+    x, y = node.input(0), node.outputs[0]
+    if not all(v.dtype is DType.I16 and v.quant is not None for v in (x, y)):
+        return None
+    assert x.quant is not None
+    assert y.quant is not None
+    beta, rows = node.attrs.beta, x.shape[-1]
+    # LiteRT takes no other result.
+    if (y.quant.scale, y.quant.zero_point) != ((STEP,), (0,)) or not beta > 0 or rows >= LONGEST:
+        return None
+    operand = QuantizeAndDequantize.of(x.quant, x.dtype)
+    tables = exponentials(x.quant.scale[0], beta), reciprocals()
+    return Instead(BY_TABLES, QuantizedSoftmax(operand), tables)
+
+
 def _samples(fields: dict[str, Any]) -> list[Sample]:
     def sample(name: str, *shape: int, reach: float = 4.0) -> Sample:
         return Sample(name, fields, (Arg(shape, low=-reach, high=reach),), accumulates=shape[-1])
@@ -118,7 +154,8 @@ def _softmax_samples() -> list[Sample]:
 OPS = (
     OpDef("SOFTMAX", _parse_softmax, _infer("SOFTMAX"), reference_of("SOFTMAX", _softmax),
           _softmax_samples, generate=draws.softmax, accuracy=Accuracy.TRANSCENDENTAL, max_version=4,
-          batch=each_row(0, rank=2)),
+          batch=each_row(0, rank=2), as_stored=_as_stored,
+          composed=(Composed(("odml.softmax",), _read_softmax, frozenset({"axis"})),)),
     OpDef("LOG_SOFTMAX", no_attrs, _infer("LOG_SOFTMAX"),
           reference_of("LOG_SOFTMAX", _log_softmax), lambda: _samples({}),
           accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2)),

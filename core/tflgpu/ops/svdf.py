@@ -1,10 +1,16 @@
-"""SVDF, versions 1-4, of floats: a layer over the last steps, by filters of low rank.
+"""SVDF, versions 1-4, of floats and of whole numbers: a layer over the last steps, by filters of low rank.
 
     f    = F x                                  a number for each filter
     s'   = s without its oldest column, and f
     y[u] = act(b[u] + sum of T * s' over the ``rank`` filters of unit u and all steps)
 
 The state s, [batch, filters * steps], is kept in a variable between runs.
+
+Of whole numbers (i8 in and out, a state and T of i16, b of i32) sums are made in 32 bits; f is brought to
+the state's scale and clamped to 16 bits, y to the result's. TFLite's kernel takes RELU only, and does nothing about it.
+
+Source of that: TFLite's `kernels/svdf.cc` (Prepare) and `kernels/internal/reference/svdf.h`
+(EvalIntegerSVDF).
 """
 
 from __future__ import annotations
@@ -14,12 +20,14 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
+from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.integer_scales import Scales
 from tflgpu.ops.products import check_bias, finish, floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 from tflgpu.ops.windows import fused_activation
@@ -37,11 +45,44 @@ class Svdf:
     rounding: Rounding = Rounding.SYMMETRIC
 
 
-def _parse(fields: Fields) -> Svdf:
-    return Svdf(fields.integer("rank", minimum=1), fused_activation(fields), rounding_of(fields))
+@attrs.frozen
+class IntegerSvdf:
+    """The arithmetic on stored numbers: what brings sums to the state's scale and to the result's, and
+    the stored numbers that stand for 0."""
+
+    rank: int
+    features: Multiplier
+    result: Multiplier
+    input_zero: int
+    output_zero: int
+
+    #: What there is none of.
+    activation: Activation = Activation.NONE
 
 
-def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+#: Of the operands of one on whole numbers.
+TYPES = {INPUT: DType.I8, FEATURES: DType.I8, TIMES: DType.I16, BIAS: DType.I32, STATE: DType.I16}
+_I16, _I8 = (-(1 << 15), (1 << 15) - 1), (-(1 << 7), (1 << 7) - 1)
+
+
+def _parse(fields: Fields) -> Svdf | IntegerSvdf:
+    rank, scales = fields.integer("rank", minimum=1), Scales.of_fields(fields)
+    if scales.real:
+        return Svdf(rank, fused_activation(fields), rounding_of(fields))
+    if fields.activation() is not Activation.RELU:
+        raise UnsupportedError(f"{OP} of i8: TFLite's kernel takes RELU only, which it leaves out")
+    scales.check_types(TYPES)
+    state, result = scales.of(STATE), scales.result
+    return IntegerSvdf(
+        rank,
+        Multiplier.of(float(scales.of(INPUT) * scales.of(FEATURES) / state)),
+        Multiplier.of(float(state * scales.of(TIMES) / result)),
+        scales.zero(INPUT),
+        scales.result_zero,
+    )
+
+
+def _infer(attributes: Svdf | IntegerSvdf, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     if len(operands) != STATE + 1:
         raise ModelError(f"{OP} takes 5 operands, got {len(operands)}")
     source = needed(OP, operands[INPUT], "input", 2)
@@ -67,7 +108,9 @@ def _infer(attributes: Svdf, operands: Sequence[Operand | None]) -> list[TensorS
     return [TensorSpec((batch, units), source.dtype)]
 
 
-def _reference(attributes: Svdf, arrays: Sequence[Array | None]) -> list[Array]:
+def _reference(attributes: Svdf | IntegerSvdf, arrays: Sequence[Array | None]) -> list[Array]:
+    if isinstance(attributes, IntegerSvdf):
+        return _on_stored(attributes, arrays)
     source, features, times, state = (
         floats(OP, arrays[i]) for i in (INPUT, FEATURES, TIMES, STATE)
     )
@@ -77,6 +120,26 @@ def _reference(attributes: Svdf, arrays: Sequence[Array | None]) -> list[Array]:
     sums = (new * times).sum(axis=2).reshape(batch, -1, attributes.rank).sum(axis=2)
     output = finish(sums, arrays[BIAS], attributes.activation, arrays[INPUT])
     return [output, new.reshape(state.shape).astype(present(arrays[STATE]).dtype, copy=False)]
+
+
+def _on_stored(attributes: IntegerSvdf, arrays: Sequence[Array | None]) -> list[Array]:
+    source, features, times, state = (
+        present(arrays[i]).astype(np.int64) for i in (INPUT, FEATURES, TIMES, STATE)
+    )
+    batch, (filters, steps) = len(source), times.shape
+    made = _times((source - attributes.input_zero) @ features.T, attributes.features)
+    old = state.reshape(batch, filters, steps)
+    new = np.concatenate([old[:, :, 1:], np.clip(made, *_I16)[..., None]], axis=2)
+    sums = (new * times).sum(axis=2).reshape(batch, -1, attributes.rank).sum(axis=2)
+    bias = arrays[BIAS]
+    # Sums of 32 bits go round, in TFLite and on devices.
+    sums = (sums if bias is None else sums + bias).astype(np.int32)
+    output = np.clip(_times(sums, attributes.result) + attributes.output_zero, *_I8)
+    return [output.astype(np.int8), new.reshape(state.shape).astype(np.int16)]
+
+
+def _times(x: Array, by: Multiplier) -> Array:
+    return multiply(x, by.value, by.left, by.right)
 
 
 def _work(node: Node) -> Work:
@@ -111,5 +174,6 @@ OPS = (
         OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4,
         stateful=True, states=lambda attributes: (STATE,), activation_field="activation", work=_work,
         hybrid=lambda node: Hybrid((OnTheFly((1,), node.attrs.rounding),)),
+        stored_where=lambda attributes: isinstance(attributes, IntegerSvdf),
     ),
 )  # fmt: skip

@@ -144,7 +144,7 @@ def _batch_reverse(node: Node, items: Items) -> Batched | str:
 OPS = (
     OpDef(
         "TILE", no_attrs, _infer_tile, _reference_tile, _tile_samples,
-        accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
+        accuracy=Accuracy.EXACT, texts=True, max_version=3, keeps_values=True, copies=copies_first,
         batch=_batch_tile,
     ),
     OpDef(

@@ -13,10 +13,24 @@ from typing import Any
 import attrs
 import numpy as np
 
+from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops import int16_tables
-from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, NoAttrs, OpDef, Sample, no_attrs
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Composed,
+    Fields,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Reading,
+    Sample,
+    no_attrs,
+)
+from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
 
 _BOOL = frozenset({DType.BOOL})
@@ -33,6 +47,21 @@ class Gelu:
 
 def _parse_gelu(fields: Fields) -> Gelu:
     return Gelu(fields.flag("approximate"))
+
+
+def _read_gelu(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+    """Composites say it by PyTorch's words, or by a flag, or not at all."""
+    there(operands, 1, 1)
+    said = fields.get("approximate")
+    known = {None: (False, True), "tanh": (True,), "none": (False,), True: (True,), False: (False,)}
+    if said not in known:
+        raise UnsupportedError(f"its approximation {said!r} is not known")
+    return [Reading(Gelu(approximate)) for approximate in known[said]]
+
+
+_COMPOSED_GELU = Composed(
+    ("odml.gelu", "aten.gelu.default"), _read_gelu, frozenset({"approximate"})
+)
 
 
 def _erf(x: Array) -> Array:
@@ -136,11 +165,14 @@ def _op(
     largest_operand: float = math.inf,
     plain: frozenset[DType] = frozenset(),
     int16_table: Callable[[Node], Array | None] | None = None,
+    takes_stored: bool = False,
+    composed: tuple[Composed, ...] = (),
 ) -> OpDef:
     return OpDef(
         name, parse, infer_unary(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
-        largest_operand=largest_operand, int16_table=int16_table,
+        largest_operand=largest_operand, int16_table=int16_table, takes_stored=takes_stored,
+        composed=composed,
     )  # fmt: skip
 
 
@@ -152,8 +184,9 @@ _SCALED = FLOATS | QUANTIZED
 OPS = (
     _op("ABS", lambda a, x: np.abs(x), lambda: _samples(ints=True, version=5),
         _SCALED | _I32, Accuracy.EXACT, 5, plain=frozenset({DType.I16})),
+    # TFLite's kernel looks at no scale and no zero point.
     _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT,
-        plain=frozenset({DType.I8, DType.I16})),
+        plain=frozenset({DType.I8, DType.I16}), takes_stored=True),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),
@@ -173,7 +206,7 @@ OPS = (
         int16_table=int16_tables.logistic),
     _op("ELU", _elu, _samples, _SCALED, _APPROXIMATE),
     _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 3, _parse_gelu,
-        int16_table=int16_tables.interpolated(_tabulated_gelu)),
+        int16_table=int16_tables.interpolated(_tabulated_gelu), composed=(_COMPOSED_GELU,)),
     # Near -3 the sum cancels, and implementations order it differently.
     _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED, _APPROXIMATE),
     _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),

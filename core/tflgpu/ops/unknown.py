@@ -24,10 +24,12 @@ class UnknownOp:
     Attributes:
         reason: What is not understood and why, without the operator's label.
         dynamic: Whether it would be understood if something were known before the model runs.
+        host: Whether an interpreter runs it between graphs.
     """
 
     reason: str
     dynamic: bool = False
+    host: bool = False
 
 
 @attrs.frozen

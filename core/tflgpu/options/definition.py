@@ -6,7 +6,6 @@ in docs/options.md all go by these.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -72,6 +71,8 @@ def unknown_option(
     """The error for an option that does not exist, with the one that was probably meant; ``called``
     is what it was called where it was given, and ``who`` begins the message."""
     listed = sorted(known)
+    import difflib  # only who misspells a name pays for it
+
     close = difflib.get_close_matches(name, listed, 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     there = ", ".join(listed)

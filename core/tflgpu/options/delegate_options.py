@@ -127,7 +127,8 @@ class DelegateOptions:
         Truth(), False,
         "Whether an index outside a tensor (GATHER, GATHER_ND, EMBEDDING_LOOKUP, SCATTER_ND, "
         "SPARSE_TO_DENSE, REVERSE_SEQUENCE) and a whole number divided by zero (DIV, FLOOR_DIV, "
-        "FLOOR_MOD) are errors, as on the CPU. No kernel can raise one, so operators that may meet "
+        "FLOOR_MOD) are errors, as on the CPU, and so is an item that a loop writes outside its list. "
+        "No kernel can raise one, so operators that may meet "
         "these, whose indices or divisors are no constants, run on the CPU. Without it what comes "
         "of such an index is NaN, the smallest i32 or false, and of such a quotient anything.",
     )  # fmt: skip

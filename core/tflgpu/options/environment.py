@@ -6,7 +6,6 @@ is warned of, once.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +24,8 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "TFLGPU_CACHE_DIR": "the folder for compiled programs and measured times, in the place of the "
     "user's cache folder",
     "TFLGPU_DEFAULT_DELEGATE": "0 lets models without a delegate run on the CPU",
-    "TFLGPU_VULKAN_QUEUES": "how many of a Vulkan device's queues recordings take in turn; 1 where "
-    "nothing is said",
+    "TFLGPU_VULKAN_QUEUES": "how many of a Vulkan device's queues recordings take in turn; 3 where "
+    "nothing is said, fewer where the device has fewer that are at work at the same time",
     "TFLGPU_VULKAN_VALIDATION": "1 loads Vulkan's validation layer",
     "TFLGPU_MODELS": "the tests' and benchmarks' folder of models",
     "TFLGPU_REQUIRE_BACKENDS": "backends whose tests may not be skipped",
@@ -59,6 +58,8 @@ def warn_of_unknown(environ: Mapping[str, str], known: Mapping[str, Option]) -> 
     for name in environ:
         if name.startswith(PREFIX) and name not in names and name not in _warned:
             _warned.add(name)
+            import difflib  # only who misspells a name pays for it
+
             close = difflib.get_close_matches(name, sorted(names), 1)
             meant = f" (did you mean {close[0]}?)" if close else ""
             _LOG.warning(

@@ -21,11 +21,6 @@ from tflgpu.options.definition import Option, variable
 from tflgpu.options.environment import LATE, OPTIONS_FILE, environment_options, warn_of_unknown
 from tflgpu.options.other_names import canonical
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 Known = Mapping[str, Option]
 
 
@@ -50,6 +45,10 @@ def from_toml(
             file's name.
     """
     who = who or f"{os.fspath(path)}: "
+    if sys.version_info >= (3, 11):  # not at the top: few have such a file
+        import tomllib
+    else:
+        import tomli as tomllib
     try:
         content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

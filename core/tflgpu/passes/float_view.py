@@ -16,6 +16,11 @@ such a table:
 
     i16 -> EXP -> i16       f32 -> QUANTIZED_TABLE
 
+Where a kernel of TFLite's makes something else of stored numbers than the rounded result, the op may know
+how, and makes it (`OpDef.as_stored`); nothing rounds it then:
+
+    i8 -> AVERAGE_POOL_2D -> i8     f32 -> AVERAGE_POOL_2D {stored}
+
 A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
 that is wanted, converted around it like any op that takes no real numbers:
 
@@ -42,7 +47,7 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef, Operand
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Filter, OnTheFly
+from tflgpu.ops.facets import Filter, Instead, OnTheFly
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
@@ -189,7 +194,7 @@ class _Viewing:
     def _compute(self, node: Node) -> bool:
         """Take a node over in floats; False, and no edit that lasts, where its op does not."""
         op = self._ops.get(node.op)
-        if op is None or isinstance(node.attrs, UnknownOp) or op.takes_stored:
+        if op is None or isinstance(node.attrs, UnknownOp) or op.on_stored(node.attrs):
             return False
         inputs = self._real_operands(op, node)
         if inputs is None:
@@ -212,12 +217,16 @@ class _Viewing:
             for i, v in enumerate(node.inputs):
                 if v is not None and is_quantized(v) and i not in op.counts:
                     inputs[i] = self._read_as(v, as_one)
+        is_stored = self._computes_stored(op, node, inputs)
         results, rounded, moved = [], [], []
         for out in node.outputs:
             if not is_quantized(out):
                 results.append(out)
                 continue
             results.append(self._new(out))
+            if is_stored:
+                self._real[out.id] = results[-1]
+                continue
             if as_one is not None and range_of(out) != range_of(as_one):
                 moved.append((results[-1], out))
             elif only_moves(op, node, operands if as_one is None else [out], out):
@@ -234,6 +243,23 @@ class _Viewing:
             self.graph.add_node("QUANTIZE", Quantize(out.dtype, as_one.quant), [raw], [out])
             self._stored.add(out.id)
         return True
+
+    def _computes_stored(self, op: OpDef, node: Node, inputs: list[Value | None]) -> bool:
+        """Let a node make the numbers that TFLite stores, where these are not the rounded ones."""
+        if op.as_stored is None:
+            return False
+        tensors = [v for v in (*node.inputs, *node.outputs) if v is not None]
+        if not all(is_quantized(v) and is_simple(v) for v in tensors):
+            return False
+        found = op.as_stored(node)
+        if isinstance(found, Instead):
+            node.op, node.attrs, node.version = found.op, found.attributes, 1
+            inputs.extend(
+                self.graph.add_const(c, name=f"{found.op}/table") for c in found.constants
+            )
+        elif found is not None:
+            node.attrs = found
+        return found is not None
 
     def _look_up(self, node: Node) -> bool:
         """Take a node over as the table that TFLite's kernel goes by; False where there is none."""
@@ -261,7 +287,11 @@ class _Viewing:
         """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
         for it."""
         op = self._ops.get(node.op)
-        if self._in_integers is None or op is None or op.takes_stored:
+        if self._in_integers is None or op is None:
+            return False
+        if op.on_stored(node.attrs):
+            if op.stored_where is not None:  # what others take they only move
+                self.integers.update(node.origins)
             return False
         found = self._in_integers(node)
         if isinstance(found, Unsupported):

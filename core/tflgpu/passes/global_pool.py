@@ -22,6 +22,8 @@ def run(graph: Graph, context: PassContext) -> int:
     for node in rewriter.nodes("AVERAGE_POOL_2D"):
         if not isinstance(node.attrs, Pool) or not context.is_linear(node) or not is_plain(node):
             continue
+        if node.attrs.stored is not None:
+            continue
         window, (_, height, width, _) = pool_window(node), node.input(0).shape
         # Padding does not count in the average, so a window that reaches over the image is one too.
         covers = (

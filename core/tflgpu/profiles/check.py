@@ -7,13 +7,14 @@ from contextlib import closing
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
 from tflgpu.compiler.compile import compile as compile_graph
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device, report_of, untimed
 from tflgpu.compiler.report_values import OperatorReport, PartitionReport, Place, Refusal
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.targets import precision_on, target_of
+from tflgpu.devices.targets import target_of
+from tflgpu.devices.wanted import precision_on
 from tflgpu.errors import OptionError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode

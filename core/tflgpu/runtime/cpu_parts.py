@@ -9,7 +9,6 @@ import attrs
 
 from tflgpu.blame import attempt
 from tflgpu.compiler.partition import Part, divide
-from tflgpu.compiler.references import reference_support
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.devices.cpu_side import CpuSide
@@ -101,6 +100,8 @@ class CpuLoader:
         return Step(recording, part.inputs, part.outputs, part.label, on_cpu=True)
 
     def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> Step:
+        from tflgpu.compiler.references import reference_support
+
         refused = [(n, no.reason) for n in part.nodes if (no := reference_support(n, self.ops))]
         if refused:
             listed = "; ".join(_told(node, reason, reasons) for node, reason in refused)

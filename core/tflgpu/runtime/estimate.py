@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.equal_constants import firsts
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.device import Device
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
+from tflgpu.contract.offers import offers
 
 
 @attrs.frozen
@@ -80,6 +81,6 @@ def estimate_of(compiled: Compiled, device: Device, precision: str) -> Estimate:
 
 
 def _footprint(device: Device, plan: Plan) -> MemoryUse:
-    if isinstance(device, CountsMemory):
+    if offers(device, CountsMemory):
         return device.footprint(plan)
     return MemoryUse(plan.arena_bytes, plan.constant_bytes, plan.edge_bytes)

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from tflgpu.blame import attempt
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed

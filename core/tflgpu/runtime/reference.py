@@ -29,9 +29,13 @@ class _Call:
 
     @classmethod
     def of(cls, node: Node, op: OpDef, frees: Sequence[int]) -> _Call:
-        """Results are a node's outputs, then the new contents of its variables."""
-        variables = [v for v in node.inputs if v is not None and v.is_variable]
-        results = (*node.outputs, *variables)
+        """Results are a node's outputs, then the new contents of its variables, and of a state that
+        begins from a plain tensor."""
+        states = () if op.states is None else op.states(node.attrs)
+        kept = [
+            v for i, v in enumerate(node.inputs) if v is not None and (v.is_variable or i in states)
+        ]
+        results = (*node.outputs, *kept)
         return cls(node, op, tuple(frees), results, tuple(v.spec for v in results))
 
 

@@ -20,10 +20,11 @@ from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
+from tflgpu.contract.offers import offers
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Graph, Value
+from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
 from tflgpu.runtime.state import Keeper
@@ -78,7 +79,10 @@ class Session(Holder):
         report: What runs where.
         complete: Whether the last run, if there was one, came to its end: what is in the outputs.
         traffic: Counts what runs copy between host and device.
+        comes_by_run: Whether there are arrays only as a run makes them, of shapes that it gives them.
     """
+
+    comes_by_run = False
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class Session(Holder):
         self._running: Step | None = None  # begun, and perhaps not finished
         self._steps = tuple(steps)
         self._variables = variables
+        self._at_rest = {index: graph.values[index].at_rest for index in variables}
         self._arrays: dict[int, Array] = dict(variables)
         self._own_moves: list[list[tuple[int, Array, Array]]] = []
         self._keepers = [step.keeper for step in self._steps if step.keeper is not None]
@@ -119,7 +124,7 @@ class Session(Holder):
         self._after = self._convert_outputs(graph)
         for value in (*graph.inputs, *graph.outputs):
             if value.id not in self._arrays:
-                self._arrays[value.id] = np.zeros(value.shape, value.dtype.numpy)
+                self._arrays[value.id] = value.dtype.blank(value.shape)
         self._places = Places(graph, self._steps)
         self.traffic = Traffic()
         self._replaced()
@@ -137,7 +142,7 @@ class Session(Holder):
             recording = step.recording
             if step.keeper is not None:
                 continue  # its results may be those of two recordings in turn
-            if isinstance(recording, Lender) and all(
+            if offers(recording, Lender) and all(
                 value.id in results and value.id not in read and _is_home(value, array)
                 for value, array in zip(step.outputs, recording.outputs, strict=True)
             ):
@@ -164,6 +169,10 @@ class Session(Holder):
         """Host arrays by value id, at the same address until `close` or `take_over`, which makes
         another mapping; where something was lent, the outputs' until the next run."""
         return self._arrays
+
+    def known_shapes(self) -> Mapping[int, Shape]:
+        """Where arrays come by runs: shapes of tensors, as far as they are known before one."""
+        return {}
 
     @property
     def variables(self) -> Mapping[int, Array]:
@@ -366,11 +375,11 @@ class Session(Holder):
             self.complete, self._running = True, None
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero."""
+        """Set every state tensor to zero (`Value.at_rest`)."""
         for keeper in self._keepers:
             keeper.begin_anew()
-        for array in self._variables.values():
-            array[...] = 0
+        for index, array in self._variables.items():
+            array[...] = self._at_rest[index]
 
     def watch(self, watcher: Watcher) -> None:
         """Let ``watcher`` run the session from now on; `Session.run` is there for it. It must not
@@ -417,7 +426,7 @@ class Session(Holder):
 
 #: What makes a session another one.
 _TAKEN_OVER = (
-    "report", "complete", "_running", "_steps", "_variables", "_arrays", "_moves",
+    "report", "complete", "_running", "_steps", "_variables", "_at_rest", "_arrays", "_moves",
     "_keepers", "_seen",
     "_lenders", "_moving", "_after", "_open", "_own_moves", "_places", "_given", "_wanted",
     "_copies",
@@ -433,5 +442,9 @@ def _is_home(value: Value, array: Array) -> bool:
 
 
 def make_variables(graph: Graph) -> dict[int, Array]:
-    """Zeroed state tensors of a graph, by value id."""
-    return {v.id: np.zeros(v.shape, v.dtype.numpy) for v in graph.values.values() if v.is_variable}
+    """State tensors of a graph as they are before the first run, by value id."""
+    return {
+        v.id: np.full(v.shape, v.at_rest, v.dtype.numpy)
+        for v in graph.values.values()
+        if v.is_variable
+    }

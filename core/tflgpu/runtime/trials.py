@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import TflgpuError
 from tflgpu.runtime.session import Session
 

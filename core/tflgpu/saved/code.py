@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from tflgpu.blame import attempt
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.kept_code import KeepsCode
+from tflgpu.contract.offers import offers
 from tflgpu.language.tree import Kernel
-from tflgpu.saved.flatten import CodeOf
-from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.kernel import CodeOf, SavedKernel
 
 
 def code_by(device: object) -> CodeOf | None:
     """What gives a device's code of kernels. A kernel that it cannot print has none, and is refused
     when it is loaded."""
-    if not isinstance(device, KeepsCode):
+    if not offers(device, KeepsCode):
         return None
 
     def code_of(kernel: Kernel) -> bytes | None:
@@ -25,7 +25,7 @@ def code_by(device: object) -> CodeOf | None:
 
 def hand_over(compiled: Compiled, device: object) -> Compiled:
     """Give a device the code that was read; gives what was compiled."""
-    if isinstance(device, KeepsCode):
+    if offers(device, KeepsCode):
         kernels = {id(d.kernel): d.kernel for plan in compiled.plans for d in plan.dispatches}
         for kernel in kernels.values():
             if isinstance(kernel, SavedKernel) and kernel.code is not None:

@@ -6,7 +6,6 @@ of a file is not either, since the same version is installed at many times.
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ import numpy as np
 import tflgpu
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
+from tflgpu.installed import version
 from tflgpu.language.fingerprint import LANGUAGE_VERSION
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugin_sources import Plugin
@@ -78,10 +78,7 @@ def _home(plugin: Plugin) -> Path:
 
 @cache
 def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return version(distribution) or ""
 
 
 def _stamp(place: Path) -> str:

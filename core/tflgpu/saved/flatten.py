@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 import numpy as np
@@ -20,10 +20,8 @@ from tflgpu.saved import records
 from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known, name_of
 from tflgpu.saved.index import Index
+from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.origin import Origin
-
-#: The code that a device printed of a kernel; None where it keeps none.
-CodeOf = Callable[[Kernel], Union[bytes, None]]
 
 _I64 = 1 << 63
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import FileOptions, Graph

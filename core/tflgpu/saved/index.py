@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import flatbuffers
 import numpy as np
 import numpy.typing as npt
 
 from tflgpu.errors import ModelError, SavedModelError
 from tflgpu.tflite.flat import FlatFile
-from tflgpu.tflite.schema import Field, Kind, Layout
+from tflgpu.tflite.layouts import Field, Kind, Layout
 
 IDENTIFIER = b"TFGS"
 _NUMBERS = (
@@ -57,6 +56,8 @@ class Index:
 
 def index_bytes(index: Index) -> bytes:
     """The flatbuffer."""
+    import flatbuffers  # not at the top: most starts only read
+
     texts = [text.encode("utf-8", "surrogatepass") for text in index.texts]
     vectors: dict[str, npt.NDArray[Any]] = {
         "texts": np.frombuffer(b"".join(texts), np.uint8),

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
-from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.target import Target
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
@@ -32,6 +31,9 @@ from tflgpu.saved.store import (
     open_or_make,
     path_of,
 )
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
 
 
 @attrs.frozen
@@ -112,6 +114,10 @@ class Keeping:
             SavedModelError: the saved model is not this one for this device.
             PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
         """
+        from tflgpu.compiler.compile import (
+            compile as compile_graph,  # a start that is kept needs none
+        )
+
         facts = partial(device_facts, device, plugins)
         if self.saved is not None:
             if isinstance(device, NodeDevice):

@@ -7,9 +7,12 @@ statements are most of what there is to read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Union
 
 from tflgpu.language.tree import Kernel, Stmt
+
+#: The code that a device printed of a kernel; None where it keeps none.
+CodeOf = Callable[[Kernel], Union[bytes, None]]
 
 
 class SavedKernel(Kernel):

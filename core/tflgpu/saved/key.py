@@ -9,21 +9,21 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from tflgpu.cache.disk_cache import cache_key
-from tflgpu.compiler.target import Target
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.rule import ElementwiseRule, Rule
 from tflgpu.ops.base import OpDef
-from tflgpu.passes.base import Pass
 from tflgpu.saved.classes import Classes, classes_for
-from tflgpu.saved.flatten import Flattener
-from tflgpu.saved.index import index_bytes
 from tflgpu.saved.origin import FILE, Facts
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
+    from tflgpu.passes.base import Pass
 
 _LONGEST = 400  # characters of a text that says a value; longer ones are its digest
 _SHOWN = 4  # differences that a message has
@@ -107,6 +107,9 @@ def graph_digest(graph: Graph) -> str:
 
 
 def _digest(value: Any, classes: Classes) -> str:
+    from tflgpu.saved.flatten import Flattener  # a start's key is texts
+    from tflgpu.saved.index import index_bytes
+
     flat = Flattener(classes).flat(value)
     digest = hashlib.sha256(index_bytes(flat.index))
     for blob in flat.blobs:

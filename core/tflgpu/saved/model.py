@@ -11,15 +11,14 @@ from typing import Any
 import attrs
 
 from tflgpu.cache import whole_file
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for, classes_of_file
 from tflgpu.saved.container import Content, packed, unpacked
-from tflgpu.saved.flatten import CodeOf, Flattener
 from tflgpu.saved.given import Given, GivenGraph, GivenOrigin, kernels_of
 from tflgpu.saved.index import Index
-from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.kernel import CodeOf, SavedKernel
 from tflgpu.saved.key import Key
 from tflgpu.saved.origin import Origin
 from tflgpu.saved.rebuild import Rebuilder
@@ -44,6 +43,8 @@ def saved_bytes(
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
             when it was compiled, and might not the next time.
     """
+    from tflgpu.saved.flatten import Flattener  # most files are only read
+
     compiled = root.compiled if isinstance(root, Start) else root
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))

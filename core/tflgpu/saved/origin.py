@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.cache.digest import digest_of
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.compiler.compile import Compiled
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.ir.graph import Graph, Shape
 

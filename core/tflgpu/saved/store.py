@@ -14,22 +14,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
 from tflgpu.cache import private_folder
 from tflgpu.cache.disk_cache import cache_folder, cache_key
 from tflgpu.cache.file_lock import exclusive
-from tflgpu.compiler.compile import Compiled
-from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.target import Target
+from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
-from tflgpu.saved.flatten import CodeOf
+from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.key import Key, key_of, name_start
 from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
 from tflgpu.saved.origin import Facts
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
 
 _LOG = logging.getLogger("tflgpu")
 #: Bytes that a folder may have, unless it is told otherwise.
@@ -73,6 +74,7 @@ def open_or_compile(
         PluginError, GraphError: as `tflgpu.compiler.compile.compile`. What goes wrong with files is
             logged.
     """
+    from tflgpu.compiler.compile import compile as compile_graph
 
     def made() -> Compiled:
         return compile_graph(graph, target)

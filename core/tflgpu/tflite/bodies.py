@@ -4,34 +4,49 @@ a subgraph is taken along to a model of its own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import DType
-from tflgpu.tflite.model_file import SubgraphInfo
-from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec, subgraph_spec
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
+
+if TYPE_CHECKING:
+    from tflgpu.tflite.spec import OperatorSpec, SubgraphSpec
 
 #: Tensors by which a subgraph has a state that outlasts its run.
 _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
 
 
-#: Control flow, by the options that are the number of a subgraph; and what keeps variables.
+def run_by_host(operator: OperatorInfo) -> bool:
+    """Whether an interpreter runs an operator between graphs: control flow, state, and whatever has
+    to do with texts, which no graph knows."""
+    return not operator.is_custom and (operator.name in RUN_BY_HOST or operator.texts)
+
+
+#: Control flow, by the options that are the number of a subgraph, or the numbers of several; and what
+#: keeps variables.
 CONTROL = {
     "IF": ("then_subgraph_index", "else_subgraph_index"),
     "WHILE": ("cond_subgraph_index", "body_subgraph_index"),
     "CALL_ONCE": ("init_subgraph_index",),
+    "STABLEHLO_CASE": ("branch_subgraph_indices",),
 }
-STATE = frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
+#: How the names of such options end.
+ENDS = ("subgraph", "subgraph_index", "subgraph_indices")
+STATE = frozenset({
+    "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE",
+    "HASHTABLE", "HASHTABLE_IMPORT", "HASHTABLE_FIND", "HASHTABLE_SIZE",
+})  # fmt: skip
 #: What no graph has a node of: an interpreter runs it, between graphs.
 RUN_BY_HOST = STATE.union(CONTROL)
 
 
 def _numbers(fields: Mapping[str, Any]) -> list[str]:
-    """The options that are the number of a subgraph."""
-    return [name for name in fields if name.endswith(("subgraph", "subgraph_index"))]
+    """The options that are the number of a subgraph, or of several."""
+    return [name for name in fields if name.endswith(ENDS)]
 
 
 def runs_subgraphs(fields: Mapping[str, Any]) -> bool:
@@ -61,7 +76,12 @@ class Bodies:
         """
         told = dict(fields)
         for name in _numbers(fields):
-            told[name] = self._place(int(fields[name]), model, inside)
+            value = fields[name]
+            several = isinstance(value, tuple)
+            places = tuple(
+                self._place(int(n), model, inside) for n in (value if several else (value,))
+            )
+            told[name] = places if several else places[0]
         return told
 
     def _place(self, number: int, model: Sequence[SubgraphInfo], inside: tuple[int, ...]) -> int:
@@ -86,6 +106,8 @@ class Bodies:
                     f"operator {operator.index} ({clipped(operator.name)}) of subgraph {number} "
                     f"cannot be written again: {operator.gap or 'it has intermediate tensors'}"
                 )
+        from tflgpu.tflite.spec import subgraph_spec  # what this file lists is asked far more often
+
         try:
             spec = subgraph_spec(info)
         except ModelError as error:

@@ -23,7 +23,7 @@ from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
-from tflgpu.tflite.bodies import RUN_BY_HOST, runs_subgraphs
+from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.told import tensor_fields
 
@@ -110,6 +110,11 @@ def build_subgraph(
     for output in graph.outputs:
         if output.id not in building.ready:
             raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
+        if output.id in building.spent:
+            raise UnsupportedError(
+                f"{_name(output)} is an output of the model and is made twice: by operator "
+                f"{building.made_by[output.id]}, and by {building.spent[output.id]}, whose state it is"
+            )
     graph.prune()
     return graph
 
@@ -177,6 +182,7 @@ class _Building:
         self.bodies = bodies
         self.stale: list[str] = []
         self.used: set[int] = set()  # read or written so far
+        self.spent: dict[int, str] = {}  # made by an operator, then changed in place by which one
         given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
         self.ready = {v.id for v in graph.inputs} | given
         self.made_by = {i: op.index for op in reversed(info.operators) for i in op.outputs}
@@ -194,7 +200,14 @@ class _Building:
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
         reason = _why_not(operator, node, definition) or self._blocks(node)
-        unknown = None if reason is None else self._pass_on(node, UnknownOp(reason), where)
+        is_host = run_by_host(operator) and (definition is None or definition.texts)
+        unknown = None if reason is None else UnknownOp(reason, host=is_host)
+        unknown = None if unknown is None else self._pass_on(node, unknown, where)
+        late = next((v for v in inputs if v is not None and v.id in self.spent), None)
+        if late is not None:
+            unknown = UnknownOp(
+                f"{_name(late)} is read after {self.spent[late.id]}, whose state it is"
+            )
         if definition is not None and unknown is None:
             unknown = self._define(operator, node, definition, where)
         if unknown is not None:
@@ -250,12 +263,48 @@ class _Building:
             raise ModelError(
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
-        refused = _check_states(node, definition, where)
+        refused = self._check_states(node, definition, where)
         if refused is not None:
             return UnknownOp(refused)
         known = all(v.shape_known for v in node.inputs if v is not None)
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
+        return None
+
+    def _check_states(self, node: Node, definition: OpDef, where: str) -> str | None:
+        """Why the operator's variables are beyond tflgpu; None where they are what it keeps.
+
+        A variable that an operator makes anew in every run is a plain result, from which the states of
+        another may begin: decoders begin so. Nobody may read it then, since that one changes it.
+
+        Raises:
+            ModelError: a state of the operator is no variable. LiteRT's kernels refuse that too.
+        """
+        variables = {i for i, v in enumerate(node.inputs) if v is not None and v.is_variable}
+        if definition.stateful and definition.states is None:
+            return None
+        states = definition.states(node.attrs) if definition.stateful and definition.states else ()
+        begins = []
+        for i in states:
+            if i in variables:
+                continue
+            value = node.optional_input(i)
+            if value is None or not self.info.tensors[value.id].is_variable:
+                raise ModelError(
+                    f"{where}: operand {i} is its state and must be a variable, but is {value}"
+                )
+            begins.append(value.id)
+        if definition.shape_only:
+            return None  # the contents do not matter
+        for i in sorted(variables - set(states)):
+            return (
+                f"operand {i}, {_name(node.input(i))}, is a variable (a state tensor), which this "
+                "operator does not keep; only as an operator's state can one be read"
+            )
+        named = [node.input(i).id for i in states]
+        if len(set(named)) < len(named):
+            return f"one variable is several of its states (operands {list(states)})"
+        self.spent.update(dict.fromkeys(begins, node.label))
         return None
 
     def _pass_on(self, node: Node, unknown: UnknownOp, where: str) -> UnknownOp:
@@ -267,10 +316,10 @@ class _Building:
             return unknown
         found = self.foreign(node)
         if isinstance(found, Unsupported):
-            return UnknownOp(f"{unknown.reason}; {found.reason}")
+            return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
-        return ForeignOp(unknown.reason)
+        return ForeignOp(unknown.reason, host=unknown.host)
 
     def _input(self, index: int, where: str) -> Value | None:
         if index < 0:
@@ -339,6 +388,7 @@ def _source(
     return FileOptions(
         operator.name, operator.is_custom, operator.fields, operator.custom_options, run, gap, place,
         tuple(None if i < 0 else graph.values[i] for i in operator.intermediates),
+        operator.composites,
     )  # fmt: skip
 
 
@@ -353,8 +403,9 @@ def _operands(node: Node) -> str:
 
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
-    if definition is None and operator.name in RUN_BY_HOST and not operator.is_custom:
-        return "control flow and variables are the interpreter's own"
+    if run_by_host(operator) and (definition is None or definition.texts):
+        what = "control flow and variables" if operator.name in RUN_BY_HOST else "texts (strings)"
+        return f"{what} are the interpreter's own"
     if definition is None and runs_subgraphs(operator.fields):
         return "control flow (an operator that runs other subgraphs) of this kind is not supported"
     if definition is None:
@@ -368,35 +419,6 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
     for value in (*node.inputs, *node.outputs):
         if value is not None and not value.dtype.has_numpy:
             return f"{_name(value)} is of type {value.dtype.value}, which is not supported"
-    return None
-
-
-def _check_states(node: Node, definition: OpDef, where: str) -> str | None:
-    """Why the operator's variables are beyond tflgpu; None where they are what it keeps.
-
-    Raises:
-        ModelError: a state of the operator is no variable. LiteRT's kernels refuse that too.
-    """
-    variables = {i for i, v in enumerate(node.inputs) if v is not None and v.is_variable}
-    if definition.stateful and definition.states is None:
-        return None
-    states = definition.states(node.attrs) if definition.stateful and definition.states else ()
-    for i in states:
-        if i not in variables:
-            raise ModelError(
-                f"{where}: operand {i} is its state and must be a variable, but is "
-                f"{node.optional_input(i)}"
-            )
-    if definition.shape_only:
-        return None  # the contents do not matter
-    for i in sorted(variables - set(states)):
-        return (
-            f"operand {i}, {_name(node.input(i))}, is a variable (a state tensor), which this "
-            "operator does not keep; only as an operator's state can one be read"
-        )
-    named = [node.input(i).id for i in states]
-    if len(set(named)) < len(named):
-        return f"one variable is several of its states (operands {list(states)})"
     return None
 
 

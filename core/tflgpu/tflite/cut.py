@@ -222,6 +222,10 @@ class _Writing:
         """A node's operands, and a bias of zeros where a filter has none: LiteRT's convolutions
         want one."""
         operands = [self.tensor(v) for v in node.inputs]
+        known = op is not None and unknown_reason(node.attrs) is None
+        for index in op.states(node.attrs) if op is not None and known and op.states else ():
+            at = operands[index]  # LiteRT wants a variable, also where an operator makes it anew
+            self.specs[at] = attrs.evolve(self.specs[at], is_variable=True)
         bias = None if op is None or op.filter is None else op.filter.bias
         if bias == 2 and node.optional_input(bias) is None and node.input(0).dtype is DType.F32:
             channels = node.outputs[0].shape[-1]

@@ -13,7 +13,8 @@ from flatbuffers import number_types
 
 from tflgpu.blame import shown
 from tflgpu.errors import ModelError
-from tflgpu.tflite.schema import Field, Kind, layout
+from tflgpu.tflite.layouts import Field, Kind
+from tflgpu.tflite.schema import layout
 
 BUFFER_ALIGNMENT = 16
 """What the schema's force_align asks of a buffer's data, in bytes."""

@@ -15,7 +15,8 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.tflite.schema import Field, Kind, Layout, layout
+from tflgpu.tflite.layouts import Field, Kind, Layout
+from tflgpu.tflite.schema import layout
 
 _U16 = struct.Struct("<H")
 _I32 = struct.Struct("<i")

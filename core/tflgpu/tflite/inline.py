@@ -4,7 +4,7 @@ A `STABLEHLO_COMPOSITE` is a name and attributes for a subgraph of operators, it
 delegate may know the name; whatever runs the operators of the decomposition instead is right by
 definition, and LiteRT's interpreter does that too, before it runs a model. Here it is done when a file
 is read, so that everything behind the reader sees ordinary operators. Each keeps what composite it
-came from, for whoever knows a better kernel for the whole.
+came from, so that the compiler may put one op in their place (`tflgpu.compiler.composites`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import attrs
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.composite import Composite
 from tflgpu.tflite.model_file import (
-    Composite,
     FieldValue,
     ModelFile,
     OperatorInfo,
@@ -148,7 +148,7 @@ class _Inlining:
         places = self._places(operator, body)
         composite = Composite(
             str(fields["name"]), bytes(_numbers(fields["composite_attributes"])), operator.inputs,
-            operator.outputs, index, len(self.operators),
+            operator.outputs, index, len(self.operators), int(str(fields["version"])),
         )  # fmt: skip
         for inner in body.operators:
             self._add(inner, places, (*operator.composites, composite), (*path, number))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.sparsity import Sparsity
@@ -82,27 +83,6 @@ class TensorInfo:
 
 
 @frozen
-class Composite:
-    """A composite that an operator came from (`tflgpu.tflite.inline`).
-
-    Attributes:
-        name: such as "odml.rms_norm".
-        attributes: what the file says of it, as a FlexBuffer; often empty.
-        inputs: tensor indices; -1 for an absent one.
-        outputs: tensor indices.
-        index: its position in its subgraph of the file.
-        first: index of the first operator that is in its place.
-    """
-
-    name: str
-    attributes: bytes
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    index: int
-    first: int
-
-
-@frozen
 class OperatorInfo:
     """One operator.
 
@@ -122,6 +102,7 @@ class OperatorInfo:
         gap: why ``fields`` are not all that the file says of it; empty where they are.
         place: where there is a gap, the file and the position of the operator's table in it.
         composites: those in whose place it is, the outermost first; mostly none.
+        texts: whether it takes or makes a tensor of texts (strings).
     """
 
     index: int
@@ -137,6 +118,7 @@ class OperatorInfo:
     gap: str = ""
     place: tuple[memoryview, int] | None = field(default=None, eq=False, repr=False)
     composites: tuple[Composite, ...] = ()
+    texts: bool = False
 
 
 @frozen

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import few, quoted
+from tflgpu.tflite.bodies import ENDS
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.model_file import FieldValue, OperatorCode, OperatorInfo
 from tflgpu.tflite.schema import (
@@ -44,10 +45,25 @@ def read_operator_codes(model: Table) -> tuple[OperatorCode, ...]:
     )
 
 
-def _operator_code(table: Table) -> OperatorCode:
+def builtin_codes(model: Table) -> set[int]:
+    """The codes of operators in use, of a model that was read before: without their names.
+
+    Raises:
+        ModelError: the table is not within the file.
+    """
+    return {
+        _code(table) for table in model.children("operator_codes", "OperatorCode", "operator code")
+    }
+
+
+def _code(table: Table) -> int:
     # Old files fill only the int8 field and new ones both, with a placeholder in it where the code
     # does not fit. TFLite takes the larger.
-    code = max(table.integer("deprecated_builtin_code"), table.integer("builtin_code"))
+    return max(table.integer("deprecated_builtin_code"), table.integer("builtin_code"))
+
+
+def _operator_code(table: Table) -> OperatorCode:
+    code = _code(table)
     version = table.integer("version")
     if code < 0:
         raise ModelError(f"{table.where}: builtin code {code} is negative; {DAMAGED}")
@@ -169,12 +185,13 @@ def _stored_options(table: Table) -> tuple[str, dict[str, Any], list[str]] | Non
 
 def _check_subgraphs(fields: Mapping[str, FieldValue], where: str, limits: Limits) -> None:
     for name, value in fields.items():
-        if not name.endswith(("subgraph", "subgraph_index")):
+        if not name.endswith(ENDS):
             continue
-        if not isinstance(value, int) or not 0 <= value < limits.subgraphs:
-            raise ModelError(
-                f"{where}: {name} is {value}, but the model has {limits.subgraphs} subgraphs"
-            )
+        for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, int) or not 0 <= number < limits.subgraphs:
+                raise ModelError(
+                    f"{where}: {name} is {number}, but the model has {limits.subgraphs} subgraphs"
+                )
 
 
 def _custom_options(file: FlatFile, table: Table) -> bytes:

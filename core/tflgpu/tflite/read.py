@@ -8,20 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import attrs
+
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
-from tflgpu.tflite.inline import NAME as COMPOSITE
 from tflgpu.tflite.inline import inlined
 from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph
 from tflgpu.tflite.model_file import (
     ModelFile,
     OperatorCode,
+    OperatorInfo,
     SignatureInfo,
     SubgraphInfo,
     TensorInfo,
 )
-from tflgpu.tflite.operators import Limits, check_indices, read_operator_codes, read_operators
+from tflgpu.tflite.operators import (
+    Limits,
+    builtin_codes,
+    check_indices,
+    read_operator_codes,
+    read_operators,
+)
+from tflgpu.tflite.schema import COMPOSITE
 from tflgpu.tflite.source import Source, name_of, open_source
 from tflgpu.tflite.tensors import read_tensor, read_tensors, with_empty_constants
 
@@ -95,7 +105,7 @@ def _read_later(data: memoryview) -> LaterModel | None:
     file = FlatFile(data)
     file.require(0, 8, "model")
     model = file.root("model", "Model")
-    if any(c.name == COMPOSITE and not c.is_custom for c in read_operator_codes(model)):
+    if COMPOSITE in builtin_codes(model):
         return None
     buffers, count = LaterBuffers(model, _buffer, file), model.count("subgraphs")
 
@@ -140,6 +150,7 @@ def _subgraph(
     inputs, outputs = table.numbers("inputs"), table.numbers("outputs")
     check_indices(inputs, f"{table.where}: input", limits)
     check_indices(outputs, f"{table.where}: output", limits)
+    operators = tuple(_of_texts(operator, tensors) for operator in operators)
     written = {*inputs, *(i for op in operators for i in op.outputs)}
     return SubgraphInfo(
         name=table.text("name"),
@@ -196,3 +207,10 @@ def _metadata(model: Table, buffers: Sequence[memoryview]) -> dict[str, memoryvi
             )
         metadata[name] = buffers[buffer]
     return metadata
+
+
+def _of_texts(operator: OperatorInfo, tensors: Sequence[TensorInfo]) -> OperatorInfo:
+    """The operator, which says whether it has to do with texts."""
+    every = (*operator.inputs, *operator.outputs)
+    texts = any(i >= 0 and tensors[i].dtype is DType.STRING for i in every)
+    return attrs.evolve(operator, texts=True) if texts else operator

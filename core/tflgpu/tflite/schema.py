@@ -7,63 +7,43 @@ what is answered when the field is absent. Nothing here has to be edited when an
 
 from __future__ import annotations
 
-import enum
 import functools
+import importlib
 import re
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
-import tflite
 from attrs import frozen
-from flatbuffers import number_types
 
-Default = int | float | bool | None
+from tflgpu.tflite.common_tables import COMMON
+from tflgpu.tflite.layouts import Default, Field, Kind, Layout
 
-
-class Kind(enum.Enum):
-    """What a field of a table holds."""
-
-    SCALAR = "scalar"
-    STRING = "string"
-    TABLE = "table"
-    UNION = "union"
-    NUMBERS = "vector of numbers"
-    STRINGS = "vector of strings"
-    TABLES = "vector of tables"
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-@frozen
-class Field:
-    """One field of a table.
-
-    Attributes:
-        name: the schema's own snake_case name.
-        slot: position in the vtable, from 0.
-        kind: what it holds.
-        number: little-endian element type of a scalar or of a vector of numbers, else None.
-        default: a scalar's value when absent; None for every other kind.
-    """
-
-    name: str
-    slot: int
-    kind: Kind
-    number: np.dtype[Any] | None = None
-    default: Default = None
+@functools.cache
+def _package() -> Any:
+    """The `tflite` package. Hundreds of modules: imported when something is asked of it."""
+    return importlib.import_module("tflite")
 
 
-@frozen
-class Layout:
-    """The fields of one table, by name, in slot order."""
+class _Later(Mapping[K, V]):
+    """A mapping that is made when somebody first looks into it."""
 
-    name: str
-    fields: Mapping[str, Field]
+    def __init__(self, make: Callable[[], dict[K, V]]) -> None:
+        self._found = functools.cache(make)
 
-    @property
-    def slots(self) -> int:
-        """How many vtable slots the table has."""
-        return max((f.slot for f in self.fields.values()), default=-1) + 1
+    def __getitem__(self, key: K) -> V:
+        return self._found()[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
 
 
 class _Probe:
@@ -109,29 +89,22 @@ _IN_VECTOR = {
     Kind.TABLE: Kind.TABLES,
 }
 
-_INT8, _INT32 = np.dtype("<i1"), np.dtype("<i4")
+_INT32 = np.dtype("<i4")
 
+# Younger than the package.
 _BY_HAND = {
-    # The package's BuiltinCode is not flatc's: it merges two fields.
-    "OperatorCode": (
-        Field("deprecated_builtin_code", 0, Kind.SCALAR, _INT8, 0),
-        Field("custom_code", 1, Kind.STRING),
-        Field("version", 2, Kind.SCALAR, _INT32, 1),
-        Field("builtin_code", 3, Kind.SCALAR, _INT32, 0),
-    ),
-    # Younger than the package.
     "BlockwiseQuantization": (
         Field("scales", 0, Kind.SCALAR, _INT32, 0),
         Field("zero_points", 1, Kind.SCALAR, _INT32, 0),
         Field("block_size", 2, Kind.SCALAR, _INT32, 0),
         Field("block_shape", 3, Kind.NUMBERS, _INT32),
     ),
+    "StablehloCaseOptions": (Field("branch_subgraph_indices", 0, Kind.NUMBERS, _INT32),),
 }
 
 # Fields younger than the package, which change what a model means if they are not seen.
 _ADDED = {
     "FullyConnectedOptions": (Field("quant_spec", 5, Kind.NUMBERS, np.dtype("<u1")),),
-    "Tensor": (Field("external_buffer", 10, Kind.SCALAR, np.dtype("<u4"), 0),),
 }
 
 
@@ -142,9 +115,11 @@ def layout(table: str) -> Layout:
     Raises:
         KeyError: the schema has no such table.
     """
+    if table in COMMON:
+        return COMMON[table]
     if table in _BY_HAND:
         return Layout(table, {f.name: f for f in _BY_HAND[table]})
-    cls = getattr(tflite, table, None)
+    cls = getattr(_package(), table, None)
     if cls is None or not hasattr(cls, "Init"):
         raise KeyError(f"the TFLite schema has no table {table}")
     fields = {f.name: f for f in (*_ADDED.get(table, ()), *reflect(cls))}
@@ -177,7 +152,7 @@ def _field(cls: Any, accessor: str, vector: bool) -> Field:
     if kind is Kind.SCALAR:
         answer = ask(present=False)[1]
         # The generated code answers 0 or False for booleans, depending on flatc's version.
-        default = bool(answer) if probe.flags is number_types.BoolFlags else answer
+        default = bool(answer) if probe.flags.py_type is bool else answer
     return Field(snake_case(accessor), probe.slot, kind, number, default)
 
 
@@ -190,21 +165,34 @@ def _names(enumeration: Any) -> dict[int, str]:
     return {v: k for k, v in vars(enumeration).items() if isinstance(v, int)}
 
 
-BUILTINS: Mapping[int, str] = _names(tflite.BuiltinOperator)
-"""BuiltinOperator: code to name, as far as the installed `tflite` package knows them."""
+#: What an enumeration has that is younger than the package.
+_YOUNGER = {
+    "BuiltinOperator": {209: "STABLEHLO_CASE"},
+    "BuiltinOptions2": {23: "StablehloCaseOptions"},
+}
 
-BUILTIN_CODES: Mapping[str, int] = {name: code for code, name in BUILTINS.items()}
 
-CUSTOM: int = BUILTIN_CODES["CUSTOM"]
+def _union(name: str) -> Mapping[int, str]:
+    return _Later(lambda: {**_YOUNGER.get(name, {}), **_names(getattr(_package(), name))})
+
+
+BUILTINS: Mapping[int, str] = _union("BuiltinOperator")
+"""BuiltinOperator: code to name, as far as they are known."""
+
+BUILTIN_CODES: Mapping[str, int] = _Later(lambda: {name: code for code, name in BUILTINS.items()})
+
+# Codes that are asked of every file, so that nobody imports the package for them.
+CUSTOM = 32
+COMPOSITE = 206
 
 # Deprecated codes are int8; operators above 126 keep their code in a second field.
-PLACEHOLDER: int = BUILTIN_CODES["PLACEHOLDER_FOR_GREATER_OP_CODES"]
+PLACEHOLDER = 127
 
 UNIONS: Mapping[str, Mapping[int, str]] = {
-    "builtin_options": _names(tflite.BuiltinOptions),
-    "builtin_options2": _names(tflite.BuiltinOptions2),
+    "builtin_options": _union("BuiltinOptions"),
+    "builtin_options2": _union("BuiltinOptions2"),
     "details": {0: "NONE", 1: "CustomQuantization", 2: "BlockwiseQuantization"},
-    "sparse_index": _names(tflite.SparseIndexVector),
+    "sparse_index": _union("SparseIndexVector"),
 }
 """Type code to table name of the unions that this package reads; code 0 is NONE."""
 

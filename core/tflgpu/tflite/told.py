@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from tflgpu.ir.graph import FileOptions, Node, Value
+from tflgpu.ir.quant import Quantization
 
 
 def tensor_fields(node: Node) -> dict[str, object]:
     """What an op is told by its tensors and by a subgraph that it runs, and not by its options (see
-    `ops.convert`, `ops.stablehlo_window`)."""
+    `ops.convert`, `ops.stablehlo_window`, `ops.integer_scales`)."""
     source = node.optional_input(0)
     result = node.outputs[0] if node.outputs else None
     return {
         "output_dtype": None if result is None else result.dtype,
         "input_quantization": None if source is None else source.quant,
         "output_quantization": None if result is None else result.quant,
+        "operand_types": tuple(None if v is None else (v.dtype, v.quant) for v in node.inputs),
+        "intermediate_quantization": _intermediates(node),
         "output_shapes": tuple(_told_shape(v) for v in node.outputs),
         "output_dtypes": tuple(v.dtype for v in node.outputs),
         "computation": None if node.source is None else _computation(node.source),
     }
+
+
+def _intermediates(node: Node) -> tuple[Quantization | None, ...]:
+    values = () if node.source is None else node.source.intermediates
+    return tuple(None if v is None else v.quant for v in values)
 
 
 def _told_shape(value: Value) -> tuple[int, ...] | None:

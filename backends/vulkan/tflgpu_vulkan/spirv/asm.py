@@ -85,25 +85,17 @@ class Assembly:
         """Append instructions made elsewhere."""
         self._sections[section].extend(instructions)
 
-    def clear(self, section: str) -> None:
-        """Drop all instructions of a section."""
-        self._sections[section].clear()
-
     def instructions(self) -> Iterator[Instruction]:
         """All instructions, in the order of a module."""
         for name in SECTIONS:
             yield from self._sections[name]
 
-    @property
-    def bound(self) -> int:
-        """One more than the largest id."""
-        return self._bound
-
     def encode(self) -> bytes:
-        """The module: little-endian words."""
+        """The module without names, so that equal kernels have equal modules: little-endian words."""
         words = [MAGIC, VERSION, GENERATOR, self._bound, 0]
         for instruction in self.instructions():
-            words.extend(instruction.words())
+            if instruction.op is not Op.Name:
+                words.extend(instruction.words())
         return struct.pack(f"<{len(words)}I", *words)
 
 

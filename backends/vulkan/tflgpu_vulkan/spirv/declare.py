@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tflgpu.errors import KernelError
-from tflgpu.language.matrix import has_matrices
+from tflgpu.language.needs import Needs, check_needs
 from tflgpu.language.tree import Buffer, Kernel, Number, Shared
 from tflgpu.language.types import Scalar, Type
 
@@ -16,6 +16,7 @@ from tflgpu_vulkan.spirv.grammar import (
     Capability,
     Decoration,
     MemoryAccess,
+    MemoryModel,
     Op,
     StorageClass,
 )
@@ -29,22 +30,35 @@ _BUILTINS = {
 }
 
 
-class Declarations:
-    """The module-wide part of one kernel's module."""
+class Declarations(Assembly):
+    """The module-wide part of one kernel's module.
 
-    def __init__(self, kernel: Kernel, target: Target, assembly: Assembly) -> None:
+    Attributes:
+        kernel: The kernel.
+        target: What the device has.
+        guard: Bytes that are bound before the first element of every buffer.
+        capabilities, extensions, interface, float_widths: What the module uses so far.
+        memory_model, shared_access: With matrices another model, under which accesses to shared memory
+            and barriers say more (see `tflgpu_vulkan.spirv.matrix`).
+    """
+
+    def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
+        """Raises:
+        KernelError: the kernel needs what the device lacks.
+        """
+        super().__init__()
         self.kernel = kernel
         self.target = target
-        self.assembly = assembly
-        self.capabilities: set[Capability] = {Capability.Shader}
-        self.extensions: set[str] = set()
+        self.guard = guard
+        needs = check_needs(kernel, target)
+        self.capabilities, self.extensions = _words_of(needs)
         self.interface: list[Id] = []
         self.float_widths: set[int] = set()
-        #: What accesses to shared memory say (see `tflgpu_vulkan.spirv.matrix`).
+        self.memory_model = MemoryModel.Vulkan if needs.matrices else MemoryModel.GLSL450
         self.shared_access: tuple[Operand, ...] = (
-            (MemoryAccess.NonPrivatePointer,) if has_matrices(kernel) else ()
+            (MemoryAccess.NonPrivatePointer,) if needs.matrices else ()
         )
-        self.glsl = assembly.define("imports", Op.ExtInstImport, "GLSL.std.450")
+        self._glsl = self.define("imports", Op.ExtInstImport, "GLSL.std.450")
         self._made: dict[Any, Id] = {}
         self._named: set[Id] = set()
         self._buffers = {b.name: self._buffer(i, b) for i, b in enumerate(kernel.buffers)}
@@ -83,17 +97,17 @@ class Declarations:
         key = (op, type, operands)
         found = self._made.get(key)
         if found is None:
-            found = self.assembly.define("declarations", op, *operands, type=type)
+            found = self.define("declarations", op, *operands, type=type)
             self._made[key] = found
         return found
 
     # Constants
 
-    def constant(self, type: Type, value: Number) -> Id:
+    def const(self, type: Type, value: Number) -> Id:
         """A literal in every lane."""
         kind = self.value_type(type)
         if type.width > 1:
-            lane = self.constant(type.with_width(1), value)
+            lane = self.const(type.with_width(1), value)
             return self.declare(Op.ConstantComposite, *[lane] * type.width, type=kind)
         scalar = type.scalar
         if scalar is Scalar.BOOL:
@@ -107,7 +121,7 @@ class Declarations:
 
     def u32(self, value: int) -> Id:
         """A u32 literal."""
-        return self.constant(U32, value)
+        return self.const(U32, value)
 
     # Variables
 
@@ -119,47 +133,28 @@ class Declarations:
         """The variable of a shared array."""
         found = self._shared.get(array.name)
         if found is None:
-            if array.type.scalar is Scalar.F16:
-                self.need_f16(f"shared array {array.name}")
             element = self.value_type(array.type)
             kind = self.declare(Op.TypeArray, element, self.u32(array.count))
             found = self._variable(StorageClass.Workgroup, kind, array.name)
             self._shared[array.name] = found
         return found
 
-    def builtin(self, kind: str) -> Id:
-        """The variable of an invocation's ids."""
-        key = ("builtin", kind)
-        found = self._made.get(key)
-        if found is None:
-            ids = self.element_type(U32.with_width(3))
-            found = self._variable(StorageClass.Input, ids, kind)
-            self.decorate(found, Decoration.BuiltIn, _BUILTINS[kind])
-            self.interface.append(found)
-            self._made[key] = found
+    def input(self, kind: str) -> Id:
+        """The variable of an invocation's ids, to be asked for once."""
+        found = self._variable(StorageClass.Input, self.element_type(U32.with_width(3)), kind)
+        self.decorate(found, Decoration.BuiltIn, _BUILTINS[kind])
+        self.interface.append(found)
         return found
 
     def decorate(self, target: Id, decoration: Decoration, *operands: Operand) -> None:
         """Annotate an id."""
-        self.assembly.add("decorations", Op.Decorate, target, decoration, *operands)
+        self.add("decorations", Op.Decorate, target, decoration, *operands)
 
     def name(self, target: Id, text: str) -> None:
         """Name an id for people, unless it has a name."""
         if target not in self._named:
             self._named.add(target)
-            self.assembly.add("names", Op.Name, target, text)
-
-    def need_f16(self, what: str) -> None:
-        """Refuse what only 16-bit arithmetic can do.
-
-        Raises:
-            KernelError: the device has none.
-        """
-        if not self.target.f16_arithmetic:
-            raise self.fail(
-                f"{what} in f16, which this device only loads and stores; compute in f32 "
-                "(precision F32 or F32_F16)"
-            )
+            self.add("names", Op.Name, target, text)
 
     def fail(self, message: str) -> KernelError:
         """An error that names the kernel."""
@@ -169,23 +164,22 @@ class Declarations:
 
     def _variable(self, storage: StorageClass, kind: Id, name: str) -> Id:
         pointer = self.pointer(storage, kind)
-        found = self.assembly.define("declarations", Op.Variable, storage, type=pointer)
+        found = self.define("declarations", Op.Variable, storage, type=pointer)
         self.name(found, name)
         return found
 
     def _buffer(self, binding: int, buffer: Buffer) -> Id:
-        self._need_storage(buffer)
         element = self.element_type(Type(buffer.scalar, buffer.width))
         key = ("block", buffer.scalar, buffer.width)
         block = self._made.get(key)
         if block is None:
             # Types with a layout of their own are declared once: decorations add up.
-            array = self.assembly.define("declarations", Op.TypeRuntimeArray, element)
+            array = self.define("declarations", Op.TypeRuntimeArray, element)
             stride = buffer.scalar.itemsize * buffer.width
             self.decorate(array, Decoration.ArrayStride, stride)
-            block = self.assembly.define("declarations", Op.TypeStruct, array)
+            block = self.define("declarations", Op.TypeStruct, array)
             self.decorate(block, Decoration.Block)
-            self.assembly.add("decorations", Op.MemberDecorate, block, 0, Decoration.Offset, 0)
+            self.add("decorations", Op.MemberDecorate, block, 0, Decoration.Offset, 0)
             self._made[key] = block
         variable = self._variable(StorageClass.StorageBuffer, block, buffer.name)
         self.decorate(variable, Decoration.DescriptorSet, 0)
@@ -198,18 +192,22 @@ class Declarations:
             self.decorate(variable, Decoration.NonReadable)
         return variable
 
-    def _need_storage(self, buffer: Buffer) -> None:
-        itemsize = buffer.scalar.itemsize
-        what = f"buffer {buffer.name} of {buffer.scalar.value}: this device has no"
-        if itemsize == 2:
-            if not self.target.f16_storage:
-                raise self.fail(f"{what} 16-bit storage")
-            self.capabilities.add(Capability.StorageBuffer16BitAccess)
-        elif itemsize == 1:
-            if not self.target.int8_storage:
-                raise self.fail(f"{what} 8-bit storage")
-            self.capabilities.add(Capability.StorageBuffer8BitAccess)
-            self.extensions.add("SPV_KHR_8bit_storage")
+
+def _words_of(needs: Needs) -> tuple[set[Capability], set[str]]:
+    """The capabilities and extensions of what a kernel needs; those of floats come with their types."""
+    capabilities, extensions = {Capability.Shader}, set()
+    sizes = {buffer.scalar.itemsize for buffer in needs.narrow}
+    if 2 in sizes:
+        capabilities.add(Capability.StorageBuffer16BitAccess)
+    if 1 in sizes:
+        capabilities.add(Capability.StorageBuffer8BitAccess)
+        extensions.add("SPV_KHR_8bit_storage")
+    if needs.shuffle:
+        capabilities |= {Capability.GroupNonUniform, Capability.GroupNonUniformShuffle}
+    if needs.matrices:
+        capabilities |= {Capability.VulkanMemoryModel, Capability.CooperativeMatrixKHR}
+        extensions |= {"SPV_KHR_vulkan_memory_model", "SPV_KHR_cooperative_matrix"}
+    return capabilities, extensions
 
 
 def _literal(lane: np.ndarray[Any, Any]) -> Literal:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tflgpu.language.definitions import Definition
 from tflgpu.language.exact import exact
-from tflgpu.language.guards import guard
-from tflgpu.language.numbers import extreme_of, foregone, never_nan
+from tflgpu.language.guards import ORDERED, guard
+from tflgpu.language.numbers import foregone, never_nan
 from tflgpu.language.tree import (
     Binary,
     Bitcast,
@@ -16,6 +16,7 @@ from tflgpu.language.tree import (
     Cast,
     Const,
     Expr,
+    Kernel,
     Lane,
     Load,
     Name,
@@ -29,57 +30,53 @@ from tflgpu.language.types import BOOL, Scalar
 from tflgpu.language.walk import Walk, walk
 
 from tflgpu_vulkan.spirv.asm import Id
-from tflgpu_vulkan.spirv.body import Body
-from tflgpu_vulkan.spirv.convert import convert
-from tflgpu_vulkan.spirv.functions import call
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 from tflgpu_vulkan.spirv.memory import Memory
-from tflgpu_vulkan.spirv.special import extreme, is_nan, keeps_nan, limited
+from tflgpu_vulkan.spirv.target import Target
+from tflgpu_vulkan.spirv.values import Values
 
-_FLOAT = {
+_FLOAT: dict[str, Op | Glsl] = {
     "add": Op.FAdd, "sub": Op.FSub, "mul": Op.FMul, "div": Op.FDiv, "eq": Op.FOrdEqual,
     "ne": Op.FUnordNotEqual, "lt": Op.FOrdLessThan, "le": Op.FOrdLessThanEqual,
-    "gt": Op.FOrdGreaterThan, "ge": Op.FOrdGreaterThanEqual,
+    "gt": Op.FOrdGreaterThan, "ge": Op.FOrdGreaterThanEqual, "min": Glsl.NMin, "max": Glsl.NMax,
 }  # fmt: skip
-_WHOLE = {
+_WHOLE: dict[str, Op | Glsl] = {
     "add": Op.IAdd, "sub": Op.ISub, "mul": Op.IMul, "and": Op.BitwiseAnd, "or": Op.BitwiseOr,
     "xor": Op.BitwiseXor, "shl": Op.ShiftLeftLogical, "eq": Op.IEqual, "ne": Op.INotEqual,
 }  # fmt: skip
-_SIGNED = {
+_SIGNED: dict[str, Op | Glsl] = {
     **_WHOLE, "div": Op.SDiv, "shr": Op.ShiftRightArithmetic, "lt": Op.SLessThan,
     "le": Op.SLessThanEqual, "gt": Op.SGreaterThan, "ge": Op.SGreaterThanEqual,
+    "min": Glsl.SMin, "max": Glsl.SMax,
 }  # fmt: skip
-_UNSIGNED = {
+_UNSIGNED: dict[str, Op | Glsl] = {
     **_WHOLE, "div": Op.UDiv, "rem": Op.UMod, "shr": Op.ShiftRightLogical, "lt": Op.ULessThan,
     "le": Op.ULessThanEqual, "gt": Op.UGreaterThan, "ge": Op.UGreaterThanEqual,
+    "min": Glsl.UMin, "max": Glsl.UMax,
 }  # fmt: skip
-_BOOL = {
+_BOOL: dict[str, Op | Glsl] = {
     "land": Op.LogicalAnd, "lor": Op.LogicalOr, "eq": Op.LogicalEqual, "ne": Op.LogicalNotEqual,
 }  # fmt: skip
 _OPERATIONS = {Scalar.F32: _FLOAT, Scalar.F16: _FLOAT, Scalar.I32: _SIGNED,
                Scalar.U32: _UNSIGNED, Scalar.BOOL: _BOOL}  # fmt: skip
-_EXTREMES = {
-    ("min", Scalar.I32): Glsl.SMin, ("max", Scalar.I32): Glsl.SMax,
-    ("min", Scalar.U32): Glsl.UMin, ("max", Scalar.U32): Glsl.UMax,
-}  # fmt: skip
-_ORDERED = frozenset({"lt", "le", "gt", "ge"})
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
-class Expressions:
-    """Evaluates expressions where the function is being written."""
+class Expressions(Values, Memory):
+    """Evaluates expressions where the function is being written.
 
-    def __init__(self, body: Body, memory: Memory) -> None:
-        self._body = body
-        body.written = self._written
-        #: What a name stands for: a value, or the variable that has it.
+    Attributes:
+        names: What a name stands for: a value, or the variable that has it.
+    """
+
+    def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
+        super().__init__(kernel, target, guard)
         self.names: dict[str, Id] = {}
         self._handlers: dict[type[Expr], Callable[..., Id]] = {
             Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
             Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
             Bitcast: self._bitcast,
-            Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: memory.load,
-            SharedLoad: memory.load_shared,
+            Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: self.load,
+            SharedLoad: self.load_shared,
         }  # fmt: skip
 
     def evaluate(self, way: Walk) -> list[Id]:
@@ -88,93 +85,78 @@ class Expressions:
         for expr, parts in zip(way.order, way.parts, strict=True):
             handler = self._handlers.get(type(expr))
             if handler is None:
-                raise self._body.declarations.fail(f"unknown expression {type(expr).__name__}")
+                raise self.fail(f"unknown expression {type(expr).__name__}")
             values.append(handler(expr, *[values[part] for part in parts]))
         return [values[root] for root in way.roots]
 
     def _const(self, expr: Const) -> Id:
-        return self._body.const(expr.type, expr.value)
+        return self.const(expr.type, expr.value)
 
     def _name(self, expr: Name) -> Id:
         found = self.names[expr.ident]
-        return self._body.emit(Op.Load, expr.type, found) if expr.mutable else found
+        return self.emit(Op.Load, expr.type, found) if expr.mutable else found
 
     def _builtin(self, expr: Builtin) -> Id:
-        return self._body.builtin(expr.kind, expr.axis)
+        return self.builtin(expr.kind, expr.axis)
 
     def _unary(self, expr: Unary, x: Id) -> Id:
         if expr.op == "not":
-            return self._body.emit(Op.LogicalNot, expr.type, x)
-        return self._body.emit(Op.FNegate if expr.type.is_float else Op.SNegate, expr.type, x)
+            return self.emit(Op.LogicalNot, expr.type, x)
+        return self.emit(Op.FNegate if expr.type.is_float else Op.SNegate, expr.type, x)
 
     def _binary(self, expr: Binary, a: Id, b: Id) -> Id:
-        body, kind = self._body, expr.a.type
-        if kind.scalar is Scalar.F16 and expr.op in _ARITHMETIC:
-            body.declarations.need_f16(expr.op)
-        if expr.op in ("min", "max"):
-            if kind.is_float:
-                return self._float_extreme(expr, a, b)
-            return body.glsl(_EXTREMES[expr.op, kind.scalar], kind, a, b)
-        known = None if self._body.defines else foregone(expr)
+        kind = expr.a.type
+        if expr.op in ("min", "max") and kind.is_float and not self.defines:
+            return self.extreme(expr, a, b)
+        known = None if self.defines else foregone(expr)
         if known is not None:
             decisive = a if known[1] is expr.a else b
-            return self._written(guard(known[0].name.lower(), kind), decisive)
+            return self.written(guard(known[0].name.lower(), kind), decisive)
         if expr.op == "rem" and kind.scalar is Scalar.I32:
             # Vulkan leaves OpSRem of negative numbers undefined.
-            return self._written(exact("rem", kind), a, b)
-        found = body.emit(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
-        asks = kind.is_float and not self._body.defines and not keeps_nan(body, kind)
-        if asks and expr.op in _ORDERED:
+            return self.written(exact("rem", kind), a, b)
+        found = self.instruction(_OPERATIONS[kind.scalar][expr.op], expr.type, a, b)
+        asks = kind.is_float and not self.defines and not self.keeps_nan(kind)
+        if asks and expr.op in ORDERED:
             # A compiler that takes all floats for numbers makes extremes of selects by it.
             for side, value in ((expr.a, a), (expr.b, b)):
                 if not never_nan(side):
-                    number = body.emit(Op.LogicalNot, expr.type, is_nan(body, kind, value))
-                    found = body.emit(Op.LogicalAnd, expr.type, found, number)
+                    number = self.emit(Op.LogicalNot, expr.type, self.is_nan(kind, value))
+                    found = self.emit(Op.LogicalAnd, expr.type, found, number)
         return found
 
-    def _float_extreme(self, expr: Binary, a: Id, b: Id) -> Id:
-        kind, body = expr.type, self._body
-        if self._body.defines:
-            return body.glsl(Glsl.NMin if expr.op == "min" else Glsl.NMax, kind, a, b)
-        op, _, is_turned = extreme_of(expr)
-        if is_turned:
-            a, b = b, a
-        if keeps_nan(body, kind):
-            return (extreme if op == expr.op else limited)(body, expr.op, kind, a, b)
-        return self._written(guard(op, kind), a, b)
-
     def _call(self, expr: Call, *args: Id) -> Id:
-        return call(self._body, expr.fn, expr.args[0].type, args)
+        return self.call(expr.fn, expr.args[0].type, args)
 
-    def _written(self, found: Definition, *args: Id) -> Id:
+    def written(self, found: Definition, *args: Id) -> Id:
         """A function that the language defines, written where it is called."""
-        outer, result = (self.names, self._body.defines), args[0]
+        outer, result = (self.names, self.defines), args[0]
         self.names = {p.ident: arg for p, arg in zip(found.parameters, args, strict=True)}
-        self._body.defines = True
+        self.defines = True
         try:
             for let in found.body:
                 (result,) = self.evaluate(walk(let))
                 self.names[let.ident] = result
         finally:
-            self.names, self._body.defines = outer
+            self.names, self.defines = outer
         return result
 
     def _select(self, expr: Select, cond: Id, a: Id, b: Id) -> Id:
         if expr.cond.type.width < expr.type.width:
-            cond = self._body.splat(BOOL.with_width(expr.type.width), cond)
-        return self._body.select(expr.type, cond, a, b)
+            cond = self.splat(BOOL.with_width(expr.type.width), cond)
+        return self.emit(Op.Select, expr.type, cond, a, b)
 
     def _cast(self, expr: Cast, x: Id) -> Id:
-        return convert(self._body, expr.x.type, expr.type, x)
+        return self.convert(expr.x.type, expr.type, x)
 
     def _bitcast(self, expr: Bitcast, x: Id) -> Id:
-        return self._body.emit(Op.Bitcast, expr.type, x)
+        return self.emit(Op.Bitcast, expr.type, x)
 
     def _vec(self, expr: Vec, *parts: Id) -> Id:
-        return self._body.emit(Op.CompositeConstruct, expr.type, *parts)
+        return self.emit(Op.CompositeConstruct, expr.type, *parts)
 
     def _splat(self, expr: Splat, x: Id) -> Id:
-        return self._body.splat(expr.type, x)
+        return self.splat(expr.type, x)
 
     def _lane(self, expr: Lane, x: Id) -> Id:
-        return self._body.emit(Op.CompositeExtract, expr.type, x, expr.index)
+        return self.emit(Op.CompositeExtract, expr.type, x, expr.index)

@@ -77,20 +77,14 @@ MemoryModel = enum.IntEnum("MemoryModel", {"GLSL450": 1, "Vulkan": 3})
 ExecutionModel = enum.IntEnum("ExecutionModel", {"GLCompute": 5})
 #: How a conversion rounds.
 RoundingMode = enum.IntEnum("RoundingMode", {"RTE": 0})
-#: Hints about functions.
-FunctionControl = enum.IntFlag("FunctionControl", {"NoHint": 0})
-#: Hints about branches.
-SelectionControl = enum.IntFlag("SelectionControl", {"NoHint": 0})
-#: Hints about loops.
-LoopControl = enum.IntFlag("LoopControl", {"NoHint": 0, "Unroll": 1})
+#: Hints about functions, branches, products of matrices and (the only ones that may be unrolled) loops.
+Control = enum.IntFlag("Control", {"NoHint": 0, "Unroll": 1})
 #: What an access to memory promises or asks.
 MemoryAccess = enum.IntFlag("MemoryAccess", {"NonPrivatePointer": 0x20})
 #: What a cooperative matrix is in a product.
 MatrixUse = enum.IntEnum("MatrixUse", {"MatrixA": 0, "MatrixB": 1, "MatrixAccumulator": 2})
 #: How a cooperative matrix lies in memory.
 MatrixLayout = enum.IntEnum("MatrixLayout", {"RowMajorKHR": 0})
-#: How a product takes its operands.
-MatrixOperands = enum.IntFlag("MatrixOperands", {"NoHint": 0})
 
 #: Scope of a barrier, and what it orders: AcquireRelease | WorkgroupMemory.
 SCOPE_WORKGROUP = 2

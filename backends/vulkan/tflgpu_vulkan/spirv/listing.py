@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import re
 
+from tflgpu.language.code import Names
+
 from tflgpu_vulkan.spirv.asm import Assembly, Id, Instruction, Literal, Operand
 from tflgpu_vulkan.spirv.grammar import Op
 
@@ -20,23 +22,15 @@ def listing(assembly: Assembly) -> str:
 
 
 def _names(assembly: Assembly) -> dict[int, str]:
+    # An id that is all digits would be a number.
+    free = Names((), lambda ident: ident[0].isdigit())
     names: dict[int, str] = {}
-    taken: set[str] = set()
     for instruction in assembly.instructions():
-        if instruction.op is not Op.Name:
-            continue
-        target, text = instruction.operands
-        assert isinstance(target, Id)
-        assert isinstance(text, str)
-        stem = re.sub(r"\W", "_", text, flags=re.ASCII) or "_"
-        # An id that is all digits would be a number.
-        name = stem = "_" + stem if stem[0].isdigit() else stem
-        while name in taken:
-            name = f"{stem}_{int(target)}"
-            stem = name
-        if target not in names:
-            taken.add(name)
-            names[target] = name
+        if instruction.op is Op.Name:
+            target, text = instruction.operands
+            assert isinstance(target, Id)
+            stem = re.sub(r"\W", "_", str(text), flags=re.ASCII)
+            names[target] = free.fresh(stem or "_")
     return names
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from tflgpu.language.tree import Kernel
 
 from tflgpu_vulkan.spirv.asm import Assembly, Instruction
-from tflgpu_vulkan.spirv.body import Body
-from tflgpu_vulkan.spirv.declare import Declarations
-from tflgpu_vulkan.spirv.expressions import Expressions
 from tflgpu_vulkan.spirv.grammar import (
     AddressingModel,
     Capability,
+    Control,
     ExecutionMode,
     ExecutionModel,
-    FunctionControl,
     Op,
 )
 from tflgpu_vulkan.spirv.listing import listing
-from tflgpu_vulkan.spirv.matrix import memory_model
-from tflgpu_vulkan.spirv.memory import Memory
 from tflgpu_vulkan.spirv.statements import Statements
 from tflgpu_vulkan.spirv.target import Target
 
@@ -26,7 +21,7 @@ ENTRY_POINT = "main"
 
 
 def module_of(kernel: Kernel, target: Target, *, guard: int = 0) -> bytes:
-    """The binary module, without names, so that equal kernels have equal modules.
+    """The binary module.
 
     Args:
         kernel: The kernel.
@@ -36,7 +31,7 @@ def module_of(kernel: Kernel, target: Target, *, guard: int = 0) -> bytes:
     Raises:
         KernelError: the kernel needs what the device lacks.
     """
-    return _assemble(kernel, target, guard, named=False).encode()
+    return _assemble(kernel, target, guard).encode()
 
 
 def text_of(kernel: Kernel, target: Target) -> str:
@@ -45,49 +40,43 @@ def text_of(kernel: Kernel, target: Target) -> str:
     Raises:
         KernelError: the kernel needs what the device lacks.
     """
-    return listing(_assemble(kernel, target, 0, named=True))
+    return listing(_assemble(kernel, target, 0))
 
 
-def _assemble(kernel: Kernel, target: Target, guard: int, *, named: bool) -> Assembly:
-    assembly = Assembly()
-    declarations = Declarations(kernel, target, assembly)
-    void = declarations.declare(Op.TypeVoid)
-    signature = declarations.declare(Op.TypeFunction, void)
-    entry = assembly.new_id()
-    declarations.name(entry, kernel.name)
-    model = memory_model(declarations)
-    body = Body(declarations)
-    memory = Memory(body, guard)
-    Statements(body, memory, expressions := Expressions(body, memory)).block(kernel.body)
-    if body.is_open:
-        body.do(Op.Return)
-    for ident, value in expressions.names.items():
-        declarations.name(value, ident)
+def _assemble(kernel: Kernel, target: Target, guard: int) -> Assembly:
+    code = Statements(kernel, target, guard)
+    void = code.declare(Op.TypeVoid)
+    signature = code.declare(Op.TypeFunction, void)
+    entry = code.new_id()
+    code.name(entry, kernel.name)
+    code.block(kernel.body)
+    if code.is_open:
+        code.do(Op.Return)
+    for ident, value in code.names.items():
+        code.name(value, ident)
 
-    opening = Instruction(Op.Function, (FunctionControl.NoHint, signature), entry, void)
+    opening = Instruction(Op.Function, (Control.NoHint, signature), entry, void)
     closing = Instruction(Op.FunctionEnd, ())
-    assembly.extend("functions", [opening, *body.instructions(), closing])
-    assembly.add("memory model", Op.MemoryModel, AddressingModel.Logical, model)
-    assembly.add(
+    code.extend("functions", [opening, *code.function(), closing])
+    code.add("memory model", Op.MemoryModel, AddressingModel.Logical, code.memory_model)
+    code.add(
         "entry points", Op.EntryPoint, ExecutionModel.GLCompute, entry, ENTRY_POINT,
-        *declarations.interface,
+        *code.interface,
     )  # fmt: skip
     size = ExecutionMode.LocalSize
-    assembly.add("execution modes", Op.ExecutionMode, entry, size, *kernel.workgroup)
+    code.add("execution modes", Op.ExecutionMode, entry, size, *kernel.workgroup)
     for mode, capability, widths in (
         (ExecutionMode.DenormPreserve, Capability.DenormPreserve, target.keeps_denormals),
         (ExecutionMode.SignedZeroInfNanPreserve, Capability.SignedZeroInfNanPreserve,
          target.keeps_special),
         (ExecutionMode.RoundingModeRTE, Capability.RoundingModeRTE, target.rounds_to_even),
     ):  # fmt: skip
-        for width in sorted(widths & declarations.float_widths):
-            assembly.add("execution modes", Op.ExecutionMode, entry, mode, width)
-            declarations.capabilities.add(capability)
-            declarations.extensions.add("SPV_KHR_float_controls")
-    for capability in sorted(declarations.capabilities):
-        assembly.add("capabilities", Op.Capability, capability)
-    for extension in sorted(declarations.extensions):
-        assembly.add("extensions", Op.Extension, extension)
-    if not named:
-        assembly.clear("names")
-    return assembly
+        for width in sorted(widths & code.float_widths):
+            code.add("execution modes", Op.ExecutionMode, entry, mode, width)
+            code.capabilities.add(capability)
+            code.extensions.add("SPV_KHR_float_controls")
+    for capability in sorted(code.capabilities):
+        code.add("capabilities", Op.Capability, capability)
+    for extension in sorted(code.extensions):
+        code.add("extensions", Op.Extension, extension)
+    return code

@@ -12,6 +12,7 @@ from tflgpu.language.tree import (
     Break,
     For,
     If,
+    Kernel,
     Let,
     Return,
     SharedStore,
@@ -19,122 +20,129 @@ from tflgpu.language.tree import (
     Store,
     Var,
 )
-from tflgpu.language.types import BOOL, I32
+from tflgpu.language.types import BOOL, I32, Scalar
 from tflgpu.language.walk import walk
 
 from tflgpu_vulkan.spirv.asm import Id
-from tflgpu_vulkan.spirv.body import Body
 from tflgpu_vulkan.spirv.expressions import Expressions
 from tflgpu_vulkan.spirv.grammar import (
+    SCOPE_SUBGROUP,
     SCOPE_WORKGROUP,
     WORKGROUP_ACQUIRE_RELEASE,
     WORKGROUP_AVAILABLE_VISIBLE,
-    LoopControl,
+    Control,
+    MemoryModel,
     Op,
-    SelectionControl,
 )
 from tflgpu_vulkan.spirv.matrix import Matrices
-from tflgpu_vulkan.spirv.memory import Memory
-from tflgpu_vulkan.spirv.subgroup import shuffle
+from tflgpu_vulkan.spirv.target import Target
 
 
-class Statements:
+class Statements(Expressions, Matrices):
     """Writes blocks. What follows a `Break` or `Return` in its block never runs, and is left
     out, because a SPIR-V block ends with its terminator."""
 
-    def __init__(self, body: Body, memory: Memory, expressions: Expressions) -> None:
-        self._body = body
-        self._memory = memory
-        self._expressions = expressions
-        self._matrices = Matrices(body)
+    def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
+        super().__init__(kernel, target, guard)
         self._loop_ends: list[Id] = []
 
     def block(self, statements: Sequence[Stmt]) -> None:
         """Write a block."""
         for stmt in statements:
-            if not self._body.is_open:
+            if not self.is_open:
                 return
             self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
-        body, names = self._body, self._expressions.names
-        values = self._expressions.evaluate(walk(stmt))
+        names = self.names
+        values = self.evaluate(walk(stmt))
         if isinstance(stmt, Let):
             names[stmt.ident] = values[0]
         elif isinstance(stmt, Var):
-            names[stmt.ident] = body.variable(stmt.value.type, stmt.ident)
-            body.do(Op.Store, names[stmt.ident], values[0])
+            names[stmt.ident] = self.variable(self.value_type(stmt.value.type), stmt.ident)
+            self.do(Op.Store, names[stmt.ident], values[0])
         elif isinstance(stmt, Assign):
-            body.do(Op.Store, names[stmt.target.ident], values[1])
+            self.do(Op.Store, names[stmt.target.ident], values[1])
         elif isinstance(stmt, Store):
-            self._memory.store(stmt, *values)
+            self.store(stmt, *values)
         elif isinstance(stmt, SharedStore):
-            self._memory.store_shared(stmt, *values)
+            self.store_shared(stmt, *values)
         elif isinstance(stmt, If):
             self._if(stmt, values[0])
         elif isinstance(stmt, For):
             self._for(stmt, *values)
         elif isinstance(stmt, Break):
-            body.do(Op.Branch, self._loop_ends[-1])
+            self.do(Op.Branch, self._loop_ends[-1])
         elif isinstance(stmt, Return):
-            body.do(Op.Return)
+            self.do(Op.Return)
         elif isinstance(stmt, Barrier):
-            scope = body.declarations.u32(SCOPE_WORKGROUP)
-            vulkan = bool(body.declarations.shared_access)
-            order = WORKGROUP_AVAILABLE_VISIBLE if vulkan else WORKGROUP_ACQUIRE_RELEASE
-            semantics = body.declarations.u32(order)
-            body.do(Op.ControlBarrier, scope, scope, semantics)
+            scope = self.u32(SCOPE_WORKGROUP)
+            has_vulkans = self.memory_model is MemoryModel.Vulkan
+            order = WORKGROUP_AVAILABLE_VISIBLE if has_vulkans else WORKGROUP_ACQUIRE_RELEASE
+            self.do(Op.ControlBarrier, scope, scope, self.u32(order))
         elif isinstance(stmt, MATRIX_STATEMENTS):
-            self._matrices.write(stmt, *values)
+            self.matrix(stmt, *values)
         elif isinstance(stmt, SubgroupShuffleXor):
-            names[stmt.ident] = shuffle(body, stmt, values[0])
+            names[stmt.ident] = self._shuffle(stmt, values[0])
         else:
-            raise body.declarations.fail(f"unknown statement {type(stmt).__name__}")
+            raise self.fail(f"unknown statement {type(stmt).__name__}")
+
+    def _shuffle(self, stmt: SubgroupShuffleXor, value: Id) -> Id:
+        """OpGroupNonUniformShuffleXor. SPIR-V keeps an invocation group together where all of it gets
+        to a construct together; that is what the kernel language asks of a shuffle's place."""
+        kind = word = stmt.type
+        if kind.scalar is Scalar.F16:
+            # A device that shuffles 16-bit values says so by a feature of its own.
+            word = kind.with_scalar(Scalar.F32)
+            value = self.convert(kind, word, value)
+        scope, mask = self.u32(SCOPE_SUBGROUP), self.u32(stmt.mask)
+        found = self.emit(Op.GroupNonUniformShuffleXor, word, scope, value, mask)
+        if kind == word or not self.target.f16_arithmetic:
+            return found  # an f16 that can only be moved about is held as an f32
+        return self.convert(word, kind, found)
 
     def _if(self, stmt: If, cond: Id) -> None:
-        body = self._body
-        then, end = body.new_id(), body.new_id()
-        orelse = body.new_id() if stmt.orelse else end
-        body.do(Op.SelectionMerge, end, SelectionControl.NoHint)
-        body.do(Op.BranchConditional, cond, then, orelse)
+        then, end = self.new_id(), self.new_id()
+        orelse = self.new_id() if stmt.orelse else end
+        self.do(Op.SelectionMerge, end, Control.NoHint)
+        self.do(Op.BranchConditional, cond, then, orelse)
         ends = [self._branch(then, stmt.then, end)]
         if stmt.orelse:
             ends.append(self._branch(orelse, stmt.orelse, end))
-        body.label(end)
+        self.label(end)
         if len(ends) == 2 and not any(ends):
-            body.do(Op.Unreachable)
+            self.do(Op.Unreachable)
 
     def _branch(self, label: Id, statements: Sequence[Stmt], end: Id) -> bool:
         """Write one branch; whether it gets to the end."""
-        self._body.label(label)
+        self.label(label)
         self.block(statements)
-        falls_through = self._body.is_open
+        falls_through = self.is_open
         if falls_through:
-            self._body.do(Op.Branch, end)
+            self.do(Op.Branch, end)
         return falls_through
 
     def _for(self, stmt: For, start: Id, stop: Id) -> None:
-        body = self._body
-        header, test, inside, again, end = (body.new_id() for _ in range(5))
-        index = body.variable(I32, stmt.index.ident)
-        body.do(Op.Store, index, start)
-        body.do(Op.Branch, header)
-        body.label(header)
-        hint = LoopControl.Unroll if stmt.unroll else LoopControl.NoHint
-        body.do(Op.LoopMerge, end, again, hint)
-        body.do(Op.Branch, test)
-        body.label(test)
-        current = body.emit(Op.Load, I32, index)
-        body.do(Op.BranchConditional, body.emit(Op.SLessThan, BOOL, current, stop), inside, end)
-        body.label(inside)
-        self._expressions.names[stmt.index.ident] = current
+        header, test, inside, again, end = (self.new_id() for _ in range(5))
+        index = self.variable(self.value_type(I32), stmt.index.ident)
+        self.do(Op.Store, index, start)
+        self.do(Op.Branch, header)
+        self.label(header)
+        hint = Control.Unroll if stmt.unroll else Control.NoHint
+        self.do(Op.LoopMerge, end, again, hint)
+        self.do(Op.Branch, test)
+        self.label(test)
+        current = self.emit(Op.Load, I32, index)
+        self.do(Op.BranchConditional, self.emit(Op.SLessThan, BOOL, current, stop), inside, end)
+        self.label(inside)
+        self.names[stmt.index.ident] = current
         self._loop_ends.append(end)
         self.block(stmt.body)
         self._loop_ends.pop()
-        if body.is_open:
-            body.do(Op.Branch, again)
-        body.label(again)
-        following = body.emit(Op.IAdd, I32, current, body.const(I32, stmt.step))
-        body.do(Op.Store, index, following)
-        body.do(Op.Branch, header)
-        body.label(end)
+        if self.is_open:
+            self.do(Op.Branch, again)
+        self.label(again)
+        following = self.emit(Op.IAdd, I32, current, self.const(I32, stmt.step))
+        self.do(Op.Store, index, following)
+        self.do(Op.Branch, header)
+        self.label(end)

@@ -27,6 +27,7 @@ from tflgpu.conformance.target import Target
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.device import Device
 from tflgpu.contract.lending import Lender
+from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.rule import Unsupported
@@ -221,7 +222,7 @@ def _lent_outputs(device: Device) -> Outcome:
         _buffers(device, 4 * _MANY) as (buffer,),
         loaded(device, small(device, _MANY)) as recording,
     ):
-        if not isinstance(recording, Lender):
+        if not offers(recording, Lender):
             return NotApplicable("its recordings do not lend their outputs")
         bias = np.arange(_MANY, dtype=np.float32)
         recording.inputs[0][...] = 1

@@ -8,6 +8,7 @@ from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.contract.tools import loaded, own, refused, same, shared, small
 from tflgpu.contract.device import Device
 from tflgpu.contract.lending import Lender
+from tflgpu.contract.offers import offers
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 
@@ -32,7 +33,7 @@ def _sum(value: float) -> Array:
 def _lent_outputs_stay(device: Device) -> Outcome:
     """Later runs write elsewhere, however many are kept, and `outputs` has the last results."""
     with loaded(device, small(device, _MANY)) as recording:
-        if not isinstance(recording, Lender):
+        if not offers(recording, Lender):
             return NotApplicable("its recordings do not lend their outputs")
         kept: list[tuple[int, Array]] = []
         for value in range(_KEPT):
@@ -53,7 +54,7 @@ def _lent_outputs_stay(device: Device) -> Outcome:
 def _lent_outputs_are_the_callers(device: Device) -> Outcome:
     """What the caller does to them changes neither `outputs` nor what is lent again."""
     with loaded(device, small(device, _MANY)) as recording:
-        if not isinstance(recording, Lender):
+        if not offers(recording, Lender):
             return NotApplicable("its recordings do not lend their outputs")
         recording.inputs[0][...] = 2
         recording.run()
@@ -76,7 +77,7 @@ def _lent_outputs_are_the_callers(device: Device) -> Outcome:
 
 def _lent_outputs_outlive_their_device(device: Device) -> Outcome:
     recording = device.load(small(device, _MANY))
-    if not isinstance(recording, Lender):
+    if not offers(recording, Lender):
         return NotApplicable("its recordings do not lend their outputs")
     recording.inputs[0][...] = 1
     recording.run()

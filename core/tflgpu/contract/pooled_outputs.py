@@ -1,23 +1,20 @@
-"""Where a run leaves its outputs for the host: each set of arrays has a command buffer."""
+"""Where a run of recorded commands leaves its outputs for the host, in pools of memory: each set of
+arrays has commands of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic
 
+from tflgpu.contract.base_device import releasing_on_error
+from tflgpu.contract.heaps import Kind
 from tflgpu.contract.lending import OutputSet, OutputSets
-from tflgpu.errors import DeviceError
+from tflgpu.contract.pooled_memory import PooledMemory
+from tflgpu.contract.pools import B, BasePool, PooledRegion
 from tflgpu.ir.dtypes import Array
 
-from tflgpu_vulkan.blocks import HOST, Pool, Region
-from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.memory import PlanMemory
 
-#: Records commands that fill the given regions.
-Record = Callable[[Sequence[Region]], Any]
-
-
-class Outputs(OutputSet):
+class PooledOutputs(OutputSet, Generic[B]):
     """Memory for all outputs. Small ones, which kernels store straight to the host, are the same
     in every set.
 
@@ -28,8 +25,9 @@ class Outputs(OutputSet):
     """
 
     def __init__(
-        self, regions: Sequence[Region], arrays: Sequence[Array], commands: Any, pool: Pool | None
-    ) -> None:
+        self, regions: Sequence[PooledRegion[B]], arrays: Sequence[Array], commands: Any,
+        pool: BasePool[B] | None,
+    ) -> None:  # fmt: skip
         super().__init__(arrays)
         self.regions = tuple(regions)
         self.commands = commands
@@ -44,43 +42,45 @@ class Outputs(OutputSet):
 
 
 def output_sets(
-    context: Context,
-    memory: PlanMemory,
-    record_run: Record,
-    record_download: Record,
+    memory: PooledMemory[B],
+    record_run: Callable[[Sequence[PooledRegion[B]]], Any],
+    record_download: Callable[[Sequence[PooledRegion[B]]], Any],
     submit: Callable[[Any, str], None],
-) -> OutputSets[Outputs]:
+) -> OutputSets[PooledOutputs[B]]:
     """The sets of a recording, of which the first is the plan's own memory.
 
+    Args:
+        memory: The plan's.
+        record_run: A run that leaves its outputs in the given regions, as commands.
+        record_download: Copies of the last run's outputs to them.
+        submit: Runs commands, and returns when they are done; it is told what they do.
+
     Raises:
-        DeviceError: a command buffer could not be recorded.
+        DeviceError: commands could not be recorded.
     """
     # Outputs that are copied to the host: those whose place can be chosen.
     places = zip(memory.outputs, memory.output_staging, strict=True)
     copied = [i for i, (source, target) in enumerate(places) if source is not target]
 
-    def make() -> Outputs:
-        pool = Pool(context, HOST, context.details.alignment)
+    def make() -> PooledOutputs[B]:
+        pool = memory.heaps.pool(Kind.HOST)
         regions, arrays = list(memory.output_staging), list(memory.output_arrays)
         for i in copied:
             regions[i] = pool.region(f"{memory.outputs[i].name} on the host", regions[i].nbytes)
         pool.allocate(memory.ledger)
-        try:
+        with releasing_on_error(pool):
             commands = record_run(regions)
-        except DeviceError:
-            pool.release()
-            raise
         for i in copied:
             arrays[i] = regions[i].bytes.view(arrays[i].dtype).reshape(arrays[i].shape)
-        return Outputs(regions, arrays, commands, pool)
+        return PooledOutputs(regions, arrays, commands, pool)
 
-    def fill(outputs: Outputs) -> None:
+    def fill(outputs: PooledOutputs[B]) -> None:
         if outputs.download is None:
             outputs.download = record_download(outputs.regions)
         submit(outputs.download, "reading outputs")
 
     staging = memory.output_staging
-    first = Outputs(staging, memory.output_arrays, record_run(staging), None)
+    first = PooledOutputs(staging, memory.output_arrays, record_run(staging), None)
     # What is slow to read is read once, by a copy.
-    lendable = copied if context.details.has_cached_memory else []
+    lendable = copied if memory.heaps.has_cached else []
     return OutputSets(first, lendable, make, fill)

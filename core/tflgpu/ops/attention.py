@@ -1,0 +1,307 @@
+"""ATTENTION: softmax(scale * q @ k^T + mask) @ v, what composites named
+"odml.scaled_dot_product_attention" and "odml.sdpa_transposed" compute.
+
+Not a TFLite op: it stands for composites of a file (`tflgpu.ops.base.Composed`). With B items, T
+queries, S keys, N heads of queries and K of keys, of which N is a multiple, and H numbers a head:
+
+    operand   tokens first      heads first
+    query     [B, T, N, H]      [B, N, T, H]
+    key       [B, S, K, H]      [B, K, S, H]
+    value     [B, S, K, D]      [B, K, S, D], or [B, K, D, S]
+    mask      broadcast to [B, N, T, S]; floats are added to the scores, of booleans False excludes
+    result    [B, T, N, D]      [B, N, T, D]
+
+Sources of names, attributes and shapes: litert-torch's `scaled_dot_product_attention.py` and its GPU
+composites, and the documents of LiteRT's delegates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError, UnsupportedError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Arg, Composed, Draw, Fields, OpDef, Operand, Reading, Sample
+from tflgpu.ops.composed import draw_all, there
+from tflgpu.ops.elementwise import FLOATS, check_dtype
+from tflgpu.ops.facets import Batched, Items, Work
+from tflgpu.ops.items import rows_of
+
+NAME = "ATTENTION"
+
+#: What converters put in the place of scores that a boolean mask excludes.
+_FILLS = (-10000.0, float(np.finfo(np.float32).min), -math.inf)
+_CAPS = ("logit_cap", "softcap")
+
+
+@attrs.frozen
+class Attention:
+    """How the operands lie, and what is done to the scores.
+
+    Attributes:
+        scale: Scores are multiplied by it.
+        cap: Then they become ``cap * tanh(score / cap)``; 0 = they do not.
+        heads_first: Whether the axis of heads comes before that of tokens.
+        tokens_last: Whether the tokens of the values are their last axis.
+        causal: Whether query t sees no key after t.
+        fill: What scores become where a boolean mask is False.
+    """
+
+    scale: float
+    cap: float = 0.0
+    heads_first: bool = False
+    tokens_last: bool = False
+    causal: bool = False
+    fill: float = _FILLS[0]
+
+
+@attrs.frozen
+class Sizes:
+    """The sizes of a node's operands, by the names of the module's table."""
+
+    items: int
+    queries: int
+    keys: int
+    heads: int
+    key_heads: int
+    depth: int
+    width: int
+
+    @classmethod
+    def of(cls, attributes: Attention, q: Shape, k: Shape, v: Shape) -> Sizes:
+        """The sizes; which of them fit together is another question."""
+        head, token = (1, 2) if attributes.heads_first else (2, 1)
+        return cls(
+            q[0], q[token], k[token], q[head], k[head], q[3], v[2 if attributes.tokens_last else 3]
+        )
+
+    @property
+    def scores(self) -> Shape:
+        """The shape that a mask is broadcast to."""
+        return (self.items, self.heads, self.queries, self.keys)
+
+    def values(self, attributes: Attention) -> Shape:
+        """The shape of the values."""
+        if attributes.tokens_last:
+            return (self.items, self.key_heads, self.width, self.keys)
+        if attributes.heads_first:
+            return (self.items, self.key_heads, self.keys, self.width)
+        return (self.items, self.keys, self.key_heads, self.width)
+
+
+def _parse(fields: Fields) -> Attention:
+    return Attention(
+        fields.number("scale", 1.0), fields.number("cap"), fields.flag("heads_first"),
+        fields.flag("tokens_last"), fields.flag("causal"), fields.number("fill", _FILLS[0]),
+    )  # fmt: skip
+
+
+def _infer(attributes: Attention, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    if len(operands) not in (3, 4) or any(o is None for o in operands[:3]):
+        raise ModelError(f"{NAME} takes a query, keys, values and a mask, got {len(operands)}")
+    q, k, v = (o for o in operands[:3] if o is not None)
+    for operand in (q, k, v):
+        check_dtype(NAME, operand.dtype, FLOATS)
+        if operand.dtype is not q.dtype or operand.rank != 4:
+            raise ModelError(f"{NAME}: operands {q.spec}, {k.spec} and {v.spec}; all are of rank 4")
+    sizes = Sizes.of(attributes, q.shape, k.shape, v.shape)
+    fits = k.shape[0] == sizes.items and k.shape[3] == sizes.depth
+    if not fits or v.shape != sizes.values(attributes) or not _divides(sizes):
+        raise ModelError(f"{NAME}: {q.spec}, {k.spec} and {v.spec} do not fit together")
+    mask = operands[3] if len(operands) == 4 else None
+    if mask is not None:
+        check_dtype(NAME, mask.dtype, frozenset({q.dtype, DType.BOOL}))
+        _check_mask(mask.shape, sizes)
+    return [TensorSpec((*q.shape[:3], sizes.width), q.dtype)]
+
+
+def _divides(sizes: Sizes) -> bool:
+    return sizes.key_heads > 0 and sizes.heads % sizes.key_heads == 0 and sizes.keys > 0
+
+
+def _check_mask(shape: Shape, sizes: Sizes) -> None:
+    whole = (1,) * (4 - len(shape)) + tuple(shape)
+    fits = all(m in (1, s) for m, s in zip(whole, sizes.scores, strict=False))
+    if len(whole) != 4 or not fits or whole[3] != sizes.keys:
+        raise ModelError(f"{NAME}: a mask of shape {list(shape)} for scores {list(sizes.scores)}")
+
+
+def _heads_first(array: Array, attributes: Attention) -> Array:
+    wide = array.astype(np.float32)
+    return wide if attributes.heads_first else wide.swapaxes(1, 2)
+
+
+def _reference(attributes: Attention, arrays: Sequence[Array | None]) -> list[Array]:
+    given = present(arrays[0])
+    q, k = (_heads_first(present(a), attributes) for a in arrays[:2])
+    v = present(arrays[2]).astype(np.float32)
+    if attributes.tokens_last:
+        v = v.swapaxes(2, 3)
+    elif not attributes.heads_first:
+        v = v.swapaxes(1, 2)
+    share = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(a, share, axis=1) for a in (k, v))
+    scores = np.matmul(q, k.swapaxes(2, 3)) * np.float32(attributes.scale)
+    if attributes.cap:
+        cap = np.float32(attributes.cap)
+        scores = cap * np.tanh(scores / cap)
+    mask = arrays[3] if len(arrays) > 3 else None
+    if mask is not None:
+        is_bool = mask.dtype == np.bool_
+        fill = np.float32(attributes.fill)
+        scores = np.where(mask, scores, fill) if is_bool else scores + mask.astype(np.float32)
+    if attributes.causal:
+        late = np.arange(scores.shape[3]) > np.arange(scores.shape[2])[:, None]
+        scores = np.where(late, np.float32(-np.inf), scores)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares = shares / shares.sum(-1, keepdims=True)
+    made = np.matmul(shares, v)
+    made = made if attributes.heads_first else made.swapaxes(1, 2)
+    return [np.ascontiguousarray(made).astype(given.dtype)]
+
+
+# Composites
+
+
+def _which(operands: Sequence[Operand]) -> tuple[int, ...]:
+    """Positions of those that matter. Whole numbers say how much of a cache is in use, of which what
+    these composites are made of makes nothing."""
+    if len(operands) > 3 and not operands[3].dtype.is_int:
+        return (0, 1, 2, 3)
+    return (0, 1, 2)
+
+
+def _readings(
+    fields: Fields, operands: Sequence[Operand | None], scales: Sequence[float], *, transposed: bool
+) -> list[Reading]:
+    given = there(operands, 3, 5)
+    which = _which(given)
+    if given[0].rank != 4:
+        raise UnsupportedError(f"its query has shape {list(given[0].shape)}, not four axes")
+    cap = next((fields.number(c) for c in _CAPS if fields.get(c) is not None), 0.0)
+    scale = fields.get("scale")
+    found = []
+    for one in scales if scale is None else (fields.number("scale"),):
+        plain = Attention(one, max(cap, 0.0), transposed, transposed)
+        if len(which) == 3:
+            found += [plain, attrs.evolve(plain, causal=True)]
+        elif given[3].dtype is DType.BOOL:
+            found += [attrs.evolve(plain, fill=fill) for fill in _FILLS]
+        else:
+            found.append(plain)
+    if transposed:
+        found += [attrs.evolve(reading, tokens_last=False) for reading in found]
+    return [Reading(reading, which) for reading in found]
+
+
+def _read(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+    q = operands[0] if operands else None
+    depth = 1 if q is None or not q.rank else max(1, q.shape[-1])
+    return _readings(fields, operands, (1 / math.sqrt(depth), 1.0), transposed=False)
+
+
+def _read_transposed(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
+    # The layouts that it may name are those that are tried.
+    if fields.integer("k_ts_idx", 2) != 2 or fields.integer("v_ts_idx", 3) not in (2, 3):
+        raise UnsupportedError("its keys lie in another order than [items, heads, tokens, numbers]")
+    return _readings(fields, operands, (1.0,), transposed=True)
+
+
+def _draw(rng: np.random.Generator, operands: Sequence[Operand | None]) -> list[Array | None]:
+    """With a boolean mask some scores are far below zero, so that it shows what takes the place of
+    those that are excluded, and some queries have no key left."""
+    drawn = draw_all(rng, operands)
+    mask = operands[3] if len(operands) > 3 else None
+    if mask is None or mask.dtype is not DType.BOOL or not mask.rank:
+        return drawn
+    q, k, chosen = drawn[0], drawn[1], drawn[3]
+    assert q is not None
+    assert k is not None
+    assert chosen is not None
+    far = rng.random((*q.shape[:-1], 1)) < 0.5
+    drawn[0] = np.where(far, -4000 * (1 + np.abs(q)), q).astype(q.dtype)
+    drawn[1] = (1 + np.abs(k)).astype(k.dtype)
+    chosen &= rng.random((*mask.shape[:-1], 1)) < 0.8
+    return drawn
+
+
+# Samples
+
+
+def _sample(
+    id: str, b: int, t: int, s: int, n: int, kv: int, h: int, d: int = 0,
+    mask: tuple[int, ...] | None = None, mask_type: DType = DType.F32, **fields: float,
+) -> Sample:  # fmt: skip
+    attributes = Attention(**{"scale": 0.5, **fields})  # type: ignore[arg-type]
+    sizes = Sizes(b, t, s, n, kv, h, d or h)
+    if attributes.heads_first:
+        q, k = (b, n, t, h), (b, kv, s, h)
+    else:
+        q, k = (b, t, n, h), (b, s, kv, h)
+    args = [Arg(q), Arg(k), Arg(sizes.values(attributes))]
+    if mask is not None:
+        args.append(Arg(mask, mask_type, -3, 1))
+    return Sample(id, {"scale": 0.5, **fields}, tuple(args), accumulates=h + s)
+
+
+def _samples() -> list[Sample]:
+    return [
+        _sample("odd", 2, 3, 7, 3, 3, 5, mask=(2, 1, 3, 7)),
+        _sample("groups", 1, 5, 13, 4, 2, 8, 6, cap=2.0),
+        _sample("heads_first", 1, 1, 37, 2, 1, 8, heads_first=True, tokens_last=True,
+                mask=(1, 1, 1, 37), mask_type=DType.BOOL),
+        _sample("causal", 1, 9, 9, 1, 1, 4, heads_first=True, causal=True),
+        _sample("long", 1, 2, 300, 1, 1, 12, mask=(300,)),
+    ]  # fmt: skip
+
+
+def _generate(draw: Draw) -> Sample:
+    shared, kv = draw.integer(1, 3), draw.integer(1, 2)
+    t, s = draw.size(9), draw.size()
+    first = draw.choice([False, True])
+    mask = draw.choice([None, (1, 1, t, s), (s,)])
+    return _sample(
+        "drawn", draw.integer(1, 2), t, s, shared * kv, kv, draw.size(9), draw.size(9), mask,
+        draw.choice([DType.F32, DType.BOOL]), heads_first=first,
+        tokens_last=draw.choice([False, True]) if first else False,
+        causal=draw.choice([False, True]), cap=draw.choice([0.0, 1.5]), fill=draw.choice([-3.0, -1e4]),
+    )  # fmt: skip
+
+
+def _work(node: Node) -> Work:
+    q, k, v = (node.input(i).shape for i in range(3))
+    sizes = Sizes.of(node.attrs, q, k, v)
+    return Work.of(node, 2 * math.prod(sizes.scores) * (sizes.depth + sizes.width))
+
+
+def _batch(node: Node, items: Items) -> Batched | str:
+    """Items lie along the first axis, which is the composite's own; a mask may be the same for all."""
+    mask = node.optional_input(3)
+    if mask is not None and 3 not in items.operands:
+        if len(mask.shape) == 4 and mask.shape[0] != 1:
+            return "operand 3 is the same for all items, and has several"
+        items = attrs.evolve(items, operands=items.operands | {3})
+    refused = rows_of(node, items, (0, 1, 2, 3), 1)
+    return Batched(node.attrs) if refused is None else refused
+
+
+_ATTRIBUTES = frozenset({"scale", *_CAPS})
+_COMPOSED = (
+    Composed(("odml.scaled_dot_product_attention",), _read, _ATTRIBUTES, _draw),
+    Composed(
+        ("odml.sdpa_transposed",), _read_transposed, _ATTRIBUTES | {"k_ts_idx", "v_ts_idx"}, _draw
+    ),
+)
+
+OPS = (
+    OpDef(
+        NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, work=_work, generate=_generate,
+        batch=_batch, composed=_COMPOSED,
+    ),
+)  # fmt: skip

@@ -1,0 +1,126 @@
+"""What backends whose memory lies in pools find in the core, on heaps that are a few lines of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tflgpu.conformance.plans import chain
+from tflgpu.contract import heaps
+from tflgpu.contract.heaps import Copy, Kind
+from tflgpu.contract.pooled_buffer import PooledBuffer
+from tflgpu.contract.pooled_memory import PooledMemory
+from tflgpu.contract.pooled_outputs import output_sets
+from tflgpu.contract.pools import PooledRegion
+from tflgpu.errors import DeviceError
+
+
+class Block:
+    """Memory; only the host's is seen by the host."""
+
+    def __init__(self, kind: Kind, nbytes: int) -> None:
+        self.kind, self.whole, self.is_free = kind, np.full(nbytes, 7, np.uint8), False
+
+    @property
+    def bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        assert self.kind is not Kind.DEVICE
+        return self.whole
+
+    def release(self) -> None:
+        self.is_free = True
+
+
+class Heaps(heaps.Heaps[Block]):
+    """A device whose copies are NumPy's."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(alignment=16, limit=1 << 20, **facts)
+        self.blocks: list[Block] = []
+        self.copied: list[int] = []
+
+    def _block(self, kind: Kind, nbytes: int) -> Block:
+        self.blocks.append(Block(kind, nbytes))
+        return self.blocks[-1]
+
+    def _copy(
+        self, piece: PooledRegion[Block], copies: Sequence[Copy[Block]], *, to_host: bool
+    ) -> None:
+        for c in copies:
+            at, start = c.region.offset + c.at, piece.offset + c.start
+            there = c.region.block.whole[at : at + c.nbytes]
+            here = piece.block.bytes[start : start + c.nbytes]
+            (here if to_host else there)[:] = there if to_host else here
+        self.copied.append(sum(c.nbytes for c in copies))
+
+
+def test_copies_go_by_pieces_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heaps, "PIECE", 10)
+    device = Heaps()
+    arrays = [np.arange(n, dtype=np.uint8) for n in (7, 0, 25)]
+    pool = device.pool(Kind.DEVICE)
+    regions = [pool.region(f"r{a.size}", a.size) for a in arrays]
+    pool.allocate()
+    device.fill(regions, arrays, Kind.DEVICE)
+    assert device.copied == [10, 10, 10, 2]
+    for region, array in zip(regions, arrays, strict=True):
+        assert (device.download(region, region.nbytes) == array).all()
+    assert [b.is_free for b in device.blocks if b.kind is Kind.HOST] == [True] * 3
+    assert not device.blocks[0].is_free
+
+
+def test_what_fails_in_the_middle_leaves_nothing() -> None:
+    class Failing(Heaps):
+        def _copy(self, *args: Any, **kwargs: Any) -> None:
+            raise DeviceError("lost")
+
+    device = Failing()
+    with pytest.raises(DeviceError, match="lost"):
+        device.zeros("a buffer", 64, Kind.DEVICE)
+    assert [b.is_free for b in device.blocks] == [True, True]
+
+
+@pytest.mark.parametrize("kind", [Kind.HOST, Kind.DEVICE])
+def test_buffers_are_written_and_read_where_they_lie(kind: Kind) -> None:
+    import threading
+
+    device = Heaps()
+    region, pool = device.zeros("a buffer", 40, kind)
+    mapped = kind is Kind.HOST
+    buffer = PooledBuffer(threading.RLock(), None, region, device, pool, is_mapped=mapped)
+    buffer.write(np.float32([1, 2]))
+    found = np.ones(10, np.float32)
+    buffer.read(found)
+    assert found.tolist() == [1, 2, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert bool(device.copied) is not mapped
+    buffer.close()
+    assert all(b.is_free for b in device.blocks)
+
+
+@pytest.mark.parametrize(
+    ("facts", "shared", "size", "sent", "fetched", "lends"),
+    [
+        ({}, True, 64, False, False, False),
+        ({}, False, 64, True, False, False),  # what is small is stored to the host
+        ({"has_reached": True}, False, 40_000, False, True, True),
+        ({"has_cached": False}, False, 40_000, True, True, False),
+    ],
+    ids=["shared", "small", "reached", "slow to read"],
+)
+def test_only_what_must_be_is_copied(
+    facts: Any, shared: bool, size: int, sent: bool, fetched: bool, lends: bool
+) -> None:
+    device, plan = Heaps(**facts), chain(size, 16)
+    memory = PooledMemory(device, plan, shared=shared, guarded=False)
+    assert not device.blocks
+    memory.allocate(None)
+    assert [a is not b for a, b in memory.uploads()] == [sent]
+    assert [a is not b for a, b in memory.downloads(memory.output_staging)] == [fetched]
+    laid = sum(b.whole.nbytes for b in device.blocks if not b.is_free)
+    assert memory.footprint.total == laid
+    sets = output_sets(memory, list, list, lambda commands, what: None)
+    assert sets.lendable == ({0} if lends else set())
+    assert sets.current.commands == [memory.output_staging[0]]
+    memory.release()
+    assert all(b.is_free for b in device.blocks)
