@@ -285,7 +285,7 @@ class _Building:
             return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
-        return ForeignOp(unknown.reason)
+        return ForeignOp(unknown.reason, host=unknown.host)
 
     def _input(self, index: int, where: str) -> Value | None:
         if index < 0:
