@@ -269,6 +269,16 @@ def test_unknown_and_custom_ops_stay_in_the_graph() -> None:
     assert graph.nodes[0].outputs[0].shape == (7,)  # as the file says
 
 
+def test_a_custom_op_with_a_builtin_s_name_is_not_that() -> None:
+    spec = add(Tensor("a", (2,)), Tensor("b", (2,)), Tensor("c", (2,)))
+    model = read_model(write_model(spec))
+    (operator,) = model.main.operators
+    custom = attrs.evolve(operator, is_custom=True)
+    model = attrs.evolve(model, subgraphs=(attrs.evolve(model.main, operators=(custom,)),))
+    graph = build_graph(model, 0, builtin_ops())
+    assert _unknown(graph) == {"ADD": "custom op ADD is not defined; a plugin can define it"}
+
+
 def test_a_newer_version_is_unknown() -> None:
     spec = add(Tensor("a", (2,)), Tensor("b", (2,)), Tensor("c", (2,)), version=9)
     assert _unknown(build(spec)) == {

@@ -25,6 +25,7 @@ from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+from tflgpu.tflite.schema import BUILTIN_CODES
 from tflgpu.tflite.states import check_states
 from tflgpu.tflite.told import tensor_fields
 
@@ -198,12 +199,16 @@ class _Building:
             _source(operator, self.info, self.bodies, self.graph),
         )  # fmt: skip
         definition = self.ops.get(operator.name)
+        is_namesake = operator.is_custom and operator.name in BUILTIN_CODES
+        if is_namesake:
+            definition = None  # somebody's own op; what has only its name may not stand for it
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
         reason = _why_not(operator, node, definition) or self._blocks(node)
         is_host = run_by_host(operator) and (definition is None or definition.texts)
         unknown = None if reason is None else UnknownOp(reason, host=is_host)
-        unknown = None if unknown is None else self._pass_on(node, unknown, where)
+        if unknown is not None and not is_namesake:
+            unknown = self._pass_on(node, unknown, where)
         late = next((v for v in inputs if v is not None and v.id in self.spent), None)
         if late is not None:
             unknown = UnknownOp(
