@@ -16,7 +16,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu_vulkan.api import ffi
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.external import SharedBlock, over_host, shared_region
+from tflgpu_vulkan.external import HostBlock, SharedBlock
 from tflgpu_vulkan.heaps import VulkanHeaps
 
 
@@ -104,7 +104,9 @@ def shared(heaps: VulkanHeaps, nbytes: int) -> tuple[Region, SharedBlock] | Unsu
     context = heaps.context
     if not context.details.exports:
         return Unsupported(f"{context.info.name}: its driver lacks VK_KHR_external_memory_fd")
-    region, block = shared_region(context, nbytes)
+    block = SharedBlock(context, max(LEAST, -(-nbytes // LEAST) * LEAST))
+    placed: Any = block
+    region = Region("a shared buffer", nbytes, 0, 0, placed=placed)
     with releasing_on_error(block):
         heaps.upload([region], [np.zeros(nbytes, np.uint8)])
     return region, block
@@ -139,4 +141,7 @@ def _host(context: Context, source: object, *, in_place: bool) -> Region | Unsup
     if not in_place or not page:
         objection = "shares none with the host, or its driver lacks VK_EXT_external_memory_host"
     host = usable_in_place(source, objection, page=page, step=page)
-    return host if isinstance(host, Unsupported) else over_host(context, host)
+    if isinstance(host, Unsupported):
+        return host
+    block: Any = HostBlock(context, host)
+    return Region("imported host memory", host.nbytes, 0, 0, placed=block)

@@ -7,11 +7,10 @@ from typing import Any
 
 from tflgpu.contract.base_device import releasing_on_error
 from tflgpu.contract.buffers import Bytes
-from tflgpu.contract.pools import LEAST
 from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.api import NULL, check, ffi, lib, make, vk
-from tflgpu_vulkan.blocks import Allocation, Region
+from tflgpu_vulkan.blocks import Allocation
 from tflgpu_vulkan.context import Context
 
 _HOST = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
@@ -93,27 +92,6 @@ class SharedBlock:
     def release(self) -> None:
         """Free it; the device must be done with it. Who imported it keeps the memory."""
         self._free()
-
-
-def over_host(context: Context, memory: Bytes) -> Region:
-    """A region over whole pages of host memory.
-
-    Raises:
-        DeviceError: the driver refused.
-    """
-    block: Any = HostBlock(context, memory)
-    return Region("imported host memory", memory.nbytes, 0, 0, placed=block)
-
-
-def shared_region(context: Context, nbytes: int) -> tuple[Region, SharedBlock]:
-    """A region of memory that can be exported.
-
-    Raises:
-        DeviceError: memory ran out, or the driver exports none.
-    """
-    block = SharedBlock(context, max(LEAST, -(-nbytes // LEAST) * LEAST))
-    placed: Any = block
-    return Region("a shared buffer", nbytes, 0, 0, placed=placed), block
 
 
 def _types_of(context: Context, pointer: Any, what: str) -> int:

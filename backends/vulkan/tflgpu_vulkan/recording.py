@@ -17,14 +17,7 @@ from tflgpu.contract.pooled_outputs import PooledOutputs, output_sets
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Commands, Context
 from tflgpu_vulkan.pipelines import Pipeline
-from tflgpu_vulkan.record import (
-    Descriptors,
-    Launch,
-    Timers,
-    record,
-    record_download,
-    record_one,
-)
+from tflgpu_vulkan.record import Descriptors, Launch, Timers, record, record_download, record_one
 
 Outputs = PooledOutputs[Block]
 
