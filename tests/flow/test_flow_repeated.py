@@ -116,6 +116,12 @@ def test_all_rounds_are_one_run(kernels: list[GpuDelegate], runs: Runs) -> None:
     assert runs.dispatches == [3 * a_round, a_round]
 
 
+def test_a_loop_that_litert_could_run_is_the_devices(runs: Runs) -> None:
+    with GpuDelegate(backend="cpu_ref", device=1, cpu_backend="litert") as delegate:
+        as_litert(model(MAIN, up_to(3), BODY), [[0, X]], [delegate])
+    assert len(runs.dispatches) == 1
+
+
 def test_many_rounds_are_a_few_runs_of_equal_length(
     kernels: list[GpuDelegate], runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
 from tflgpu.conformance.plans import affine, dispatch, io, plan
+from tflgpu.contract.joined_kernels import join
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 
 pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
-from tflgpu_opencl.joined import join
+from tflgpu_opencl.program import Compiler
 
 
 def text(name: str, body: str = "", prelude: str = "") -> str:
@@ -38,7 +39,7 @@ def several(count: int) -> Plan:
 
 def test_kernels_of_one_program_have_names_of_their_own() -> None:
     sources = [text("a"), text("a", "// b\n"), text("a_k0"), text("a_k")]
-    (joined,), alone = join([*sources, sources[0]])
+    (joined,), alone = join([*sources, sources[0]], Compiler.opening)
     assert not alone
     assert list(joined.entries) == sources
     assert len(set(joined.entries.values())) == 4
@@ -52,7 +53,7 @@ def test_only_what_begins_alike_is_joined() -> None:
     other = "float f(float x) { return -x; }\n\n"
     sources = [text("a", prelude=helper), text("b", prelude=other), text("c", prelude=helper)]
     strange = ["__kernel void d(__global float* p) {}", text("e") + text("f"), "nothing"]
-    (joined,), alone = join([*sources, *strange])
+    (joined,), alone = join([*sources, *strange], Compiler.opening)
     assert list(joined.entries) == [sources[0], sources[2]]
     assert joined.text.count("float f(") == 1
     assert alone == [*strange, sources[1]]

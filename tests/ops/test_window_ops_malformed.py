@@ -118,7 +118,6 @@ def test_types_without_numbers_are_refused() -> None:
         ("CONV_2D", {**ONE, "fused_activation_function": 5}, "SIGN_BIT"),
         ("MAX_POOL_2D", {**POOL, "fused_activation_function": 5}, "SIGN_BIT"),
         ("FULLY_CONNECTED", {"weights_format": 1}, "shuffled 4x16 int8"),
-        ("UNIDIRECTIONAL_SEQUENCE_LSTM", {"diagonal_recurrent_tensors": True}, "diagonals"),
     ],
 )
 def test_options_beyond_tflgpu_are_unsupported_not_malformed(

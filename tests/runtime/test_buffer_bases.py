@@ -222,3 +222,21 @@ def test_a_staged_recording_runs_lends_and_is_bound(guarded: bool) -> None:
         assert (recording.outputs[0] == chain_expected(np.float32([5] * 33))).all()
     recording.close()
     assert len(FREED) == len(memory.made)
+
+
+def test_a_buffer_over_host_memory_is_the_host_s() -> None:
+    import threading
+
+    from tflgpu.contract.buffers import BaseBuffer, overlap
+
+    memory = np.zeros(64, np.uint8)
+    one, other = (BaseBuffer(threading.RLock(), None, 32, None) for _ in range(2))
+    one.host, other.host = memory[:32], memory[16:48]
+    one.write(np.arange(8, dtype=np.float32))
+    found = np.zeros(4, np.float32)
+    other.read(found)
+    assert found.tolist() == [4, 5, 6, 7]
+    assert overlap(one, other)
+    one.close()
+    assert one.host is None
+    assert memory.any()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.compiler import trial
 
 pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -157,3 +158,17 @@ def test_one_node_that_would_stay_on_the_cpu_leaves_the_operators_on_the_device(
     assert reason.endswith("LAYER_NORMALIZATION, it would stay on the CPU")
     assert report.fully_delegated
     np.testing.assert_allclose(found[0], by_litert(content, arrays)[0], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"), [("_MOST_WORK", "too much work"), ("_MOST_ELEMENTS", "too large")]
+)
+def test_what_is_too_much_to_be_tried_runs_as_operators(
+    monkeypatch: pytest.MonkeyPatch, limit: str, why: str
+) -> None:
+    monkeypatch.setattr(trial, limit, 20)
+    content = model("odml.rms_norm", EPSILON, *rms((3, 8)))
+    _, report = here(content, drawn(content))
+    ((op, reason),) = became(report)
+    assert op == ""
+    assert why in reason

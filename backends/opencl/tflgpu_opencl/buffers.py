@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from tflgpu.contract.buffers import BaseBuffer, Bytes, Span, host_span
+from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
 from tflgpu.contract.host_memory import usable_in_place
 from tflgpu.contract.pools import LEAST
 from tflgpu.lowering.rule import Unsupported
@@ -14,6 +14,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import LINE, Region
 from tflgpu_opencl.native import Native
+from tflgpu_opencl.staging import READ_WRITE, Mapped
 
 _FLAGS = cl.mem_flags.READ_WRITE
 
@@ -26,6 +27,7 @@ class OpenCLBuffer(BaseBuffer):
     def __init__(self, lock: Any, token: object, nbytes: int, region: Region, queue: Any) -> None:
         super().__init__(lock, token, nbytes, region)
         self._queue = queue
+        self.host = region.host
         flags = cl.mem_flags
         self.readable = not region.buffer.flags & flags.WRITE_ONLY
         self.writable = not region.buffer.flags & flags.READ_ONLY
@@ -33,25 +35,18 @@ class OpenCLBuffer(BaseBuffer):
     @property
     def span(self) -> Span:
         """Host memory that it is over, or a buffer that it is a part of."""
-        if self.region.host is not None:
-            return host_span(self.region.host)
         buffer = self.region.buffer
-        if buffer is None:  # closed
+        if self.host is not None or buffer is None:  # closed
             return super().span
         whole = buffer.get_info(cl.mem_info.ASSOCIATED_MEMOBJECT) or buffer
         start = buffer.get_info(cl.mem_info.OFFSET)
         return ("OpenCL", whole.int_ptr), start, start + buffer.size
 
     def _write(self, data: Bytes) -> None:
-        if self.region.host is not None:
-            self.region.host[: len(data)] = data
-            return
         with device_errors("writing a buffer"):
             cl.enqueue_copy(self._queue, self.region.buffer, data, is_blocking=True)
 
     def _read(self, nbytes: int) -> Bytes:
-        if self.region.host is not None:
-            return self.region.host[:nbytes]
         found = np.empty(nbytes, np.uint8)
         with device_errors("reading a buffer"):
             cl.enqueue_copy(self._queue, found, self.region.buffer, is_blocking=True)
@@ -106,8 +101,6 @@ def imported(
     assert native is not None
     with device_errors("importing host memory"):
         made = cl.Buffer(context, _FLAGS | cl.mem_flags.USE_HOST_PTR, 0, host)
-        flags = int(cl.map_flags.READ | cl.map_flags.WRITE)
-        function, arguments = native.map(queue, made, host.nbytes, flags)
-        function(*arguments)
-        queue.finish()
-    return Region("imported host memory", host.nbytes, made, host=host)
+    region = Region("imported host memory", host.nbytes, made, host=host)
+    Mapped(host, region, native, host, READ_WRITE).take(queue)
+    return region

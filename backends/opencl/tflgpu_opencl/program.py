@@ -2,25 +2,23 @@
 and, where the driver does not do so itself, on disk.
 
 pyopencl lets other threads run while a driver compiles, so each program is a task of its own;
-that also lets models that share a kernel share its binary. PoCL's are joined (`joined`).
+that also lets models that share a kernel share its binary. PoCL's are joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from typing import Any, Protocol
 
 import attrs
 import pyopencl as cl
 from tflgpu.cache.disk_cache import DiskCache
-from tflgpu.contract.kept_kernels import KeptKernels
-from tflgpu.contract.parallel import in_parallel
+from tflgpu.contract.joined_kernels import Joined, JoinedKernels, Opening
 from tflgpu.errors import CompileError, DeviceError
 from tflgpu.language.tree import Kernel
 
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import failure
-from tflgpu_opencl.joined import Joined, join
 
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and
@@ -62,10 +60,14 @@ class Entry:
         return cl.Kernel(self.program, name)
 
 
-class Compiler(KeptKernels[Dialect, Entry]):
+class Compiler(JoinedKernels[Dialect, Entry]):
     """Programs by source, for one device. PoCL's take about a megabyte each."""
 
     thread_name = "tflgpu-opencl-compile"
+    opening = Opening(
+        "__kernel",
+        re.compile(r"^(__kernel __attribute__\(\(.*\)\)\nvoid )(\w+)\($", re.MULTILINE),
+    )
     refusals = (cl.Error, ValueError)
 
     def __init__(
@@ -81,31 +83,13 @@ class Compiler(KeptKernels[Dialect, Entry]):
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
 
-    def _make_all(self, items: Iterator[tuple[Kernel, str]]) -> None:
-        if not self._shares_its_own or self._keeps:
-            super()._make_all(items)
-            return
-        kernels = {source: kernel for kernel, source in items}
-        programs, alone = join(kernels)
+    def _joins(self) -> bool:
+        return self._shares_its_own and not self._keeps
 
-        def build(sources: Joined | str) -> None:
-            if isinstance(sources, str):
-                self.make(kernels[sources], sources)
-                return
-            try:
-                self._keep_joined(sources)
-            except (CompileError, DeviceError):  # each on its own says which one is at fault
-                for source in sources.entries:
-                    self.make(kernels[source], source)
-
-        in_parallel(self.thread_name, build, [*programs, *alone])
-
-    def _keep_joined(self, joined: Joined) -> None:
-        with self._building(joined.text):
-            names = ", ".join(joined.entries.values())
-            program = self._built(names, joined.text, kernels=len(joined.entries))
-        for source, name in joined.entries.items():
-            self.keep(source, Entry(program, name))
+    def _from_joined(self, joined: Joined) -> dict[str, Entry]:
+        names = ", ".join(joined.entries.values())
+        program = self._built(names, joined.text, kernels=len(joined.entries))
+        return {source: Entry(program, name) for source, name in joined.entries.items()}
 
     def _from_source(self, kernel: Kernel, source: str) -> Entry:
         try:

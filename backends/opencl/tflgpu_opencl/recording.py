@@ -90,6 +90,8 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
                     launch.kernel.set_arg(i, region.buffer)
 
     def _elsewhere(self, own: Staging[Commands], region: Region) -> Staging[Commands]:
+        if region.host is None or self._native is None:
+            return super()._elsewhere(own, region)
         return Mapped(own.array, region, self._native, region.host, READ_WRITE)
 
     def _finish(self) -> None:

@@ -47,24 +47,34 @@ class Mapped(Staging[Commands]):
     """Host memory that the device uses in place: handed over before a run and taken back after it."""
 
     def __init__(
-        self, array: Array, region: Region, native: Native | None, host: Bytes | None, flags: int
+        self, array: Array, region: Region, native: Native, host: Bytes, flags: int
     ) -> None:
-        """``host`` is the memory that the region is over, None for what needs no mapping."""
+        """``host`` is all the memory that the region is over."""
         super().__init__(array, region)
         self._native, self._host, self._flags = native, host, flags
 
     def before(self, commands: Commands) -> None:
         """Hand the memory to the device."""
-        if self._host is not None and self._native is not None:
-            call = self._native.unmap(commands.queue, self.region.buffer, self._host)
-            commands.append(call, "unmapping", self._host, self.region.buffer)
+        call = self._native.unmap(commands.queue, self.region.buffer, self._host)
+        commands.append(call, "unmapping", self._host, self.region.buffer)
 
     def after(self, commands: Commands) -> None:
         """Take it back."""
-        if self._host is not None and self._native is not None:
-            buffer, nbytes = self.region.buffer, self._host.nbytes
-            call = self._native.map(commands.queue, buffer, nbytes, self._flags)
-            commands.append(call, "mapping", self._host, buffer)
+        buffer, nbytes = self.region.buffer, self._host.nbytes
+        call = self._native.map(commands.queue, buffer, nbytes, self._flags)
+        commands.append(call, "mapping", self._host, buffer)
+
+    def take(self, queue: Any) -> None:
+        """Take it now, before the first run.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
+        commands = Commands(queue, self._native)
+        self.after(commands)
+        commands.submit()
+        with device_errors(f"mapping {self.region.name}"):
+            queue.finish()
 
 
 class Shared(Mapped):
@@ -78,12 +88,8 @@ class Shared(Mapped):
         host = _aligned(io.nbytes)
         array = host[: io.nbytes].view(io.dtype.numpy).reshape(io.shape)
         super().__init__(array, memory.over(name, host), native, host, flags)
-        queue = self._queue = memory.queue
-        commands = Commands(queue, native)
-        self.after(commands)
-        commands.submit()
-        with device_errors(f"mapping {io.name}"):
-            queue.finish()
+        self._queue = memory.queue
+        self.take(memory.queue)
 
     def release(self) -> None:
         """End the mapping."""

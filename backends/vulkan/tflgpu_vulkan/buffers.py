@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.contract.base_device import releasing_on_error
-from tflgpu.contract.buffers import Span, host_span
+from tflgpu.contract.buffers import Span
 from tflgpu.contract.host_memory import usable_in_place
 from tflgpu.contract.pooled_buffer import PooledBuffer
 from tflgpu.contract.pools import LEAST
@@ -16,7 +16,7 @@ from tflgpu.lowering.rule import Unsupported
 from tflgpu_vulkan.api import ffi
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Context
-from tflgpu_vulkan.external import HostBlock, SharedBlock, over_host, shared_region
+from tflgpu_vulkan.external import SharedBlock, over_host, shared_region
 from tflgpu_vulkan.heaps import VulkanHeaps
 
 
@@ -54,9 +54,9 @@ class VulkanBuffer(PooledBuffer[Block]):
     @property
     def span(self) -> Span:
         """A part of a ``VkBuffer``, or host memory."""
+        if self.host is not None:
+            return super().span
         region = self.region
-        if isinstance(self._owner, HostBlock):
-            return host_span(self._owner.bytes)
         whole = int(ffi.cast("uintptr_t", region.block.buffer))
         return ("Vulkan", whole), region.offset, region.offset + self.nbytes
 

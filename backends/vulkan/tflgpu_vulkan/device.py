@@ -120,8 +120,10 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         region = imported(self._context, source, in_place=self.in_place)
         if isinstance(region, Unsupported):
             return region
-        host = region.block if isinstance(region.block, HostBlock) else None
-        return self._buffer(region, host, is_mapped=host is not None)
+        owner = region.block if isinstance(region.block, HostBlock) else None
+        made = self._buffer(region, owner, is_mapped=False)
+        made.host = None if owner is None else owner.bytes
+        return made
 
     def _buffer(self, region: Region, owner: Any, *, is_mapped: bool) -> VulkanBuffer:
         of_device = self._lock, self._token

@@ -19,6 +19,9 @@ from tflgpu.ops.facets import Work
 #: Operations of a composite from which on nobody waits for its operators to be run in NumPy: some
 #: seconds' worth.
 _MOST_WORK = 1 << 35
+#: Elements of one of its tensors from which on they take too much memory; of scores 128 MiB, several
+#: times over.
+_MOST_ELEMENTS = 1 << 25
 
 #: How far apart two ways to compute the same may be, as a part of the largest result, by the bytes of an
 #: element: sums in another order, and operators in between that round to the type.
@@ -53,6 +56,9 @@ class Trial:
         work = sum(_work(old, self._ops[old.op]) for old in nodes)
         if work > _MOST_WORK:
             return f"its operators are too much work to be tried ({work:.1e} operations)"
+        largest = max(v.elements for n in nodes for v in (*n.inputs, *n.outputs) if v is not None)
+        if largest > _MOST_ELEMENTS:
+            return f"its operators are too large to be tried ({largest:,} numbers in a tensor)"
         key = _key(node, inputs, nodes)
         if key is None or key not in self._known:
             seeds = _SEEDS[:1] if work > _MUCH_WORK else _SEEDS

@@ -78,6 +78,7 @@ class BaseBuffer(Holder):
         nbytes: Its size in bytes.
         region: What recordings bind, of the kind that their memory consists of.
         ledger: Where it is counted; None for what was imported.
+        host: The host's memory that it is over, which is written and read as it is; None for all others.
         wait: Called before each use: returns when others that use the memory too are done; None where
             nobody does.
         readable, writable: Whether kernels may read it and write it. What was imported may have
@@ -86,6 +87,7 @@ class BaseBuffer(Holder):
 
     readable = writable = True
     ledger: Ledger | None = None
+    host: Bytes | None = None
     wait: Callable[[], None] | None = None
 
     def __init__(self, lock: Any, token: object, nbytes: int, region: Any) -> None:
@@ -104,11 +106,11 @@ class BaseBuffer(Holder):
     # For subclasses to write
 
     def _write(self, data: Bytes) -> None:
-        """Copy bytes to its start; there are some."""
+        """Copy bytes to its start; there are some. Not asked of one over host memory."""
         raise NotImplementedError
 
     def _read(self, nbytes: int) -> Bytes:
-        """Its first bytes; there are some."""
+        """Its first bytes; there are some. Likewise."""
         raise NotImplementedError
 
     def _export(self) -> object:
@@ -121,7 +123,7 @@ class BaseBuffer(Holder):
     @property
     def span(self) -> Span:
         """Which memory it is, so that two buffers over the same bytes are known as such."""
-        return id(self), 0, self.nbytes
+        return (id(self), 0, self.nbytes) if self.host is None else host_span(self.host)
 
     # What users of a buffer have
 
@@ -137,7 +139,9 @@ class BaseBuffer(Holder):
             self._check(flat.nbytes)
             if self.wait is not None:
                 self.wait()
-            if flat.nbytes:
+            if self.host is not None:
+                self.host[: flat.nbytes] = flat
+            elif flat.nbytes:
                 self._write(flat)
 
     def read(self, into: Array) -> None:
@@ -152,7 +156,8 @@ class BaseBuffer(Holder):
             if self.wait is not None:
                 self.wait()
             if into.nbytes:
-                into[...] = self._read(into.nbytes).view(into.dtype).reshape(into.shape)
+                found = self._read(into.nbytes) if self.host is None else self.host[: into.nbytes]
+                into[...] = found.view(into.dtype).reshape(into.shape)
 
     def export(self) -> object:
         """As `Buffer.export`.
@@ -210,6 +215,7 @@ class BaseBuffer(Holder):
             self._released = self._released or last
         if last:
             self._release()
+            self.host = None
             if self.ledger is not None:
                 self.ledger.close()
 

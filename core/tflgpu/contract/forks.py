@@ -44,9 +44,6 @@ class Holder:
         """Take part; called when the object is made."""
         _holders.add(self)
 
-    def before_fork(self) -> None:
-        """In the parent: leave in host memory what a child is to have. To be extended."""
-
     def after_fork(self) -> None:
         """In a child: forget locks, which another thread may have held. To be extended."""
         self.inherited = True
@@ -173,11 +170,5 @@ def _after_fork() -> None:
         leave_without_drivers()
 
 
-def _before_fork() -> None:
-    for holder in list(_holders):
-        with contextlib.suppress(Exception):  # what fails must not keep anybody from forking
-            holder.before_fork()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)

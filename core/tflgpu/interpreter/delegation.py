@@ -93,9 +93,10 @@ class Delegation:
             )  # fmt: skip
         if self._given is not None:
             return self._given.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
-        return self._the_default().open_session(
+        session = self._the_default().open_session(
             graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
         )
+        return _spared(session)
 
     def repeating(
         self, graph: Graph, pairs: Sequence[tuple[int, int]], cpu: CpuSide
@@ -123,7 +124,8 @@ class Delegation:
             return None
         if self._given is not None:
             return self._given.open_origin(origin, cpu=cpu)
-        return self._the_default().open_origin(origin, cpu=cpu)
+        found = self._the_default().open_origin(origin, cpu=cpu)
+        return None if found is None else (_spared(found[0]), found[1])
 
     def knows(self, origin: Origin) -> bool:
         """Whether something is kept of a model's file, so that it was read before without fault. Opens
@@ -211,6 +213,12 @@ class Delegation:
         """Let go of a device that is not the caller's; twice is harmless."""
         if self._default is not None:
             self._default.close()
+
+
+def _spared(session: Session) -> Session:
+    """On a device that nobody asked for: the CPU can go on with all there is, even if it is lost."""
+    session.keep_at_hand()
+    return session
 
 
 def is_switched_on(environ: Mapping[str, str] = os.environ) -> bool:

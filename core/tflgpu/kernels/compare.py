@@ -13,16 +13,25 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
-from tflgpu.ops.compare import condition_shape
+from tflgpu.ops.compare import PARTS, InParts, condition_shape
 
 _WORKGROUP = 64
 
 
 def _compare(fn: Callable[[Expr, Expr], Expr]) -> ElementwiseExpr:
     def expr(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
-        return k.cast(fn(operands[0], operands[1]), Scalar.I32)
+        a, b = operands
+        if isinstance(attributes, InParts):
+            a, b = _rounded(k, a), _rounded(k, b)
+        return k.cast(fn(a, b), Scalar.I32)
 
     return expr
+
+
+def _rounded(k: Builder, x: Expr) -> Expr:
+    parts = k.let(k.cast(x, Scalar.F32) * PARTS, "parts")
+    size = k.let(k.call("floor", k.call("abs", parts) + 0.5), "size")
+    return k.let(k.select(parts < 0.0, -size, size), "whole")
 
 
 def _select(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:

@@ -337,7 +337,7 @@ class OpDef:
         int16_table: Node with one operand and one result, quantized in 16 bits -> what TFLite's kernel
             stores for each stored operand from -32768 on (`tflgpu.ops.int16_tables`); None where it
             rounds the true result.
-        as_stored: Node on quantized tensors of simple scales -> its attributes where it computes, of
+        as_stored: Node on quantized operands of simple scales -> its attributes where it computes, of
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
             rounds them afterwards, or an `Instead` of a node that does; None where that is the true
             result, rounded.

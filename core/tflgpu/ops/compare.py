@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.ir.graph import Shape, TensorSpec
+from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.elementwise import (
@@ -27,6 +28,7 @@ from tflgpu.ops.elementwise import (
 )
 
 _BOOL = frozenset({DType.BOOL})
+_BYTES = frozenset({DType.I8, DType.U8})
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _ANY = _NUMBERS | _BOOL
 _TEXTS = frozenset({DType.STRING})
@@ -34,9 +36,37 @@ _TEXTS = frozenset({DType.STRING})
 _PLAIN = frozenset({DType.I16})
 
 
+#: What TFLite multiplies numbers by before it rounds and compares them.
+PARTS = 256.0
+
+
+@attrs.frozen
+class InParts:
+    """The attributes of a comparison of 8-bit tensors: TFLite's kernel compares whole numbers of 256ths
+    of 1, so that what is closer is equal. No file has it.
+
+    Source: TFLite's `kernels/internal/reference/comparisons.h` (ComparisonWithScaling).
+    """
+
+
+def _in_parts(node: Node) -> InParts | None:
+    for value in (node.input(0), node.input(1)):
+        # Of scales that are not below 1 its arithmetic means nothing.
+        if value.dtype not in _BYTES or value.quant is None or not value.quant.scale[0] < 1:
+            return None
+    return InParts()
+
+
+def _rounded(x: Array) -> Array:
+    parts = x.astype(np.float32) * np.float32(PARTS)
+    return np.asarray(np.copysign(np.floor(np.abs(parts) + np.float32(0.5)), parts))
+
+
 def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:
-    def reference(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list[Array]:
+    def reference(attributes: NoAttrs | InParts, arrays: Sequence[Array | None]) -> list[Array]:
         a, b = (present(x) for x in arrays)
+        if isinstance(attributes, InParts):
+            a, b = _rounded(a), _rounded(b)
         check_unscaled(op, a, frozenset() if op == "NOT_EQUAL" else _PLAIN)
         return [np.asarray(fn(a, b), np.bool_)]
 
@@ -172,7 +202,7 @@ def _op(
 ) -> OpDef:
     return OpDef(
         name, no_attrs, infer_broadcast(name, allowed, DType.BOOL), _reference(name, fn), samples,
-        accuracy=Accuracy.EXACT, max_version=version, elementwise=True,
+        accuracy=Accuracy.EXACT, max_version=version, elementwise=True, as_stored=_in_parts,
         texts=texts,
     )  # fmt: skip
 

@@ -41,9 +41,8 @@ class StoredQuotient:
         a, b, y = node.input(0), node.input(1), node.outputs[0]
         if y.dtype not in _BYTES or any(v.dtype is not y.dtype for v in (a, b)):
             return None
-        assert a.quant is not None
-        assert b.quant is not None
-        assert y.quant is not None
+        if a.quant is None or b.quant is None or y.quant is None:
+            return None
         limits = clamp_limits(activation, y.quant, y.dtype)
         if isinstance(limits, str):
             return None

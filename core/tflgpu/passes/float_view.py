@@ -248,8 +248,9 @@ class _Viewing:
         """Let a node make the numbers that TFLite stores, where these are not the rounded ones."""
         if op.as_stored is None:
             return False
-        tensors = [v for v in (*node.inputs, *node.outputs) if v is not None]
-        if not all(is_quantized(v) and is_simple(v) for v in tensors):
+        given = [v for v in node.inputs if v is not None]
+        made = [v for v in node.outputs if is_quantized(v)]
+        if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
             return False
         found = op.as_stored(node)
         if isinstance(found, Instead):

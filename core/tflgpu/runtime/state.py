@@ -11,6 +11,7 @@ to the buffers that do not count yet, so that the state is what it was. Whoever 
 read back to its arrays, which count from then on, since who asks may write to them.
 
 What a device cannot do (it has no buffers, or no memory for another recording) leaves the state at home.
+So does a device that nobody asked for: whatever becomes of it, the CPU goes on.
 """
 
 from __future__ import annotations
@@ -87,8 +88,7 @@ class Keeper(Holder):
         self._pairs: list[tuple[Buffer, Buffer]] = []  # two of each tensor, once it was away
         self._turn = 0  # which of the two counts, and which recording reads it
         self._is_away = False
-        self._is_busy = False  # with a run that is not committed
-        self._ran: int | None = None  # the recording of that run
+        self._ran: int | None = None  # the recording of a run that is not committed
         self._can_step_back = False
         self._quiet, self._patience = 0, QUIET
         self._lost = ""
@@ -152,7 +152,7 @@ class Keeper(Holder):
         recording = self._begin()
         times = recording.profile()
         self._end(recording)
-        self._ran, self._is_busy = None, False
+        self._ran = None
         return times
 
     def close(self) -> None:
@@ -232,7 +232,6 @@ class Keeper(Holder):
             for home, array in zip(self._homes.values(), made, strict=True):
                 np.copyto(home, array, casting="unsafe")
         self._quiet += 1
-        self._is_busy = False
 
     def step_back(self) -> None:
         """Let the state be what it was before the last run. Where it is at home, who wants that keeps
@@ -249,16 +248,11 @@ class Keeper(Holder):
         self._may_leave = False
         self._settle()
 
-    def before_fork(self) -> None:
-        """Bring the state home, for a child to have it: it may not touch the device."""
-        if self._is_away and not self._is_busy and not self._closed:
-            self.bring_home()
-
     # Inside
 
     def _begin(self) -> Recording:
         """The recording that is next, with what it reads."""
-        self._is_busy, self._can_step_back = True, False
+        self._can_step_back = False
         if not self._is_away:
             if self._lost:
                 self.bring_home()  # says so

@@ -23,6 +23,7 @@ from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+from tflgpu.tflite.states import check_states
 from tflgpu.tflite.told import tensor_fields
 
 _LOG = logging.getLogger("tflgpu")
@@ -254,48 +255,13 @@ class _Building:
             raise ModelError(
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
-        refused = self._check_states(node, definition, where)
-        if refused is not None:
-            return UnknownOp(refused)
+        states = check_states(node, definition, self.info.tensors, where)
+        if isinstance(states, Unsupported):
+            return UnknownOp(states.reason)
+        self.spent.update(dict.fromkeys(states, node.label))
         known = all(v.shape_known for v in node.inputs if v is not None)
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
-        return None
-
-    def _check_states(self, node: Node, definition: OpDef, where: str) -> str | None:
-        """Why the operator's variables are beyond tflgpu; None where they are what it keeps.
-
-        A variable that an operator makes anew in every run is a plain result, from which the states of
-        another may begin: decoders begin so. Nobody may read it then, since that one changes it.
-
-        Raises:
-            ModelError: a state of the operator is no variable. LiteRT's kernels refuse that too.
-        """
-        variables = {i for i, v in enumerate(node.inputs) if v is not None and v.is_variable}
-        if definition.stateful and definition.states is None:
-            return None
-        states = definition.states(node.attrs) if definition.stateful and definition.states else ()
-        begins = []
-        for i in states:
-            if i in variables:
-                continue
-            value = node.optional_input(i)
-            if value is None or not self.info.tensors[value.id].is_variable:
-                raise ModelError(
-                    f"{where}: operand {i} is its state and must be a variable, but is {value}"
-                )
-            begins.append(value.id)
-        if definition.shape_only:
-            return None  # the contents do not matter
-        for i in sorted(variables - set(states)):
-            return (
-                f"operand {i}, {_name(node.input(i))}, is a variable (a state tensor), which this "
-                "operator does not keep; only as an operator's state can one be read"
-            )
-        named = [node.input(i).id for i in states]
-        if len(set(named)) < len(named):
-            return f"one variable is several of its states (operands {list(states)})"
-        self.spent.update(dict.fromkeys(begins, node.label))
         return None
 
     def _pass_on(self, node: Node, unknown: UnknownOp, where: str) -> UnknownOp:
@@ -310,7 +276,7 @@ class _Building:
             return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
-        return ForeignOp(unknown.reason)
+        return ForeignOp(unknown.reason, host=unknown.host)
 
     def _input(self, index: int, where: str) -> Value | None:
         if index < 0:

@@ -1,4 +1,4 @@
-"""DIV of 8-bit tensors: every pair of stored numbers, as LiteRT, those among them that it loses."""
+"""DIV and comparisons of 8-bit tensors: every pair of stored numbers, as LiteRT."""
 
 from __future__ import annotations
 
@@ -52,3 +52,29 @@ def test_every_pair(case: tuple[Any, ...], device: int) -> None:
     ):
         np.testing.assert_array_equal(_run(ours, xs), wanted)
     assert len(np.unique(wanted)) > 20
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("scales", [(0.05, 0.02), (0.001, 0.0013)], ids=str)
+def test_comparisons(scales: tuple[float, float], device: int) -> None:
+    """What lies within one 256th of 1 is equal to LiteRT."""
+    ops = ("LESS", "EQUAL", "GREATER_EQUAL")
+    tensors = [
+        TensorSpec(n, (256, 256), DType.I8, None, Quantization((s,), (z,)))
+        for n, s, z in zip("ab", scales, (3, -7), strict=True)
+    ]
+    tensors += [TensorSpec(op, (256, 256), DType.BOOL) for op in ops]
+    operators = [OperatorSpec(op, {}, [0, 1], [i], version=2) for i, op in enumerate(ops, 2)]
+    content = write_model(ModelSpec(tensors, operators, [0, 1], [2, 3, 4]))
+    every = np.broadcast_to(np.arange(-128, 128, dtype=np.int8), (256, 256))
+    xs = [every.T.copy(), every.copy()]
+    theirs = litert.Interpreter(model_content=content)
+    _run(theirs, xs)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        _run(ours, xs)
+        for i in (2, 3, 4):
+            np.testing.assert_array_equal(ours.get_tensor(i), theirs.get_tensor(i))
+            assert 0 < theirs.get_tensor(i).sum() < 256 * 256

@@ -1,0 +1,115 @@
+"""Several kernels in one program, for drivers whose programs cost much whatever is in them: for backends
+that want it.
+
+PoCL's compiler reads the declarations of all of OpenCL C for each program, 0.2 s of a processor's
+time, and has a lock on it, so that threads do not help. A kernel more in a program costs a tenth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from tflgpu.contract.kept_kernels import KeptKernels, P
+from tflgpu.contract.kernel_cache import W
+from tflgpu.contract.parallel import in_parallel
+from tflgpu.errors import CompileError, DeviceError
+from tflgpu.language.tree import Kernel
+
+
+@attrs.frozen
+class Opening:
+    """What a language's printer opens a kernel with.
+
+    Attributes:
+        word: The first word, which stands nowhere else.
+        pattern: From that word to the parenthesis of the arguments: one group up to the kernel's
+            name, and one of the name.
+    """
+
+    word: str
+    pattern: re.Pattern[str]
+
+
+@attrs.frozen
+class Joined:
+    """The text of a program of several kernels.
+
+    Attributes:
+        text: In the driver's language.
+        entries: By the text of each kernel's own program, the kernel's name in this one.
+    """
+
+    text: str
+    entries: dict[str, str]
+
+
+def join(sources: Iterable[str], opening: Opening) -> tuple[list[Joined], list[str]]:
+    """Programs of those texts that begin with the same functions, and the texts that stay alone:
+    with functions that no other has, or not as the shipped printer writes them."""
+    groups: dict[str, list[str]] = {}
+    alone = []
+    for source in dict.fromkeys(sources):
+        found = opening.pattern.findall(source)
+        if len(found) == 1 and source.count(opening.word) == 1:
+            groups.setdefault(source[: source.index(opening.word)], []).append(source)
+        else:
+            alone.append(source)
+    programs = []
+    for prelude, of_group in groups.items():
+        if len(of_group) == 1:
+            alone += of_group
+            continue
+        text, entries = [prelude], {}
+        for number, source in enumerate(of_group):
+            # No two of these are equal, and no helper ends so.
+            entry = entries[source] = f"{opening.pattern.findall(source)[0][1]}_k{number}"
+            body = source[len(prelude) :]
+            text.append(opening.pattern.sub(rf"\g<1>{entry}(", body))
+        programs.append(Joined("\n".join(text), entries))
+    return programs, alone
+
+
+class JoinedKernels(KeptKernels[W, P]):
+    """`KeptKernels` that join what is compiled at once. A subclass has ``opening``, `_joins` and
+    `_from_joined` besides."""
+
+    opening: Opening
+
+    def _joins(self) -> bool:
+        """Whether programs are joined. Such a one has no binary that is kept."""
+        raise NotImplementedError
+
+    def _from_joined(self, joined: Joined) -> Mapping[str, P]:
+        """Compile, and `count` each kernel; by the text of each one's own program.
+
+        Raises:
+            CompileError: the driver refused the program.
+            DeviceError: the driver failed.
+        """
+        raise NotImplementedError
+
+    def _make_all(self, items: Iterator[tuple[Kernel, str]]) -> None:
+        if not self._joins():
+            super()._make_all(items)
+            return
+        kernels = {source: kernel for kernel, source in items}
+        programs, alone = join(kernels, self.opening)
+
+        def build(sources: Joined | str) -> None:
+            if isinstance(sources, str):
+                self.make(kernels[sources], sources)
+                return
+            try:
+                with self._building(sources.text):
+                    made = self._from_joined(sources)
+            except (CompileError, DeviceError):  # each on its own says which one is at fault
+                for source in sources.entries:
+                    self.make(kernels[source], source)
+                return
+            for source, each in made.items():
+                self.keep(source, each)
+
+        in_parallel(self.thread_name, build, [*programs, *alone])
