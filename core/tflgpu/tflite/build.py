@@ -10,20 +10,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import numpy as np
-
 from tflgpu.blame import of_signal
-from tflgpu.errors import DynamicError, InputError, ModelError, TflgpuError, UnsupportedError
-from tflgpu.ir.brief import clipped, few, quoted
-from tflgpu.ir.dtypes import Array, DType
+from tflgpu.errors import DynamicError, InputError, ModelError, UnsupportedError
+from tflgpu.ir.brief import clipped, quoted
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
-from tflgpu.ops.foreign import wrong_results
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
+from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.schema import BUILTIN_CODES
 from tflgpu.tflite.states import check_states
@@ -34,13 +32,6 @@ _LOG = logging.getLogger("tflgpu")
 #: What the results of an operator are that nobody here defines, from somebody who has kernels for
 #: it; or why they cannot run it. Its operands' shapes are known.
 Foreign = Callable[[Node], Sequence[TensorSpec] | Unsupported]
-
-# Operators of constants are evaluated while building up to this many elements read and written:
-# enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
-_FOLD_ELEMENTS = 1 << 14
-
-# What an op definition may stumble over where it did not foresee numbers as a file has them.
-_FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, MemoryError)
 
 
 def build_graph(
@@ -224,7 +215,7 @@ class _Building:
             for value in outputs:
                 value.shape_known = False
         self.ready.update(v.id for v in outputs)
-        if definition is None or unknown is not None or not _evaluate(node, definition, where):
+        if definition is None or unknown is not None or not evaluate(node, definition, where):
             self.graph.nodes.append(node)
 
     def _blocks(self, node: Node) -> str | None:
@@ -258,12 +249,12 @@ class _Building:
                     f"the shape of {_name(placeholder)} is not known before the model runs{made}",
                     dynamic=True,
                 )
-            raise ModelError(f"{where}: {error}{_operands(node)}") from error
-        except _FAILURES as error:
+            raise ModelError(f"{where}: {error}{operands_of(node)}") from error
+        except FAILURES as error:
             if of_signal(error):
                 raise
             raise ModelError(
-                f"{where}: {type(error).__name__}: {error}{_operands(node)}"
+                f"{where}: {type(error).__name__}: {error}{operands_of(node)}"
             ) from error
         if len(specs) != len(node.outputs):
             raise ModelError(
@@ -368,10 +359,6 @@ def _placeholder(node: Node) -> Value | None:
     return next((v for v in node.inputs if v is not None and not v.shape_known), None)
 
 
-def _operands(node: Node) -> str:
-    return f" (operands: {few('-' if v is None else v for v in node.inputs)})"
-
-
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
     if run_by_host(operator) and (definition is None or definition.texts):
@@ -391,49 +378,3 @@ def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> st
         if value is not None and not value.dtype.has_numpy:
             return f"{_name(value)} is of type {value.dtype.value}, which is not supported"
     return None
-
-
-def _evaluate(node: Node, definition: OpDef, where: str) -> bool:
-    """Turn the results of a small operator of constants into constants."""
-    if definition.stateful or not node.outputs:
-        return False
-    operands = _contents(node, definition)
-    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-    # References see stored numbers without their scales, so quantized tensors are left alone where
-    # the contents matter.
-    seen = node.outputs if definition.shape_only else values
-    if operands is None or any(v.quant is not None for v in seen):
-        return False
-    if not all(v.shape_known for v in values):
-        return False
-    if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
-        return False
-    try:
-        with np.errstate(all="ignore"):
-            results = definition.reference(node.attrs, operands)
-    except TflgpuError as error:
-        raise ModelError(f"{where}: {error}{_operands(node)}") from error
-    except _FAILURES as error:
-        if of_signal(error):
-            raise
-        raise ModelError(f"{where}: {type(error).__name__}: {error}{_operands(node)}") from error
-    problem = wrong_results(definition, results, [v.spec for v in node.outputs])
-    if problem is not None:
-        raise ModelError(f"{where}: {problem}")
-    for value, result in zip(node.outputs, results, strict=True):
-        value.data = np.ascontiguousarray(result).reshape(value.shape)
-        value.data.setflags(write=False)
-    return True
-
-
-def _contents(node: Node, definition: OpDef) -> Sequence[Array | None] | None:
-    """The operands' contents as far as the result depends on them; None where not all known."""
-    if definition.shape_only:
-        # Broadcast from one element: takes no memory whatever the shape.
-        return [
-            None if v is None else np.broadcast_to(np.zeros((), v.dtype.numpy), v.shape)
-            for v in node.inputs
-        ]
-    if any(v is not None and not v.is_const for v in node.inputs):
-        return None
-    return [None if v is None else v.data for v in node.inputs]

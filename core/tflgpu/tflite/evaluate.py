@@ -1,0 +1,73 @@
+"""An operator whose operands are known while a file becomes a graph: its results are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tflgpu.blame import of_signal
+from tflgpu.errors import ModelError, TflgpuError
+from tflgpu.ir.brief import few
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Node
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.foreign import wrong_results
+
+# Operators of constants are evaluated while building up to this many elements read and written:
+# enough for shape arithmetic and small tables. Larger ones are left to the pass that folds.
+_FOLD_ELEMENTS = 1 << 14
+
+#: What an op definition may stumble over where it did not foresee numbers as a file has them.
+FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, MemoryError)
+
+
+def operands_of(node: Node) -> str:
+    """A node's operands, at the end of a message."""
+    return f" (operands: {few('-' if v is None else v for v in node.inputs)})"
+
+
+def evaluate(node: Node, definition: OpDef, where: str) -> bool:
+    """Turn the results of a small operator of constants into constants."""
+    if definition.stateful or not node.outputs:
+        return False
+    operands = _contents(node, definition)
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    # References see stored numbers without their scales, so quantized tensors are left alone where
+    # the contents matter.
+    seen = node.outputs if definition.shape_only else values
+    if operands is None or any(v.quant is not None for v in seen):
+        return False
+    if not all(v.shape_known for v in values):
+        return False
+    if sum(v.elements for v in values if v.is_const or v in node.outputs) > _FOLD_ELEMENTS:
+        return False
+    try:
+        with np.errstate(all="ignore"):
+            results = definition.reference(node.attrs, operands)
+    except TflgpuError as error:
+        raise ModelError(f"{where}: {error}{operands_of(node)}") from error
+    except FAILURES as error:
+        if of_signal(error):
+            raise
+        raise ModelError(f"{where}: {type(error).__name__}: {error}{operands_of(node)}") from error
+    problem = wrong_results(definition, results, [v.spec for v in node.outputs])
+    if problem is not None:
+        raise ModelError(f"{where}: {problem}")
+    for value, result in zip(node.outputs, results, strict=True):
+        value.data = np.ascontiguousarray(result).reshape(value.shape)
+        value.data.setflags(write=False)
+    return True
+
+
+def _contents(node: Node, definition: OpDef) -> Sequence[Array | None] | None:
+    """The operands' contents as far as the result depends on them; None where not all known."""
+    if definition.shape_only:
+        # Broadcast from one element: takes no memory whatever the shape.
+        return [
+            None if v is None else np.broadcast_to(np.zeros((), v.dtype.numpy), v.shape)
+            for v in node.inputs
+        ]
+    if any(v is not None and not v.is_const for v in node.inputs):
+        return None
+    return [None if v is None else v.data for v in node.inputs]
