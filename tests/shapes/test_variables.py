@@ -106,7 +106,7 @@ NO_ARRAYS = {
         (0, 2) if place == "input" else (0,),
         (1, 2) if place != "input" else (1,),
     )
-    for dtype in (DType.STRING, DType.BF16, DType.RESOURCE, DType.I4)
+    for dtype in (DType.BF16, DType.RESOURCE, DType.I4)
     for place, v in (("input", False), ("state", True))
 }
 
