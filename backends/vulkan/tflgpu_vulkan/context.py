@@ -19,8 +19,9 @@ from tflgpu_vulkan.instance import Instance
 #: How long a run may be waited for by asking again and again, which hears of its end at once;
 #: after that the thread sleeps. Seconds.
 _SPIN = 2e-3
-#: So that a signal (Ctrl-C) gets through to a thread that waits. Nanoseconds.
-_NAP = 100_000_000
+#: After so long a thread that waits hears of a signal (Ctrl-C), which may come in a run of some
+#: hundredths of a second. Nanoseconds.
+_NAP = 4_000_000
 _WAITING = "waiting for the device"
 #: How many queues recordings are spread over, where the device has them. With one, whatever several
 #: runs in flight do is done in turn, the copies of one between the kernels of another.

@@ -126,15 +126,17 @@ def _samples() -> list[Sample]:
         fields = {"axes": axes, "rounding": rounding.value}
         return Sample(id, fields, (Arg(shape, low=low, high=high),))
 
+    # Ranges that put no number half way between two steps, in f16 neither: there either step is right,
+    # as devices may divide with an error of 2.5 ulp.
     return [
-        sample("rows", (5, 13), (1,), -3.0, 5.0),
+        sample("rows", (5, 13), (1,), -3.3, 5.0),
         sample("rows_symmetric", (5, 13), (1,), -3.0, 5.0, symmetric=True),
-        sample("positive", (2, 3, 5, 7), (1, 2, 3), 1.0, 4.0),
-        sample("negative_symmetric", (2, 3, 5, 6), (1, 2, 3), -9.0, -1.0, symmetric=True),
-        sample("columns", (2, 11, 7), (1,), -1.0, 1.0),
-        sample("columns_symmetric", (2, 11, 8), (1,), -1.0, 1.0, symmetric=True),
+        sample("positive", (2, 3, 5, 7), (1, 2, 3), 1.0, 4.9),
+        sample("negative_symmetric", (2, 3, 5, 6), (1, 2, 3), -9.2, -1.0, symmetric=True),
+        sample("columns", (2, 11, 7), (1,), -1.3, 1.0),
+        sample("columns_symmetric", (2, 11, 8), (1,), -1.1, 1.0, symmetric=True),
         # So large that several workgroups look for the range.
-        sample("image", (1, 8209, 3), (1, 2), -7.0, 2.0),
+        sample("image", (1, 8209, 3), (1, 2), -7.3, 2.0),
         Sample("zeros", {"axes": (1,), "rounding": "asymmetric"}, (Arg.of(np.zeros((3, 5))),)),
     ]
 
