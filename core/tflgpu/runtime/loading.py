@@ -165,8 +165,7 @@ class Loader:
         return Keeper(
             recording, lambda: device.load(plan), device, homes,
             nbytes=plan.arena_bytes + plan.edge_bytes,
-            # What a device may never give back is not to be there only.
-            may_leave=not self.guard_bands and self.running.timeout is None,
+            may_leave=not self.guard_bands and self.running.state_may_leave,
         )  # fmt: skip
 
     def _not_loaded(self, error: DeviceError) -> str:

@@ -12,7 +12,7 @@ from tflgpu.contract.device import Recording
 from tflgpu.contract.given_up import give_up
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import RunTimeoutError
-from tflgpu.options import DelegateOptions, InferencePreference, WaitType
+from tflgpu.options import DelegateOptions, InferencePreference, OnError, WaitType
 
 
 class Spinning:
@@ -44,18 +44,24 @@ class Running:
         loops: Runs of each part in a run of the session.
         warm_up: Whether a part is run once, on zeros, when it is loaded.
         timeout: Seconds after which a run has failed; None is no limit.
+        state_may_leave: Whether state may lie on the device only, which may never give it back: not
+            where somebody is to go on with it.
     """
 
     wait: WaitType = WaitType.PASSIVE
     loops: int = 1
     warm_up: bool = False
     timeout: float | None = None
+    state_may_leave: bool = True
 
     @classmethod
     def of(cls, options: DelegateOptions) -> Running:
         """As options ask for it."""
         is_single = options.inference_preference is InferencePreference.FAST_SINGLE_ANSWER
-        return cls(options.wait_type, options.invoke_loop_times, not is_single, options.run_timeout)
+        return cls(
+            options.wait_type, options.invoke_loop_times, not is_single, options.run_timeout,
+            options.run_timeout is None and options.on_error in (None, OnError.RAISE),
+        )  # fmt: skip
 
     def of_recording(self, recording: Recording) -> Callable[[], None]:
         """What runs a recording, to its end.
