@@ -66,23 +66,25 @@ def test_a_scale_is_a_finite_number(scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-40, 3e38])
-@pytest.mark.parametrize("op", ["RELU", "ADD", "RESHAPE", "QUANTIZE"])
+def test_what_only_moves_asks_for_no_scale(scale: float) -> None:
+    """As LiteRT: the stored numbers stay what they are."""
+    odd = Quantization((scale,), (0,))
+    tensors = [
+        TensorSpec("x", (2, 3), I8, quantization=odd),
+        TensorSpec("n", (2,), I32, [3, 2]),
+        TensorSpec("y", (3, 2), I8, quantization=odd),
+    ]
+    content = write_model(
+        ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, (0, 1), (2,))], (0,), (2,))
+    )
+    np.testing.assert_array_equal(run(content), [[1, 8], [15, 22], [29, 36]])
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-45, 1e-40, 3e38])
+@pytest.mark.parametrize("op", ["RELU", "ADD", "QUANTIZE"])
 def test_a_scale_that_f32_cannot_count_with_is_refused(op: str, scale: float) -> None:
     odd = Quantization((scale,), (0,))
-    if op == "RESHAPE":
-        content = write_model(
-            ModelSpec(
-                [
-                    TensorSpec("x", (2, 3), I8, quantization=odd),
-                    TensorSpec("n", (2,), I32, [2, 3]),
-                    TensorSpec("y", (2, 3), I8, quantization=odd),
-                ],
-                [OperatorSpec("RESHAPE", {}, (0, 1), (2,))],
-                (0,),
-                (2,),
-            )
-        )
-    elif op == "QUANTIZE":
+    if op == "QUANTIZE":
         if scale > 1:
             np.testing.assert_array_equal(run(model(op, I8, None, odd)), np.zeros((2, 3)))
             return  # every number is less than half a step: that f32 can tell

@@ -26,7 +26,7 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
-from tflgpu.ops.axes import present
+from tflgpu.ops.axes import at_least_f32, present
 from tflgpu.ops.base import Accuracy, Arg, Composed, Draw, Fields, OpDef, Operand, Reading, Sample
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
@@ -133,14 +133,14 @@ def _check_mask(shape: Shape, sizes: Sizes) -> None:
 
 
 def _heads_first(array: Array, attributes: Attention) -> Array:
-    wide = array.astype(np.float32)
+    wide = at_least_f32(array)
     return wide if attributes.heads_first else wide.swapaxes(1, 2)
 
 
 def _reference(attributes: Attention, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
     q, k = (_heads_first(present(a), attributes) for a in arrays[:2])
-    v = present(arrays[2]).astype(np.float32)
+    v = at_least_f32(present(arrays[2]))
     if attributes.tokens_last:
         v = v.swapaxes(2, 3)
     elif not attributes.heads_first:
@@ -155,7 +155,7 @@ def _reference(attributes: Attention, arrays: Sequence[Array | None]) -> list[Ar
     if mask is not None:
         is_bool = mask.dtype == np.bool_
         fill = np.float32(attributes.fill)
-        scores = np.where(mask, scores, fill) if is_bool else scores + mask.astype(np.float32)
+        scores = np.where(mask, scores, fill) if is_bool else scores + at_least_f32(mask)
     if attributes.causal:
         late = np.arange(scores.shape[3]) > np.arange(scores.shape[2])[:, None]
         scores = np.where(late, np.float32(-np.inf), scores)

@@ -95,3 +95,9 @@ def present(array: Array | None) -> Array:
     """An operand's contents; shape inference has seen that it is there."""
     assert array is not None
     return array
+
+
+def at_least_f32(array: Array) -> Array:
+    """Floats as references compute: those of 16 bits in 32; of 64 bits, which conformance gives to learn
+    what is true, in 64."""
+    return np.asarray(array.astype(np.result_type(array.dtype, np.float32)))

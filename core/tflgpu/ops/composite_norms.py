@@ -24,7 +24,7 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
-from tflgpu.ops.axes import present
+from tflgpu.ops.axes import at_least_f32, present
 from tflgpu.ops.base import (
     Accuracy,
     Arg,
@@ -101,10 +101,10 @@ def _wide(array: Array | None, other: float) -> Array:
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
-    """Means of f32 numbers; sums that f32 does not hold are infinite, as in a chain of f32 ops."""
+    """Means in the numbers' own type; sums that f32 does not hold are infinite, as in a chain of f32 ops."""
     count = math.prod(x.shape[a] for a in axes)
-    total = x.astype(np.float64).sum(axes, keepdims=True).astype(np.float32)
-    return np.asarray((total / np.float32(max(1, count))).astype(np.float32))
+    total = x.astype(np.float64).sum(axes, keepdims=True).astype(x.dtype)
+    return np.asarray((total / x.dtype.type(max(1, count))).astype(x.dtype))
 
 
 def _scaled(x: Array, factor: Array, arrays: Sequence[Array | None], dtype: np.dtype) -> Array:
@@ -116,7 +116,7 @@ def _scaled(x: Array, factor: Array, arrays: Sequence[Array | None], dtype: np.d
 
 def _rms(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
-    x = given.astype(np.float32)
+    x = at_least_f32(given)
     square = _mean(x * x, (x.ndim - 1,)).astype(np.float64)
     return [_scaled(x, 1 / np.sqrt(square + attributes.epsilon), arrays, given.dtype)]
 
@@ -130,7 +130,7 @@ def _centred(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Ar
 
 def _layer(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
-    x = given.astype(np.float32)
+    x = at_least_f32(given)
     gap, factor = _centred(x, (x.ndim - 1,), attributes.epsilon)
     return [_scaled(gap, factor, arrays, given.dtype)]
 
@@ -138,7 +138,9 @@ def _layer(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
 def _group(attributes: Norm, arrays: Sequence[Array | None]) -> list[Array]:
     given = present(arrays[0])
     groups, shape = attributes.groups, given.shape
-    x = given.astype(np.float32).reshape(shape[0], -1, groups, shape[-1] // groups)
+    per_group = shape[-1] // groups
+    pixels = math.prod(shape[1:-1])
+    x = at_least_f32(given).reshape(shape[0], pixels, groups, per_group)
     gap, factor = _centred(x, (1, 3), attributes.epsilon)
     whole = np.broadcast_to(factor, x.shape).reshape(shape)
     return [_scaled(gap.reshape(shape), whole, arrays, given.dtype)]

@@ -21,7 +21,7 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
-from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.axes import at_least_f32, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
 from tflgpu.ops.composed import draw_all, there
 from tflgpu.ops.elementwise import FLOATS, check_dtype
@@ -78,7 +78,7 @@ def _infer(attributes: Rotary, operands: Sequence[Operand | None]) -> list[Tenso
 
 def _rotary(attributes: Rotary, arrays: Sequence[Array | None]) -> list[Array]:
     given, at = present(arrays[0]), present(arrays[1])
-    x, axis, half = given.astype(np.float32), attributes.axis, given.shape[-1] // 2
+    x, axis, half = at_least_f32(given), attributes.axis, given.shape[-1] // 2
     tokens = x.shape[axis]
     count = x.shape[0] if attributes.each_item else 1
     shape = [1] * x.ndim
@@ -179,8 +179,9 @@ def _gated(attributes: Gated, arrays: Sequence[Array | None]) -> list[Array]:
     small = np.exp(-np.abs(a))
     share = np.where(a >= 0, 1, small) / (1 + small)
     # Products in f32 overflow where those of the operators do.
-    silu = (a * share).astype(np.float32)
-    return [(silu * b.astype(np.float32)).astype(given.dtype)]
+    kind = at_least_f32(given).dtype
+    silu = (a * share).astype(kind)
+    return [(silu * b.astype(kind)).astype(given.dtype)]
 
 
 def _read_gated(fields: Fields, operands: Sequence[Operand | None]) -> list[Reading]:
