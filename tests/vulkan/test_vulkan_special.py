@@ -37,9 +37,9 @@ def test_special_numbers_without_a_promise(
     from tflgpu_vulkan import features
     from tflgpu_vulkan.plugin import tflgpu_open_device
 
-    found = features._Query.target
+    found = features._target
     monkeypatch.setattr(
-        features._Query, "target", lambda q: attrs.evolve(found(q), keeps_special=frozenset())
+        features, "_target", lambda *given: attrs.evolve(found(*given), keeps_special=frozenset())
     )
     device: Any = tflgpu_open_device("vulkan", 0, DelegateOptions())
     try:
