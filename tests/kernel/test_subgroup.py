@@ -186,7 +186,7 @@ def _under_what_was_shuffled(k: Builder) -> None:
 def test_a_place_that_a_part_of_a_workgroup_may_not_reach(write: Callable[[Builder], None]) -> None:
     k = start()
     write(k)
-    with pytest.raises(KernelError, match="a shuffle that a part of a workgroup may not reach"):
+    with pytest.raises(KernelError, match=r"a shuffle (under a condition|that invocations)"):
         k.build()
 
 

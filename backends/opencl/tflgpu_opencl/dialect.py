@@ -18,6 +18,7 @@ from tflgpu.language.code import TERNARY, UNARY, Code
 from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of
 from tflgpu.language.tree import (
+    Barrier,
     Binary,
     Bitcast,
     Buffer,
@@ -133,7 +134,7 @@ class _OpenCLPrinter(CPrinter):
         kind, name = self.type_name(array.type), self.names[array.name]
         return f"__local {kind} {name}[{array.count}]{aligned};"
 
-    def barrier(self) -> str:
+    def barrier(self, stmt: Barrier) -> str:
         return "barrier(CLK_LOCAL_MEM_FENCE);"
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
