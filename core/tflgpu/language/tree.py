@@ -21,6 +21,9 @@ import attrs
 from tflgpu.errors import KernelError
 from tflgpu.language.types import I32, Scalar, Type
 
+#: Raise it when a tree comes to mean something else: it is in the key of what is kept on disk.
+LANGUAGE_VERSION = 3
+
 Number = Union[int, float, bool]
 Operand = Union["Expr", int, float, bool]
 
