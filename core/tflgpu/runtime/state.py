@@ -227,15 +227,16 @@ class Keeper(Holder):
         if self._lost or (self._is_away and self.inherited):
             self.bring_home()  # says so
         home = self._homes[value_id]
+        found: Array = np.array(home)
         if not self._is_away:
-            return home.copy()
+            return found
         at = list(self._homes).index(value_id)
         shape, dtype, nbytes = self._forms[at]
-        found: Array = np.empty(shape, dtype)
-        self._pairs[at][self._turn].read(found)
+        read: Array = np.empty(shape, dtype)
+        self._pairs[at][self._turn].read(read)
         self.copied[1] += 0 if self._is_shared else nbytes
-        given: Array = found.astype(home.dtype, copy=False).reshape(home.shape)
-        return given
+        np.copyto(found, read.reshape(home.shape), casting="unsafe")
+        return found
 
     def begin_anew(self) -> None:
         """All zeros."""
