@@ -205,9 +205,15 @@ class Engine(OpenedDevice):
 
         self._check_open()
         if self._device is None or isinstance(self._device, NodeDevice):
+            info = None if self._device is None else self._device.info
+            here = (
+                f"{info.backend} device {info.index} ({info.name}) has no kernels"
+                if info
+                else ("there is no device")
+            )
             raise SavedModelError(
-                "only what is compiled for a device that runs kernels can be saved; `tflgpu devices` "
-                "lists what there is"
+                f"{here}, and only what is compiled for a device that runs "
+                "kernels can be saved; `tflgpu devices` lists what there is"
             )
         file = read_model(model if isinstance(model, bytes) else os.fspath(model))
         graph = build_graph(file, 0, self.ops, foreign=self._cpu.infer)
