@@ -16,7 +16,7 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import KnownLate, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
@@ -316,7 +316,8 @@ class _Building:
             return unknown
         found = self.foreign(node)
         if isinstance(found, Unsupported):
-            return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
+            late = isinstance(found, KnownLate) and node.op not in self.ops
+            return UnknownOp(f"{unknown.reason}; {found.reason}", dynamic=late, host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
         return ForeignOp(unknown.reason, host=unknown.host)
