@@ -114,7 +114,7 @@ class _OpenCLPrinter(CPrinter):
         kind, name = self.type_name(array.type), self.names[array.name]
         return f"__local {kind} {name}[{array.count}]{aligned};"
 
-    def barrier(self) -> str:
+    def barrier(self, stmt: tree.Barrier) -> str:
         return "barrier(CLK_LOCAL_MEM_FENCE);"
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
