@@ -136,7 +136,7 @@ class Engine(OpenedDevice):
         report = partial(self._report, graph)
         why = self._sees_each_run() if keeping else ""
         if keeping and not why:
-            session = self._used(lambda: loader.open(compiled, report, keeping))
+            session = self._used(lambda: loader.open(compiled, report, pairs=keeping))
         else:
             session = self._load(wanted, compiled, target, loader, report)
             session.not_kept = {given: why for _, given in keeping}
@@ -205,9 +205,15 @@ class Engine(OpenedDevice):
 
         self._check_open()
         if self._device is None or isinstance(self._device, NodeDevice):
+            info = None if self._device is None else self._device.info
+            here = (
+                f"{info.backend} device {info.index} ({info.name}) has no kernels"
+                if info
+                else ("there is no device")
+            )
             raise SavedModelError(
-                "only what is compiled for a device that runs kernels can be saved; `tflgpu devices` "
-                "lists what there is"
+                f"{here}, and only what is compiled for a device that runs "
+                "kernels can be saved; `tflgpu devices` lists what there is"
             )
         file = read_model(model if isinstance(model, bytes) else os.fspath(model))
         graph = build_graph(file, 0, self.ops, foreign=self._cpu.infer)

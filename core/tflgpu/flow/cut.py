@@ -92,12 +92,14 @@ def cut(
     )  # fmt: skip
     left = [n for n in built if not _is_ready(n)]
     _refuse(left)
-    needed = {id(v) for v in (*built.outputs, *(v for n in left for v in n.inputs if v))}
+    of_file = len(info.tensors)  # what is read in the place of an input is made anew
+    awaited = [v for n in left for v in n.inputs if v is not None and v.id < of_file]
+    needed = {id(v) for v in (*built.outputs, *awaited)}
     ready = [n for n in built if _is_ready(n)]
     made = {id(v): v for n in ready for v in n.outputs if id(v) in needed}
     constants = {
         v.id: v.data
-        for v in (*built.outputs, *(v for n in left for v in n.inputs if v))
+        for v in (*built.outputs, *awaited)
         if v.data is not None and info.tensors[v.id].data is None
     }
     graph = Graph(

@@ -71,10 +71,13 @@ class Loader:
         self,
         compiled: Compiled,
         report: Callable[[Compiled], DelegationReport],
+        whole: Callable[[], Compiled] | None = None,
+        *,
         pairs: Pairs = (),
     ) -> Session:
-        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU. Of ``pairs``
-        what parts on the device can keep is a variable of the session; it says why of the others.
+        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU. ``whole`` gives
+        the same compiled graph with its nodes, where ``compiled`` has none of what became kernels. Of
+        ``pairs`` what parts on the device can keep is a variable of the session; it says why of the others.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
@@ -83,6 +86,12 @@ class Loader:
             Whatever ``report`` raises; what was loaded is closed then.
         """
         close_what_ended()
+
+        def gone(index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED) -> Compiled:
+            nonlocal whole
+            found, whole = whole() if whole else compiled, None
+            return found.on_cpu(index, reason, code)
+
         variables = make_variables(compiled.graph)
         on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
         steps: list[Step] = []
@@ -101,11 +110,11 @@ class Loader:
                     except MemoryLimitError as error:
                         if self.whole:
                             raise
-                        compiled = compiled.on_cpu(index, str(error), ReasonCode.DEVICE_LIMIT)
+                        compiled = gone(index, str(error), ReasonCode.DEVICE_LIMIT)
                     except DeviceError as error:
                         if not self.may_fall_back:
                             raise
-                        compiled = compiled.on_cpu(index, self._not_loaded(error))
+                        compiled = gone(index, self._not_loaded(error))
                     not_kept.update(
                         (v.id, "the device could not load what has to do with it") for v in held
                     )
