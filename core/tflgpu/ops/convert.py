@@ -23,8 +23,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-          held=Held.CLAMPED,
-          as_stored=by_steps(rescaled, lambda attributes, x: x, converts=True)),
+from tflgpu.ops.facets import Held, copies_first
+from tflgpu.ops.stored_functions import by_steps, rescaled
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
 
