@@ -4,7 +4,7 @@
     curl --data-binary @image.npy http://127.0.0.1:8000/predict
 
 The body of a request is an array as `numpy.save` writes it, for a model of one input; the answer is
-JSON, with the outputs by name. What is wrong with a request is 400, too much to do is 503, and a
+JSON, with the outputs by name; null is NaN or an infinity, which JSON has not. What is wrong with a request is 400, too much to do is 503, and a
 device that failed is 500 (the option ``on_error`` says what is tried before).
 """
 
@@ -41,14 +41,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             results = self.pool(self._array(), timeout=PATIENCE)
-        except (tflgpu.InputError, ValueError, EOFError) as error:
+        except (tflgpu.InputError, ValueError, EOFError, MemoryError) as error:
             self._answer(400, {"error": str(error)})
         except tflgpu.BusyError as error:
             self._answer(503, {"error": str(error)})
         except tflgpu.TflgpuError as error:
             self._answer(500, {"error": str(error)})
         else:
-            self._answer(200, {name: a.tolist() for name, a in results.asdict().items()})
+            self._answer(200, {name: _listed(a) for name, a in results.asdict().items()})
 
     def do_GET(self) -> None:
         """``/``: what runs where."""
@@ -65,15 +65,23 @@ class Handler(BaseHTTPRequestHandler):
             raise ValueError(f"a body of {length} bytes; it has 1 to {MOST}")
         body = io.BytesIO(self.rfile.read(length))
         with PARSING:
-            return np.load(body, allow_pickle=False)  # a body comes from anywhere: no pickles
+            # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would take.
+            return np.lib.format.read_array(body, allow_pickle=False)
 
     def _answer(self, status: int, said: dict[str, Any]) -> None:
-        body = json.dumps(said).encode()
+        body = json.dumps(said, allow_nan=False).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _listed(array: Any) -> Any:
+    """Nested lists, with None for what is not finite: a client's parser would refuse the whole answer."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return array.tolist()
+    return np.where(np.isfinite(array), array.astype(object), None).tolist()
 
 
 class Server(ThreadingHTTPServer):

@@ -50,7 +50,7 @@ class StartingEngine(Engine):
 
         Raises:
             DeviceError, PluginError, GraphError, UnsupportedError: as `open_session`.
-            ModelError: as `Origin.graph`, where that is built.
+            ModelError: as `Origin.graph`, where that is built; as `Origin.check`.
         """
         self._check_open()
         device = self._device
@@ -123,6 +123,7 @@ class StartingEngine(Engine):
         if any(isinstance(node.attrs, UnknownOp) for node in graph):
             raise _NotPlainError
         compiled = self._compile(graph, self._target())
+        origin.check()
         origin.compiled = compiled
         unmatched = (f"tflgpu: {each}" for each in node_choice(self.options).unmatched(graph))
         report = report_of(graph, compiled)

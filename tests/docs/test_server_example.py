@@ -71,6 +71,14 @@ def test_many_clients(url: str) -> None:
     assert len({json.dumps(said) for _, said in answers}) == CLIENTS
 
 
+def test_json_has_no_nan(url: str) -> None:
+    request = urllib.request.Request(f"{url}/predict", body(np.full((1, 8, 8, 1), np.nan)))
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read().decode()
+    assert "null" in text
+    assert "NaN" not in text
+
+
 def test_what_is_refused(url: str) -> None:
     assert post(f"{url}/other", b"x")[0] == 404
     assert post(f"{url}/predict", b"no array")[0] == 400
@@ -81,6 +89,7 @@ def test_what_is_refused(url: str) -> None:
     np.save(pickled, np.array([{}], object), allow_pickle=True)
     status, said = post(f"{url}/predict", pickled.getvalue())
     assert status == 400
+    assert post(f"{url}/predict", b"PK\x03\x04 no archives")[0] == 400
     with urllib.request.urlopen(url, timeout=60) as answer:
         told = json.load(answer)
     assert len(told["copies that are free"]) == 2

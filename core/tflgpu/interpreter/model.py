@@ -430,7 +430,8 @@ def _converted(port: _Port, value: Any) -> Array:
             found = array.astype(port.dtype)
         if np.array_equal(np.isinf(found), np.isinf(array)):
             return found  # digits are lost at most
-        raise InputError(f"input {port.described}: values to {_largest(array)} do not fit")
+        largest = np.abs(array[np.isfinite(array)]).max()
+        raise InputError(f"input {port.described}: values to {largest} do not fit")
     if array.dtype.kind in "iu" and port.dtype.kind in "iu":
         found = array.astype(port.dtype)
         if np.array_equal(found, array):
@@ -438,14 +439,8 @@ def _converted(port: _Port, value: Any) -> Array:
         raise InputError(
             f"input {port.described}: values from {array.min()} to {array.max()} do not fit"
         )
-    raise InputError(
-        f"input {port.described}: an array of {array.dtype} is not converted, since it might "
-        f"change; give one of {port.dtype}"
-    )
-
-
-def _largest(array: Array) -> Any:
-    return np.abs(array[np.isfinite(array)]).max()
+    said = f"an array of {array.dtype} is not converted; give one of {port.dtype}"
+    raise InputError(f"input {port.described}: {said}")
 
 
 def _listed(names: Sequence[str]) -> str:

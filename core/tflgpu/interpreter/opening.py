@@ -61,15 +61,17 @@ class Opening:
         Where everything runs on the CPU, LiteRT runs loops and branches without state by itself.
 
         Raises:
-            ModelError, UnsupportedError: it does not work out at these shapes, or nobody runs it.
+            ModelError, UnsupportedError: it does not work out at these shapes, or nobody runs it; or
+                somebody wrote to the file since it was opened.
             DeviceError, PluginError, GraphError: as `Delegation.open_session`.
         """
+        build = partial(self._graph, number, dict(shapes))
+        origin = Origin(self.model.content, number, shapes, build, self.digest)
+        origin.check()
         if self.batching is not None and number == 0:
             # Not by its origin: at these shapes the file alone has a graph of its own.
             graph = self.batching.graph(shapes, warn)
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
-        build = partial(self._graph, number, dict(shapes))
-        origin = Origin(self.model.content, number, shapes, build, self.digest)
         info = self.model.subgraphs[number]
         of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
         if self.fuse and not self.preserve_all and len(origin.content) and not of_texts:

@@ -16,6 +16,7 @@ from tflgpu.cache.digest import digest_of
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
+from tflgpu.tflite.source import check_unchanged
 
 #: Names and texts, in order.
 Facts = tuple[tuple[str, str], ...]
@@ -55,6 +56,18 @@ class Origin:
     def is_digested(self) -> bool:
         """Whether somebody asked for the digest."""
         return bool(self.known) or "digest" in vars(self)
+
+    def check(self) -> None:
+        """That what has been read of the file is what its digest is of. Else what one file became would be
+        kept for another.
+
+        Raises:
+            ModelError: somebody wrote to it.
+        """
+        check_unchanged(self.content, self._is_same if self.is_digested else None)
+
+    def _is_same(self) -> bool:
+        return digest_of(self.content).hex() == self.digest
 
     @property
     def facts(self) -> Facts:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from collections.abc import Callable
+from pathlib import Path
 
 from tflgpu.errors import ModelError
 from tflgpu.tflite.sniff import not_tflite
@@ -43,6 +45,55 @@ def open_source(source: Source) -> memoryview:
     return data
 
 
+class _MappedFile(mmap.mmap):
+    """A file's bytes, which knows what the file system said of it when it was mapped."""
+
+    path: str
+    status: os.stat_result
+
+    def may_differ(self) -> bool:
+        """Whether somebody has written to the file since. Where another one has its name, this one is
+        out of reach."""
+        try:
+            now = Path(self.path).stat()
+        except OSError:
+            return False
+        was = self.status
+        return os.path.samestat(now, was) and (
+            (now.st_size, now.st_mtime_ns) != (was.st_size, was.st_mtime_ns)
+        )
+
+    def is_cut(self) -> bool:
+        """Whether its end is gone, so that reading it would end the process."""
+        return Path(self.path).stat().st_size < len(self)
+
+
+def check_unchanged(data: memoryview, same: Callable[[], bool] | None) -> None:
+    """That a model's bytes are what they were when they were opened, as far as can be told: of a file
+    the file system is asked, and ``same`` only where it says that somebody wrote to it; of memory that
+    can be written, ``same``.
+
+    Args:
+        data: As `open_source` gave it.
+        same: Whether the bytes are the same, which takes reading all of them; None where nobody knows
+            what they were.
+
+    Raises:
+        ModelError: they are not. What has been made of them may be of both.
+    """
+    owner = data.obj
+    if isinstance(owner, _MappedFile):
+        if owner.may_differ() and (same is None or owner.is_cut() or not same()):
+            raise ModelError(
+                f"{owner.path}: somebody wrote to the file while it was in use; put a new model in the "
+                "place of an old one by renaming (mv, os.replace), and open it anew"
+            )
+    elif not isinstance(owner, bytes) and same is not None and not same():
+        raise ModelError(
+            "the memory that the model was given in has been changed while it was in use; give bytes"
+        )
+
+
 def _map(path: str) -> memoryview:
     try:
         status = os.stat(path)
@@ -54,7 +105,9 @@ def _map(path: str) -> memoryview:
         if status.st_size == 0:
             return memoryview(b"")
         with open(path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            mapped = _MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped.path, mapped.status = os.path.abspath(path), os.fstat(file.fileno())
+            return memoryview(mapped)
     except FileNotFoundError:
         hint = "standard input is not read; give a path" if path == "-" else "check the path"
         raise ModelError(f"no such file; {hint}") from None
