@@ -19,7 +19,7 @@ from typing import Any, Union
 import attrs
 
 from tflgpu.errors import KernelError
-from tflgpu.language.types import I32, Scalar, Type
+from tflgpu.language.types import I32, Scalar, Type, type_of
 
 #: Raise it when a tree comes to mean something else: it is in the key of what is kept on disk.
 LANGUAGE_VERSION = 3
@@ -275,7 +275,7 @@ class Buffer:
     def value_type(self) -> Type:
         """The type that a load gives: storage-only integers widen to i32."""
         scalar = Scalar.I32 if self.scalar.is_storage_only else self.scalar
-        return Type(scalar, self.width)
+        return type_of(scalar, self.width)
 
 
 @attrs.frozen
