@@ -87,7 +87,8 @@ def _find(roots: Sequence[Expr]) -> Walk:
     # have one. First of all it is the statement, which is no expression.
     open_: list[tuple[Any, Iterator[Expr], list[int]]] = []
     node: Any = None
-    ahead, places = iter(roots), []
+    ahead = iter(roots)
+    places: list[int] = []
     while True:
         for part in ahead:
             found = place_of(id(part))
