@@ -10,7 +10,7 @@ from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import NotYet, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType
@@ -71,7 +71,7 @@ class LiteRTDevice:
             shape = tried.shape(value.id)
             shape = given if shape is None else shape
             if shape is None:
-                return Unsupported(
+                return NotYet(
                     f"LiteRT knows the shape of its result {value.name} only when it has run"
                 )
             specs.append(TensorSpec(shape, value.dtype))

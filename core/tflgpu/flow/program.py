@@ -323,6 +323,8 @@ class Program:
         if found is not None:
             stretch.after.move_to_end(key)
             return found
+        if dynamic is not None and stretch.after:
+            dynamic.refuse_others()
         known = stretch.known.copy()
         known.plain = known.plain or stretch.misses >= PATIENCE
         if dynamic is None:

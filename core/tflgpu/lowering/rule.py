@@ -54,6 +54,11 @@ class Unsupported:
     )
 
 
+@attrs.frozen
+class NotYet(Unsupported):
+    """A "no" of somebody who may say yes once operands have contents that only a run tells."""
+
+
 class PluginFault(str):
     """A reason that says what a plugin did wrong when it was asked."""
 

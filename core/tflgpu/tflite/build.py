@@ -16,9 +16,9 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import NotYet, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
-from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.ops.unknown import ForeignOp, UnknownOp, few_whole_numbers
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
@@ -278,7 +278,11 @@ class _Building:
             return unknown
         found = self.foreign(node)
         if isinstance(found, Unsupported):
-            return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
+            return UnknownOp(
+                f"{unknown.reason}; {found.reason}",
+                dynamic=isinstance(found, NotYet) and bool(few_whole_numbers(node)),
+                host=unknown.host,
+            )
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
         return ForeignOp(unknown.reason, host=unknown.host)
