@@ -69,50 +69,6 @@ def test_of_one_seed_as_litert_run_after_run(name: str, delegate: tflgpu.GpuDele
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
 
 
-def told_by_an_input(name: str) -> bytes:
-    """The shape, or the number of choices, is an input, as TensorFlow's own tests have it."""
-    if name == "MULTINOMIAL":
-        tensors = [
-            TensorSpec("n", (), DType.I32), TensorSpec("x", (3, 5)),
-            TensorSpec("y", (3, 1), DType.I64, shape_signature=(3, -1)),
-        ]  # fmt: skip
-        return write_model(
-            ModelSpec(tensors, [OperatorSpec(name, SEEDS, [1, 0], [2])], [0, 1], [2])
-        )
-    tensors = [
-        TensorSpec("shape", (2,), DType.I32),
-        TensorSpec("y", (1, 1), shape_signature=(-1, -1)),
-    ]
-    return write_model(ModelSpec(tensors, [OperatorSpec(name, SEEDS, [0], [1])], [0], [1]))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_shape_that_only_a_run_tells(name: str) -> None:
-    from ai_edge_litert.interpreter import Interpreter as LiteRT
-
-    def run(it: Any, told: Any) -> Any:
-        inputs = it.get_input_details()
-        it.set_tensor(inputs[0]["index"], told)
-        if len(inputs) > 1:
-            it.set_tensor(inputs[1]["index"], np.zeros((3, 5), np.float32))
-        it.invoke()
-        return np.array(it.get_tensor(it.get_output_details()[0]["index"]))
-
-    content = told_by_an_input(name)
-    told = np.array(7, np.int32) if name == "MULTINOMIAL" else SHAPE
-    theirs = LiteRT(model_content=content)
-    theirs.allocate_tensors()
-    with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as ours:
-        ours.allocate_tensors()
-        for _ in range(2):  # the generator goes on
-            wanted = run(theirs, told)
-            np.testing.assert_allclose(run(ours, told), wanted, rtol=1e-6, atol=1e-6)
-            assert wanted.shape == ((3, 7) if name == "MULTINOMIAL" else (3, 5))
-        # Opened for another shape it would begin with the same numbers, where LiteRT's goes on.
-        with pytest.raises(tflgpu.UnsupportedError, match="an earlier run had other numbers"):
-            run(ours, told + 1)
-
-
 def test_without_litert_they_are_refused() -> None:
     """Other numbers than LiteRT's would be something else than the model says."""
     content = model("RANDOM_UNIFORM", SEEDS)
@@ -121,3 +77,48 @@ def test_without_litert_they_are_refused() -> None:
     )
     with interpreter, pytest.raises(tflgpu.UnsupportedError, match="RANDOM_UNIFORM is not defined"):
         interpreter.allocate_tensors()
+
+
+def drawn_late(name: str) -> bytes:
+    """Numbers of a shape, or as many as, an input says."""
+    if name == "MULTINOMIAL":
+        tensors = [
+            TensorSpec("x", (3, 5)),
+            TensorSpec("n", (), DType.I32),
+            TensorSpec("y", (3, 4), DType.I32),
+        ]
+        return write_model(
+            ModelSpec(tensors, [OperatorSpec(name, SEEDS, [0, 1], [2])], [0, 1], [2])
+        )
+    tensors = [TensorSpec("n", (2,), DType.I32), TensorSpec("r", (1, 1)), TensorSpec("y", (1, 1))]
+    ops = [OperatorSpec(name, SEEDS, [0], [1]), OperatorSpec("ABS", {}, [1], [2])]
+    return write_model(ModelSpec(tensors, ops, [0], [2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shape_that_comes_at_run_time(name: str) -> None:
+    """Of a new shape the numbers begin anew."""
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    content = drawn_late(name)
+    few = np.array(7, np.int32) if name == "MULTINOMIAL" else np.array([2, 3], np.int32)
+    found = []
+    with tflgpu.Interpreter(model_content=content) as ours:
+        for interpreter in (LiteRT(model_content=content), ours, ours):
+            interpreter.allocate_tensors()
+            details = {d["name"]: d["index"] for d in interpreter.get_input_details()}
+            if "x" in details:
+                interpreter.set_tensor(details["x"], np.zeros((3, 5), np.float32))
+            for count in (few, few, few + 1):
+                interpreter.set_tensor(details["n"], count)
+                interpreter.invoke()
+                found.append(
+                    np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+                )
+        ours.set_tensor(details["n"], -few)
+        with pytest.raises(tflgpu.TflgpuError):
+            ours.invoke()
+    for mine, theirs in zip(found[3:5], found[:2], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+    assert not np.array_equal(found[3], found[4])
+    assert found[5].shape == found[2].shape

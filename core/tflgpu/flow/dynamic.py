@@ -21,12 +21,14 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
-from tflgpu.ops.unknown import few_whole_numbers
+from tflgpu.ops.unknown import UnknownOp
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 from tflgpu.tflite.told import tensor_fields
 
+#: The most elements of an operand that shapes are compiled for.
+_FEW = 64
 _FAILURES = (ArithmeticError, ValueError, TypeError, LookupError, MemoryError)
 
 
@@ -56,20 +58,19 @@ class Dynamic:
         open_plain: Callable[[Graph], Session],
     ) -> Dynamic:  # fmt: skip
         """Look at a node of one operator."""
-        few = few_whole_numbers(node)
-        others = any(
+        few = tuple(
+            i
+            for i, v in enumerate(node.inputs)
+            if v is not None and v.data is None and v.dtype.is_int and v.quant is None
+            and v.elements <= _FEW
+        )  # fmt: skip
+        # What only the CPU side's kernels run is compiled for whatever numbers there are.
+        others = node.op not in ops or any(
             v is not None and v.data is None for i, v in enumerate(node.inputs) if i not in few
         )
         # By its number: a subgraph from which operators were taken out has gaps.
         (operator,) = (o for o in info.operators if o.index == node.origins[0])
-        only_way = operator.name not in ops
-        return cls(node, operator, info, ops, open_plain, few if others or only_way else ())
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether nobody here defines it, so that the host cannot run it: somebody who has a kernel
-        for it takes it once those few numbers are constants."""
-        return self.operator.name not in self.ops
+        return cls(node, operator, info, ops, open_plain, few if others else ())
 
     def key(self, env: dict[int, Any], *, can_promote: bool) -> Any:
         """What decides what follows. Where that is not the contents of operands, the operator runs.
@@ -77,8 +78,14 @@ class Dynamic:
         Raises:
             ModelError: it does not work out.
             DeviceError: it failed.
+            UnsupportedError: nothing that could be told says what the results' shapes are.
         """
-        if self.is_foreign or (self.few and can_promote and self._is_enough(env)):
+        if self.operator.name not in self.ops:
+            if self.few:
+                return tuple(env[self._id(i)].tobytes() for i in self.few)
+            assert isinstance(self.node.attrs, UnknownOp)
+            raise UnsupportedError(f"{self._where}: {self.node.attrs.reason}")
+        if self.few and can_promote and self._is_enough(env):
             return tuple(env[self._id(i)].tobytes() for i in self.few)
         results = self._evaluate(env)
         env.update(zip(self.operator.outputs, results, strict=True))
@@ -97,24 +104,7 @@ class Dynamic:
             known.shapes[i] = env[i].shape
         return True
 
-    def refuse_others(self) -> None:
-        """Refuse contents that are not those of the run before.
-
-        Raises:
-            UnsupportedError: nobody knows what a foreign operator keeps from run to run (a generator
-                of random numbers goes on), and one that is opened for other shapes begins anew.
-        """
-        if self.is_foreign:
-            raise UnsupportedError(
-                f"{self._where}: an earlier run had other numbers in {self._told()}, which say the "
-                "shapes of its results; whoever has a kernel for it would begin anew, with the same "
-                "random numbers if there are any; open another interpreter for these"
-            )
-
     # Inside
-
-    def _told(self) -> str:
-        return " and ".join(f"operand {i} (tensor {self._id(i)})" for i in self.few)
 
     def _id(self, position: int) -> int:
         return self.operator.inputs[position]

@@ -55,8 +55,9 @@ class Unsupported:
 
 
 @attrs.frozen
-class NotYet(Unsupported):
-    """A "no" of somebody who may say yes once operands have contents that only a run tells."""
+class KnownLate(Unsupported):
+    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes of
+    results follow from that."""
 
 
 class PluginFault(str):

@@ -6,26 +6,12 @@ import attrs
 
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
-from tflgpu.ir.graph import Graph, Node
+from tflgpu.ir.graph import Graph
 
 _ADVICE = (
     "; what must be a constant may also be computed from constants and from the shapes of tensors, "
     "but not from their contents: convert the model with fixed shapes"
 )
-
-#: The most elements of an operand that shapes are compiled for.
-_FEW = 64
-
-
-def few_whole_numbers(node: Node) -> tuple[int, ...]:
-    """Positions of the operands that are few whole numbers, which only a run tells, so that what
-    follows may be compiled for them."""
-    return tuple(
-        i
-        for i, v in enumerate(node.inputs)
-        if v is not None and v.data is None and v.dtype.is_int and v.quant is None
-        and v.elements <= _FEW
-    )  # fmt: skip
 
 
 @attrs.frozen
