@@ -61,3 +61,15 @@ def test_a_reference_agrees_with_its_inference(op: OpDef) -> None:
             for result, spec in zip(results, specs, strict=False):  # then the state, if it has one
                 assert result.shape == spec.shape, (sample.id, arrays)
                 assert result.dtype == spec.dtype.numpy
+
+
+@pytest.mark.parametrize("name", ["CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D"])
+def test_no_items(name: str) -> None:
+    """A batch of none, which LiteRT runs."""
+    op = builtin_ops()[name]
+    attributes, operands, arrays = next(emptied(op, op.samples()[0]))
+    (spec,) = op.infer(attributes, operands)
+    (result,) = op.reference(attributes, arrays)
+    assert result.shape == spec.shape
+    assert spec.shape[0] == 0
+    assert 0 not in spec.shape[1:]

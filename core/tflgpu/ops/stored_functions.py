@@ -84,8 +84,8 @@ def clamped(low: float, high: float) -> Steps:
     """RELU and its kin: rescaled, and then clamped."""
 
     def stored(node: Node, steps: Array, x: float, y: float) -> Array:
-        limits = [_half_away(np.float32(end) / np.float32(y)) for end in (low, high)]
-        return np.clip(_times(steps, np.float32(x) / np.float32(y)), *limits)
+        least, most = (_half_away(np.float32(end) / np.float32(y)) for end in (low, high))
+        return np.asarray(np.clip(_times(steps, np.float32(x) / np.float32(y)), least, most))
 
     return stored
 
@@ -114,7 +114,7 @@ def rescaled(node: Node, steps: Array, x: float, y: float) -> Array:
 def _in_256ths(steps: Array, factor: Any) -> Array:
     """Times a factor that was rounded to whole 256ths, rounded to the nearest with halves up."""
     factors = np.rint(np.float32(256) * factor).astype(np.int64)
-    return np.right_shift(steps * factors + (1 << 7), 8)
+    return np.asarray(np.right_shift(steps * factors + (1 << 7), 8))
 
 
 def _by_xnnpack(rise: float, slope: float) -> bool:

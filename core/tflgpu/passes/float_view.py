@@ -180,12 +180,12 @@ class _Viewing:
         if not is_quantized(source):
             self._simulate(source, out, node.origins)
             return
-        x = self._make_real(source)
+        inputs: list[Value | None] = [x := self._make_real(source)]
         if is_simple(source) and range_of(source) == range_of(out):
             self._real[out.id] = x  # i8 and u8 forms of the same real numbers
             if (maker := self.graph.producer(x)) is not None:
                 maker.origins = merged_origins(maker, node)
-        elif self._computes_stored(self._ops.get(node.op), node, inputs := [x]):
+        elif self._computes_stored(self._ops.get(node.op), node, inputs):
             made = self._real[out.id] = self._new(out)
             node.inputs, node.outputs = inputs, [made]
             self.graph.nodes.append(node)
