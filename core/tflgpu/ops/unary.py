@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
-from tflgpu.ops import int16_tables
+from tflgpu.ops import int16_tables, stored_tables
 from tflgpu.ops.base import (
     Accuracy,
     Activation,
@@ -167,12 +167,13 @@ def _op(
     int16_table: Callable[[Node], Array | None] | None = None,
     takes_stored: bool = False,
     composed: tuple[Composed, ...] = (),
+    as_stored: Callable[[Node], Any] | None = None,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_unary(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
         largest_operand=largest_operand, int16_table=int16_table, takes_stored=takes_stored,
-        composed=composed,
+        composed=composed, as_stored=as_stored,
     )  # fmt: skip
 
 
@@ -189,13 +190,16 @@ OPS = (
         plain=frozenset({DType.I8, DType.I16}), takes_stored=True),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
-    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),
+    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2,
+        int16_table=stored_tables.of_16_bits(stored_tables.root),
+        as_stored=stored_tables.of_8_bits(stored_tables.root)),
     _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3,
         int16_table=int16_tables.interpolated(_tabulated_rsqrt)),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,
         int16_table=int16_tables.interpolated(_tabulated_exp)),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2,
-        int16_table=int16_tables.interpolated(_tabulated_log)),
+        int16_table=int16_tables.interpolated(_tabulated_log),
+        as_stored=stored_tables.of_8_bits(stored_tables.logarithm)),
     _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
         largest_operand=_LARGEST_ANGLE),
     _op("COS", lambda a, x: np.cos(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
