@@ -25,7 +25,7 @@ Steps = Callable[[Array, "np.float32"], Array]
 
 def root(x: Array, scale: np.float32) -> Array:
     """SQRT."""
-    return np.trunc(np.sqrt(np.maximum(x, np.float32(0))) / scale)
+    return np.asarray(np.trunc(np.sqrt(np.maximum(x, np.float32(0))) / scale))
 
 
 def logarithm(x: Array, scale: np.float32) -> Array:
