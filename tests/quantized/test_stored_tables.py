@@ -28,6 +28,7 @@ def run(interpreter: object, x: Array) -> Array:
         ("SQRT", DType.I8, (0.0003, 0.0017), (-10, 3)),
         ("SQRT", DType.I16, (0.07, 0.013), (0, 0)),
         ("LOG", DType.I8, (0.031, 1 / 64), (5, 0)),
+        ("LOG", DType.I8, (0.031, 1 / 64), (-127, 0)),  # a single one has no logarithm
         ("EXP", DType.I8, (0.05, 0.02), (5, -128)),
     ],
 )

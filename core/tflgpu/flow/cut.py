@@ -28,6 +28,7 @@ class Known:
         variables: Shapes of variables that were assigned since the last point where others could.
         done: Operators that need not run any more.
         plain: Whether what follows is compiled for the CPU only: these shapes will not come again.
+        lazy: Results of READ_VARIABLE that may be left where they are.
     """
 
     shapes: dict[int, Shape]
@@ -36,12 +37,13 @@ class Known:
     variables: dict[Handle, Shape] = attrs.Factory(dict)
     done: set[int] = attrs.Factory(set)
     plain: bool = False
+    lazy: frozenset[int] = frozenset()
 
     def copy(self) -> Known:
         """One that may be changed."""
         return Known(
             dict(self.shapes), dict(self.constants), dict(self.handles), dict(self.variables),
-            set(self.done), self.plain,
+            set(self.done), self.plain, self.lazy,
         )  # fmt: skip
 
 

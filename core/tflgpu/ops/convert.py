@@ -24,6 +24,7 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import Held, copies_first
+from tflgpu.ops.stored_functions import by_steps, rescaled
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
 
@@ -244,5 +245,6 @@ OPS = (
           takes_stored=True),
     OpDef("QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
           accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True, takes_stored=True,
-          held=Held.CLAMPED),
+          held=Held.CLAMPED,
+          as_stored=by_steps(rescaled, lambda attributes, x: x, converts=True)),
 )  # fmt: skip

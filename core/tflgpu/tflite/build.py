@@ -25,7 +25,7 @@ from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.narrow import Narrow, held_type
 from tflgpu.tflite.schema import BUILTIN_CODES
-from tflgpu.tflite.states import check_states
+from tflgpu.tflite.states import check_states, kept_after_all
 from tflgpu.tflite.told import tensor_fields
 
 _LOG = logging.getLogger("tflgpu")
@@ -179,6 +179,7 @@ class _Building:
         self.stale: list[str] = []
         self.used: set[int] = set()  # read or written so far
         self.spent: dict[int, str] = {}  # made by an operator, then changed in place by which one
+        self.makers: dict[int, tuple[OperatorInfo, Node]] = {}  # of variables
         given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
         self.ready = {v.id for v in graph.inputs} | given
         self.made_by = {i: op.index for op in reversed(info.operators) for i in op.outputs}
@@ -221,6 +222,8 @@ class _Building:
             for value in outputs:
                 value.shape_known = False
         self.ready.update(v.id for v in outputs)
+        variables = [v.id for v in outputs if self.info.tensors[v.id].is_variable]
+        self.makers.update(dict.fromkeys(variables, (operator, node)))
         stored = []
         if definition is not None and unknown is None:
             stored = self.narrow.store(node, definition)
@@ -276,6 +279,8 @@ class _Building:
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
         states = check_states(node, definition, self.info.tensors, where)
+        if not isinstance(states, Unsupported):
+            states = self._keep(states)
         if isinstance(states, Unsupported):
             return UnknownOp(states.reason)
         self.spent.update(dict.fromkeys(states, node.label))
@@ -283,6 +288,24 @@ class _Building:
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
         return None
+
+    def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
+        """Those of the states that are no variables even so: others are made once, and then kept."""
+        begins, kept = [], []
+        for index in states:
+            value, made = self.graph.values[index], self.makers.get(index)
+            if made is None:
+                begins.append(index)
+                continue
+            found = kept_after_all(value, *made, self.ops.get(made[1].op), self.info)
+            if isinstance(found, Unsupported):
+                return found
+            (kept if found else begins).append(index)
+        for index in kept:
+            value, node = self.graph.values[index], self.makers[index][1]
+            value.is_variable, value.data = True, None
+            self.graph.nodes = [n for n in self.graph.nodes if n is not node]
+        return tuple(begins)
 
     def _pass_on(self, node: Node, unknown: UnknownOp, where: str) -> UnknownOp:
         """Ask who may have kernels for an operator that is not understood."""
