@@ -72,9 +72,9 @@ class LiteRTDevice:
             shape = given if shape is None else shape
             if shape is None:
                 refused = f"LiteRT knows the shape of its result {value.name} only when it has run"
-                given = [v for v in node.inputs if v is not None and v.data is None]
+                free = [v for v in node.inputs if v is not None and v.data is None]
                 # Sizes and counts, of which it tells the shape where they are constants.
-                told = any(v.dtype.is_int and v.quant is None for v in given)
+                told = any(v.dtype.is_int and v.quant is None for v in free)
                 return KnownLate(refused) if told else Unsupported(refused)
             specs.append(TensorSpec(shape, value.dtype))
         return specs

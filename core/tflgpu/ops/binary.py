@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 _ALL = FLOATS | WHOLE | QUANTIZED
 # Small whole numbers without a scale: what TFLite's kernels take. Sums and products wrap around.
-_SHORT, _SIGNED = frozenset({DType.I16}), frozenset({DType.I8, DType.I16})
+_SHORT = frozenset({DType.I16})
 _PAIRS = draws.ranged(-4, 4, -4, 4)
 
 
@@ -272,11 +272,12 @@ def _op(
     generate: Callable[[Draw], Sample] | None = None,
     checked: tuple[int, ...] = (),
     plain: frozenset[DType] = frozenset(),
+    takes_stored: bool = False,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
-        generate=generate, checked=checked,
+        generate=generate, checked=checked, takes_stored=takes_stored,
     )  # fmt: skip
 
 
@@ -351,10 +352,12 @@ OPS = (
         version=2, generate=_PAIRS),
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
+    # TFLite's kernels look at no scale and no zero point.
     _op("FLOOR_DIV", _floor_div, lambda: _broadcasts(_Domain((-9, 9), (0.3, 2))) + _ints(
-        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, plain=_SIGNED, checked=(1,)),
+        _WHOLE_QUOTIENT), accuracy=Accuracy.EXACT, version=3, plain=QUANTIZED, checked=(1,),
+        takes_stored=True),
     _op("FLOOR_MOD", _floor_mod, lambda: _broadcasts(_Domain((-9, 9), (0.5, 4))) + _ints(
-        _WHOLE_QUOTIENT), version=2, plain=_SIGNED, checked=(1,)),
+        _WHOLE_QUOTIENT), version=2, plain=QUANTIZED, checked=(1,), takes_stored=True),
     OpDef("ATAN2", no_attrs, _infer_atan2,
           reference_of("ATAN2", lambda a, y, x: np.arctan2(y, x)), _atan2_samples,
           accuracy=Accuracy.TRANSCENDENTAL, elementwise=True),

@@ -17,7 +17,9 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
+from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.elementwise import QUANTIZED, check_unscaled
 from tflgpu.ops.facets import Work
 from tflgpu.ops.fixed_point import clamp_limits
 from tflgpu.ops.items import each_row
@@ -134,11 +136,29 @@ def _root_mean_square(image: Array, window: Window) -> Array:
     return np.asarray(np.sqrt(_mean(image * image, window)))
 
 
+def _pool_plain(
+    op: str, attributes: Pool, image: Array, compute: Callable[[Array, Window], Array]
+) -> Array:
+    """Of whole numbers of 8 and 16 bits that have no scale: TFLite's kernels need none, but for an
+    activation."""
+    if attributes.activation is not Activation.NONE:
+        check_unscaled(op, image)
+    window = _window(op, attributes, image.shape)
+    if compute is _max:
+        return _fold(image, window, np.iinfo(image.dtype).min, np.maximum)
+    info = np.iinfo(image.dtype)
+    alone = StoredAverage(1.0, 0, int(info.min), int(info.max))
+    return _stored_mean(image.astype(np.float64), window, alone).astype(image.dtype)
+
+
 def _reference_for(
-    op: str, compute: Callable[[Array, Window], Array]
+    op: str, compute: Callable[[Array, Window], Array], *, plain: bool = False
 ) -> Callable[[Pool, Sequence[Array | None]], list[Array]]:
     def reference(attributes: Pool, arrays: Sequence[Array | None]) -> list[Array]:
-        image = floats(op, arrays[0])
+        stored = present(arrays[0])
+        if plain and DType.from_numpy(stored.dtype) in QUANTIZED:
+            return [_pool_plain(op, attributes, stored, compute)]
+        image = floats(op, stored)
         window = _window(op, attributes, image.shape)
         if attributes.stored is not None:
             pooled = _stored_mean(image, window, attributes.stored)
@@ -189,7 +209,8 @@ def _op(
     one_scale: bool = True,
 ) -> OpDef:
     return OpDef(
-        name, _parse, _infer_for(name), _reference_for(name, compute), _samples,
+        name, _parse, _infer_for(name),
+        _reference_for(name, compute, plain=compute is not _root_mean_square), _samples,
         accuracy=accuracy, max_version=version, activation_field="activation",
         keeps_values=keeps_values, one_scale=one_scale, work=_work, generate=draws.pool,
         batch=each_row(0),

@@ -61,7 +61,8 @@ def by_steps(
             rounded = steps_of(result, np.asarray(real(node.attrs, numbers), np.float32))
         inside = (made > result.low) & (made < result.high)
         made = np.clip(made, result.low, result.high)
-        if np.count_nonzero(made != rounded) <= _FEW * np.count_nonzero(inside):
+        few = np.count_nonzero(made != rounded) <= _FEW * np.count_nonzero(inside)
+        if few and not np.any(np.abs(made - rounded) > 1):
             return None
         return Instead(TABLE, QuantizedTable(operand, result.scale), (made.astype(np.int32),))
 
@@ -73,6 +74,14 @@ def square_root(node: Node, steps: Array, x: float, y: float) -> Array:
     them, as of any NaN that is stored."""
     real = np.maximum(steps, 0).astype(np.float32) * np.float32(x)
     return np.where(steps < 0, np.inf, np.trunc(np.sqrt(real) / np.float32(y)))
+
+
+def logarithm(node: Node, steps: Array, x: float, y: float) -> Array:
+    """LOG of 8 bits: of what has none the lowest number, and not the highest, as of a NaN."""
+    real = steps.astype(np.float32) * np.float32(x)
+    found = np.log(np.where(real > 0, real, 1)) * (np.float32(1) / np.float32(y))
+    rounded = np.copysign(np.floor(np.abs(found) + np.float32(0.5)), found)
+    return np.where(real > 0, rounded, -np.inf)
 
 
 def absolute(node: Node, steps: Array, x: float, y: float) -> Array:

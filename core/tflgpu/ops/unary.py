@@ -32,7 +32,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
-from tflgpu.ops.stored_functions import Steps, absolute, by_steps, square_root
+from tflgpu.ops.stored_functions import Steps, absolute, by_steps, logarithm, square_root
 
 _BOOL = frozenset({DType.BOOL})
 _I32 = frozenset({DType.I32})
@@ -198,7 +198,7 @@ OPS = (
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,
         int16_table=int16_tables.interpolated(_tabulated_exp)),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2,
-        int16_table=int16_tables.interpolated(_tabulated_log)),
+        int16_table=int16_tables.interpolated(_tabulated_log), stored=logarithm),
     _op("SIN", lambda a, x: np.sin(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
         largest_operand=_LARGEST_ANGLE),
     _op("COS", lambda a, x: np.cos(x), lambda: _samples(-7, 7), FLOATS, _APPROXIMATE, 2,
