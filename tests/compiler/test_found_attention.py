@@ -52,7 +52,13 @@ class Building:
         spec = TensorSpec(f"t{len(self.tensors)}", tuple(shape), self.stored, quantization=steps)
         made = self.add(spec)
         self.operators.append(
-            OperatorSpec(name, fields, list(inputs), [made], version=self.version)
+            OperatorSpec(
+                name,
+                fields,
+                list(inputs),
+                [made],
+                version=2 if name == "BROADCAST_TO" else self.version,
+            )
         )
         return made
 
@@ -136,6 +142,25 @@ def keras(t: int = T, *, back: bool = True) -> bytes:
     return b.model(b.transposed(made, 0, 2, 1, 3) if back else made)
 
 
+def grouped(heads: int, op: str = "TILE", groups: tuple[int, int] = (2, 2)) -> bytes:
+    """Keys and values of fewer heads, each repeated; heads first, or tokens (``heads`` is their axis)."""
+    b = Building()
+
+    def repeated(width: int, groups: int, each: int) -> int:
+        shape = (B, groups, 1, S, width) if heads == 1 else (B, S, groups, 1, width)
+        x = b.reshaped(b.given(*(s for i, s in enumerate(shape) if i != heads + 1)), *shape)
+        more = [each if i == heads + 1 else 1 for i in range(5)]
+        wide = [s * m for s, m in zip(shape, more, strict=True)]
+        x = b.op(op, [x, b.const(more if op == "TILE" else wide, DType.I32)], wide)
+        x = b.reshaped(x, *wide[:heads], groups * each, *wide[heads + 2 :])
+        return x if heads == 1 else b.transposed(x, 0, 2, 1, 3)
+
+    q = b.given(B, 4, T, H) if heads == 1 else b.transposed(b.given(B, T, 4, H), 0, 2, 1, 3)
+    k, v = (repeated(w, n, 4 // n) for w, n in zip((H, D), groups, strict=True))
+    made = whole(b, b.product(q, k, adj_y=True), v, mask=b.given(B, 1, T, S))
+    return b.model(made if heads == 1 else b.transposed(made, 0, 2, 1, 3))
+
+
 def quantized() -> bytes:
     b = Building(Quantization((0.05,), (3,)))
     q, k, v = plain(b)
@@ -163,6 +188,9 @@ YES = {
     "one token": keras(1),
     "one token, not back": keras(1, back=False),
     "other orders": other_orders(),
+    "groups of heads": grouped(1),
+    "groups, tokens first": grouped(2, "BROADCAST_TO"),
+    "groups of other sizes": grouped(1, groups=(2, 4)),
 }
 
 
@@ -262,6 +290,7 @@ def test_it_is_found_and_gives_what_litert_gives(name: str, kernels: GpuDelegate
     assert "BATCH_MATMUL" not in found
     if name in ("Keras", "one token"):
         assert "TRANSPOSE" not in found
+    assert bool({"TILE", "BROADCAST_TO"} & set(found)) == (name == "groups of other sizes")
     with Interpreter(model_content=content, experimental_delegates=[kernels]) as mine:
         got = ran(mine, given)
         assert not mine.delegation_report().refusals

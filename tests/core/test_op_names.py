@@ -39,8 +39,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "passes/find_attention.py": (
         frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX", "TRANSPOSE",
-                   "RESHAPE", "ATTENTION"}),
-        "reads what converters make of attention, and writes the last three",
+                   "RESHAPE", "ATTENTION", "TILE", "BROADCAST_TO"}),
+        "reads what converters make of attention, and writes ATTENTION, TRANSPOSE and RESHAPE",
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
     "passes/fuse_normalization.py": (

@@ -3,7 +3,9 @@ and reset runs leave. Everything against LiteRT."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,6 +254,29 @@ def test_signatures_share_it(device: Device, opened: Callable[..., Any]) -> None
         found, expected = (side[key](**given)["y"] for side in runners)
         np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=f"call {n}, {key}")
     assert device.writes > 1  # it was on the device, and went there again
+
+
+def test_another_signature_that_takes_it_for_another_type_is_told(
+    device: Device, opened: Callable[..., Any]
+) -> None:
+    other = subgraph(
+        [tensor("x", dtype=I32), tensor("h", (), RESOURCE), tensor("a", dtype=I32),
+         tensor("b", dtype=I32)],
+        [("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "a"), ("ADD", "a x", "b"),
+         ("ASSIGN_VARIABLE", "h b", "")],
+        "x", "b",
+    )  # fmt: skip
+    signatures = [
+        SignatureInfo("add", 0, {"x": 0}, {"y": 3}),
+        SignatureInfo("whole", 2, {"x": 0}, {"y": 3}),
+    ]
+    content = model(accumulator(ONCE), initializer([10, 20]), other, signatures=signatures)
+    mine, theirs = opened(content), litert(ADDING)
+    for runs in (1, QUIET + 1):
+        alike(mine, theirs, runs)
+        with pytest.raises(StateError, match="holds float32, and is read as i32"):
+            mine.get_signature_runner("whole")(x=np.array([1, 2], np.int32))
+    alike(mine, theirs, 1)
 
 
 def test_interpreters_have_one_each(device: Device, opened: Callable[..., Any]) -> None:
@@ -531,3 +556,49 @@ def test_two_variables_of_which_another_signature_sets_one(
         found, expected = (side[key](x=given)["y"] for side in sides)
         np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"call {n}, {key}")
     assert device.writes >= 2
+
+
+def beside(op: str) -> bytes:
+    """A variable, and an operator that has nothing to do with it, or makes what it becomes."""
+    ops: list[Op] = [READ, ADD, ASSIGN, ("ABS", "x", "a"), ("NEG", "a", "b"), ("MUL", "b x", "y")]
+    if op == "made":
+        ops = [READ, ("ABS", "old", "a"), ("NEG", "a", "b"), ("ADD", "b x", "new"), ASSIGN,
+               ("MUL", "new x", "y")]  # fmt: skip
+    return model(held(ops, "x", "y", tensor("a"), tensor("b"), tensor("y")), initializer([10, 20]))
+
+
+@pytest.mark.parametrize("op", ["elsewhere", "made"])
+def test_where_the_cpu_runs_some_of_it(op: str, device: Device, opened: Callable[..., Any]) -> None:
+    """It is kept where one part on the device has all that has to do with it."""
+    content = beside(op)
+    mine, theirs = opened(content, exclude=["NEG"]), litert(content)
+    for reason in of_variables(mine).values():
+        assert ("in several parts" in reason) if op == "made" else reason == ""
+    alike(mine, theirs, QUIET + 3, [1, 30])
+    assert bool(device.writes) == (op == "elsewhere")
+
+
+def test_compiled_graphs_from_files(
+    device: Device, opened: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A second start takes what the first one has compiled, and keeps the variable as well."""
+    for _ in range(2):
+        mine = opened(serialization_dir=str(tmp_path), model_token="adding")
+        assert set(of_variables(mine).values()) == {""}
+        alike(mine, litert(ADDING), QUIET + 2)
+    assert any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_does_not_go_on_with_it(device: Device, opened: Callable[..., Any]) -> None:
+    mine, theirs = opened(), litert(ADDING)
+    alike(mine, theirs, QUIET + 2)
+    child = os.fork()
+    if not child:
+        try:
+            step(mine, X)
+        except StateError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    alike(mine, theirs, 2)

@@ -83,7 +83,7 @@ def _place(
     (at,) = readers
     part = parts[at]
     if any(v.id == made for other in parts for v in other.inputs):
-        return "a part of the model that runs on the CPU takes what it becomes"
+        return "another part of the model takes what it becomes; operators between the two run on the CPU"
     if part.states:
         return "the same operators keep state tensors, which the host sees between runs here"
     i = next(i for i, v in enumerate(part.inputs) if v.id == given)

@@ -168,4 +168,4 @@ def lent(owner: Keeping, handle: Handle, like: Array) -> Held:
             raise StateError(f"{handle} has changed since it was read; this is a defect of tflgpu")
         return owner.peek(handle)
 
-    return Held(handle, like.shape, read)
+    return Held(handle, like.shape, like.dtype, read)

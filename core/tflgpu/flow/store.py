@@ -7,7 +7,7 @@ allocation touches it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -57,11 +57,13 @@ class Held:
     Attributes:
         handle: The variable.
         shape: Its shape.
+        dtype: Its type.
         array: Gives a copy. Raises StateError or DeviceError: the device does not give it.
     """
 
     handle: Handle
     shape: Shape
+    dtype: np.dtype[Any]
     array: Callable[[], Array]
 
 
@@ -145,7 +147,8 @@ class Store:
     def peek(self, handle: Handle, dtype: DType) -> Array | Held:
         """As `read`, but where a device has it, only where it is."""
         owner = self._owners.get(handle)
-        return self.read(handle, dtype) if owner is None else owner.held(handle)
+        held = None if owner is None else owner.held(handle)
+        return self.read(handle, dtype) if held is None or held.dtype != dtype.numpy else held
 
     def owned(self, handle: Handle, owner: Owner) -> None:
         """That somebody has what a variable holds from now on."""

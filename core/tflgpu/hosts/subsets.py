@@ -29,6 +29,7 @@ from tflgpu.runtime.loading import Opened
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_subgraph
+from tflgpu.tflite.inline import NAME as COMPOSITE
 from tflgpu.tflite.model_file import SubgraphInfo
 
 _LOG = logging.getLogger("tflgpu")
@@ -233,6 +234,11 @@ def _refuse_unknown(
             why = f"{kind} {operator.name} is not defined; a plugin can define it"
             if operator.name in RUN_BY_HOST and not operator.is_custom:
                 why = "control flow and variables are the interpreter's own"
+            if operator.name == COMPOSITE and not operator.is_custom:
+                why = (
+                    "LiteRT runs what a composite is made of as a graph of its own, which the device is "
+                    "given by itself"
+                )
             refused[index] = Unsupported(why, ReasonCode.UNSUPPORTED_OP)
         elif operator.version > definition.max_version:
             refused[index] = Unsupported(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import attrs
 
 from tflgpu.language.matrix import SUBGROUP, TILE
@@ -117,14 +119,23 @@ def choose_matrix_tile(
         weights: The same of a weight.
         caps: The device.
     """
-    fitting = [
-        t for t in TILES
-        if t.shared_bytes(inputs, weights) <= caps.shared_bytes
-        and t.threads <= min(caps.max_workgroup, caps.max_workgroup_size[0])
-    ]  # fmt: skip
+    most_threads = min(caps.max_workgroup, caps.max_workgroup_size[0])
+    fitting = _fitting(inputs, weights, caps.shared_bytes, most_threads)
     model, units = tuning_of(caps).matrix, caps.compute_units
     sizes = (pixels, slices, depth, inputs, weights)
     return min(fitting, key=lambda t: _clocks(model, t, *sizes, units))
+
+
+@cache
+def _fitting(
+    inputs: int, weights: int, shared_bytes: int, most_threads: int
+) -> tuple[MatrixTile, ...]:
+    """The tiles that a device can have."""
+    return tuple(
+        tile
+        for tile in TILES
+        if tile.shared_bytes(inputs, weights) <= shared_bytes and tile.threads <= most_threads
+    )
 
 
 def _clocks(

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import attrs
-import numpy as np
 
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.direct import Block, build_direct
 from tflgpu.kernels.gemm import F16_MAX, Problem, build_gemm
@@ -119,7 +119,7 @@ class Family:
         if depth < least:
             return f"its sums of {depth} slices are shorter than {least}"
         weights = node.const(1)
-        if precision is Precision.F32_F16 and not np.abs(weights).max() <= F16_MAX:  # or NaN
+        if precision is Precision.F32_F16 and not _within_f16(weights):
             return "its weights are beyond f16"
         if not tuning_of(caps).splits_products:
             # At a part's edge an input lies as f32 all the same; see `_matrix`.
@@ -127,6 +127,11 @@ class Family:
             if not half or parts_of_weights(weights, precision, caps) > 1:
                 return "a product of f32 would take several on the device's matrix tiles"
         return None
+
+
+def _within_f16(weights: Array) -> bool:
+    """Whether f16 holds all of them, rounded: no infinity, no NaN."""
+    return bool(weights.max() <= F16_MAX and weights.min() >= -F16_MAX)
 
 
 def _matrix(low: Lowering, problem: Problem, name: str) -> None:

@@ -15,7 +15,7 @@ from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
 from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import Scalar, type_of
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, WriteView
@@ -64,7 +64,7 @@ class _Stage:
             rows = [self._row(k, at.item, i) for i in range(4)] if self.row_channels else [at.item]
             found = [self._flat(k, self._total(at, view, row)) for row in rows]
             total = k.var(k.vec(found) if len(found) == 4 else k.splat(found[0], 4), "total")
-        room = at.shared(Type(self.compute, 4))
+        room = at.shared(type_of(self.compute, 4))
         at.combine([room], [total], lambda a, b: [self.reduction.merge(k, a[0], b[0])])
         with k.if_(at.lane.eq(0) & at.valid):
             store(at, total)
@@ -92,7 +92,7 @@ class _Stage:
             slice_, value = steps.any()
             total = k.var(filled(value, slice_), "total")
         else:
-            total = k.var(k.const(identity, Type(self.compute, 4)), "total")
+            total = k.var(k.const(identity, type_of(self.compute, 4)), "total")
         steps.each(
             lambda row, slice_, value: k.set(
                 total, self.reduction.merge(k, total, filled(value, slice_))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 
-from tflgpu.language.tree import Builtin, Call, Const, Expr, Kernel, Name
+from tflgpu.language.tree import Builtin, Call, Const, Kernel, Name
 from tflgpu.language.walk import blocks, walk
 
 #: Functions that a processor computes in dozens of instructions. PoCL and llvmpipe take 30 to 150
@@ -71,7 +71,9 @@ def _count(kernel: Kernel) -> int:
     waiting = [kernel.body]
     while waiting:
         for stmt in waiting.pop():
-            total += 1 + sum([_own_cost(e) for e in walk(stmt).order if type(e) not in _FREE])
+            evaluated = [e for e in walk(stmt).order if type(e) not in _FREE]
+            heavy = [e for e in evaluated if type(e) is Call and e.fn in _HEAVY]
+            total += 1 + len(evaluated) + (_HEAVY_COST - 1) * len(heavy)
             nested = [block for block in blocks(stmt) if block]
             total += _BLOCK_COST * len(nested)
             waiting += nested
@@ -79,7 +81,3 @@ def _count(kernel: Kernel) -> int:
 
 
 _FREE = frozenset({Const, Name, Builtin})
-
-
-def _own_cost(expr: Expr) -> int:
-    return _HEAVY_COST if isinstance(expr, Call) and expr.fn in _HEAVY else 1

@@ -22,7 +22,7 @@ from tflgpu.language.matrix import (
 from tflgpu.language.needs import Features
 from tflgpu.language.printer import Printer
 from tflgpu.language.tree import Call, Cast, Kernel, Select, Shared
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import Scalar, Type, type_of
 
 NAMES = {
     Scalar.F16: "half", Scalar.F32: "float", Scalar.I32: "int", Scalar.U32: "uint",
@@ -53,6 +53,7 @@ class CPrinter(Printer):
     def __init__(self, kernel: Kernel, has: Features) -> None:
         super().__init__(kernel, has)
         self.uses_half = False
+        self._type_names: dict[str, str] = {}
 
     # What a dialect has to say
 
@@ -88,6 +89,12 @@ class CPrinter(Printer):
 
     def type_name(self, type: Type) -> str:
         """How a value's type is written."""
+        found = self._type_names.get(type.text)
+        if found is None:
+            found = self._type_names[type.text] = self._type_name(type)
+        return found
+
+    def _type_name(self, type: Type) -> str:
         scalar = type.scalar
         if self.is_half(type):
             self.uses_half = True
@@ -98,7 +105,7 @@ class CPrinter(Printer):
     def float_literal(self, value: float, scalar: Scalar) -> Code:
         """A finite or special float."""
         code = float_number(value, scalar)
-        if not self.is_half(Type(scalar, 1)):
+        if not self.is_half(type_of(scalar)):
             return code
         self.uses_half = True
         return Code(f"(half){code.atom}", UNARY)

@@ -258,12 +258,16 @@ def _bound_stays(stmt: For, scope: _Scope) -> None:
             scope.fail(f"the bound of loop {stmt.index.ident} may change while it runs: let it")
 
 
+#: Most expressions, of which nothing is to be asked.
+_UNASKED = frozenset({Const, Binary})
+
+
 def _uses(stmt: Stmt, scope: _Scope) -> bool:
     """Check what a statement reads. Whether all invocations of a workgroup surely get the same
     values of it."""
     uniform = True
     for expr in walk(stmt).order:
-        if isinstance(expr, (Const, Binary)):  # most of them, of which nothing is to be asked
+        if type(expr) in _UNASKED:
             continue
         if isinstance(expr, Name):
             if expr.ident not in scope.names:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-import attrs
 import numpy as np
 
 from tflgpu.language.types import Scalar
@@ -14,6 +14,7 @@ from tflgpu.language.types import Scalar
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY = 15, 14, 13, 12, 11, 10, 9
 BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = 8, 7, 6, 5, 4, 3
 
+#: By operation: the operator, and how strongly it binds.
 OPERATORS: dict[str, tuple[str, int]] = {
     "mul": ("*", MUL), "div": ("/", MUL), "rem": ("%", MUL), "add": ("+", ADD), "sub": ("-", ADD),
     "shl": ("<<", SHIFT), "shr": (">>", SHIFT), "lt": ("<", RELATION), "le": ("<=", RELATION),
@@ -23,8 +24,7 @@ OPERATORS: dict[str, tuple[str, int]] = {
 }  # fmt: skip
 
 
-@attrs.frozen
-class Code:
+class Code(NamedTuple):
     """The text of an expression and how strongly its outermost operator binds."""
 
     text: str
@@ -38,6 +38,30 @@ class Code:
     def atom(self) -> str:
         """The text as an operand of anything."""
         return self.at(ATOM)
+
+
+def _operand_levels(level: int) -> tuple[int, int]:
+    """How strongly the operands of an operator have to bind to go without parentheses. For arithmetic
+    that follows from precedence; where readers (and WGSL) do not trust it, around operands of shifts,
+    bits and other logic, they are always there."""
+    if level in (MUL, ADD):
+        return level, level + 1  # chains read from left to right
+    if level in (RELATION, EQUALITY):
+        return ADD, ADD
+    return (EQUALITY, EQUALITY) if level in (AND, OR) else (UNARY, UNARY)
+
+
+_INFIX = {op: (sign, level, *_operand_levels(level)) for op, (sign, level) in OPERATORS.items()}
+
+
+def infix(op: str, a: Code, b: Code) -> Code:
+    """``a op b``."""
+    sign, level, left, right = _INFIX[op]
+    if level <= AND and a.level == level:
+        left = level  # these chains, too, read from left to right
+    first = a.text if a.level >= left else f"({a.text})"
+    second = b.text if b.level >= right else f"({b.text})"
+    return Code(f"{first} {sign} {second}", level)
 
 
 class Names:

@@ -15,11 +15,11 @@ def constant_values(kernel: Kernel) -> dict[int, Array]:
     values: dict[int, Array] = {}
     with np.errstate(all="ignore"):
         for stmt in statements(kernel.body):
-            order, parts_of, _ = walk(stmt)
-            for expr, parts in zip(order, parts_of, strict=True):
+            way = walk(stmt)
+            for expr, parts in zip(way.order, way.parts, strict=True):
                 if id(expr) in values:  # of another statement too
                     continue
-                operands = [order[part] for part in parts]
+                operands = [way.order[part] for part in parts]
                 known = [values[id(each)] for each in operands if id(each) in values]
                 if len(known) == len(parts) and not expr.reads:
                     values[id(expr)] = expr.evaluate(*known)

@@ -24,7 +24,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.evaluate import binary, call, constant, convert
-from tflgpu.language.types import I32, Scalar, Type
+from tflgpu.language.types import I32, Scalar, Type, type_of
 
 Number = Union[int, float, bool]
 Operand = Union["Expr", int, float, bool]
@@ -354,7 +354,7 @@ class Buffer:
     def value_type(self) -> Type:
         """The type that a load gives: storage-only integers widen to i32."""
         scalar = Scalar.I32 if self.scalar.is_storage_only else self.scalar
-        return Type(scalar, self.width)
+        return type_of(scalar, self.width)
 
 
 @attrs.frozen

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import Scalar, Type, type_of
 
 FLOATS = frozenset({Scalar.F32, Scalar.F16})
 #: Floats and signed integers.
@@ -49,7 +49,7 @@ class Function:
         """The type of the result of arguments of type ``kind``."""
         if self.gives is None and not self.joins_lanes:
             return kind
-        return Type(self.gives or kind.scalar, 1 if self.joins_lanes else kind.width)
+        return type_of(self.gives or kind.scalar, 1 if self.joins_lanes else kind.width)
 
     @property
     def wanted(self) -> str:

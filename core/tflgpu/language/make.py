@@ -33,13 +33,23 @@ from tflgpu.language.tree import (
     Unary,
     combine_operands_with,
 )
-from tflgpu.language.types import BOOL, Scalar, Type
+from tflgpu.language.types import BOOL, I32, Scalar, Type
 
 _RANGES = {
     scalar._value_: (int(np.iinfo(scalar.numpy).min), int(np.iinfo(scalar.numpy).max))
     for scalar in Scalar
     if scalar.numpy.kind in "iu"
 }
+
+
+class _Small(dict[int, Const]):
+    def __missing__(self, value: int) -> Const:
+        return self.setdefault(value, Const(I32, value))
+
+
+#: Literals of indices, each made once: kernels are full of them.
+_small = _Small()
+_MANY = 1 << 10
 
 
 def wrap(value: Operand, like: Type) -> Expr:
@@ -50,6 +60,8 @@ def wrap(value: Operand, like: Type) -> Expr:
     """
     if isinstance(value, Expr):
         return value
+    if type(value) is int and like.scalar is Scalar.I32 and 0 <= value < _MANY:
+        return _small[value]
     number: Number
     if like.is_float:
         number = float(value)
@@ -120,8 +132,8 @@ _FOLDED: dict[str, Callable[[int, int], int]] = {
 
 def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:
     """Simplify index arithmetic, so that generated code stays readable."""
-    va = int(a.value) if isinstance(a, Const) else None
-    vb = int(b.value) if isinstance(b, Const) else None
+    va = int(a.value) if type(a) is Const else None
+    vb = int(b.value) if type(b) is Const else None
     if va is None and vb is None:
         return None
     if va is not None and vb is not None:
@@ -155,10 +167,11 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         KernelError: the operands do not fit the operation or each other.
     """
     if isinstance(a, Expr):
-        b = wrap(b, a.type)
+        if not isinstance(b, Expr):
+            b = wrap(b, a.type)
     elif isinstance(b, Expr):
         a = wrap(a, b.type)
-    if not (isinstance(a, Expr) and isinstance(b, Expr)):
+    else:
         raise KernelError(f"{op}: no operand is an expression")
     kind, other = a.type, b.type
     if kind is not other:  # as a rule both are of one type, of which there is one object
@@ -168,6 +181,11 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         a, b = splat(a, width), splat(b, width)
         kind = a.type
     width, scalar = kind.width, kind.scalar
+    if (
+        scalar is Scalar.I32 and width == 1 and op in ARITHMETIC
+    ):  # of indices: most of what there is
+        folded = _fold_int(op, a, b)
+        return Binary(kind, op, a, b) if folded is None else folded
     if op in COMPARE:
         if scalar is Scalar.BOOL and op not in ("eq", "ne"):
             raise KernelError(f"{op} does not order booleans")
@@ -186,10 +204,6 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         raise KernelError(f"unknown operation {op}")
     if not fits:
         raise KernelError(f"{op} of {kind}")
-    if scalar is Scalar.I32 and width == 1:
-        folded = _fold_int(op, a, b)
-        if folded is not None:
-            return folded
     return Binary(kind, op, a, b)
 
 

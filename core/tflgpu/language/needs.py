@@ -94,9 +94,9 @@ def needs_of(kernel: Kernel) -> Needs:
     halves = [array for array in kernel.shared if array.type.scalar is Scalar.F16]
     f16 = bool(halves) or any(buffer.scalar is Scalar.F16 for buffer in kernel.buffers)
     arithmetic = f"shared array {halves[0].name}" if halves else ""
-    for expr in expressions(kernel):
-        f16 = f16 or expr.type.scalar is Scalar.F16
-        arithmetic = arithmetic or _arithmetic_of(expr)
+    if any(expr.type.scalar is Scalar.F16 for expr in expressions(kernel)):
+        f16 = True
+        arithmetic = arithmetic or next(filter(None, map(_arithmetic_of, expressions(kernel))), "")
     narrow = tuple(buffer for buffer in kernel.buffers if buffer.scalar.itemsize < 4)
     return Needs(f16, arithmetic, narrow, has_matrices(kernel), largest_group(kernel))
 

@@ -14,14 +14,11 @@ from typing import Any, ClassVar
 from tflgpu.errors import KernelError
 from tflgpu.language.code import (
     ADD,
-    AND,
     ATOM,
-    EQUALITY,
-    OPERATORS,
-    RELATION,
     UNARY,
     Code,
     Names,
+    infix,
 )
 from tflgpu.language.expressions import method_name
 from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt
@@ -80,6 +77,9 @@ class Printer:
         self.helpers: set[str] = set()  # prelude functions that the body turned out to use
         self._lines: list[str] = []
         self._depth = 0
+        self._leaves: dict[
+            object, Code
+        ] = {}  # names and literals, of which most expressions are made
         self._codes: dict[int, Code] = {}  # of the current statement, by id of the expression
         self._temporaries: set[int] = set()
         idents = [b.name for b in kernel.buffers] + [a.name for a in kernel.shared] + [kernel.name]
@@ -87,6 +87,11 @@ class Printer:
             idents += stmt.declares
         self.names = Names(idents, self.is_reserved)
         self._handlers: dict[type[Expr], Callable[..., Code]] = {}
+        self._writers: dict[type[Stmt], Callable[..., None]] = {
+            Let: self._let, Var: self._var, Assign: self._assign, If: self._if, For: self._for,
+            Break: lambda stmt: self._line("break;"), Return: lambda stmt: self._line("return;"),
+            **dict.fromkeys(MATRIX_STATEMENTS, self._matrix_statement),
+        }  # fmt: skip
 
     # What a dialect has to say
 
@@ -209,10 +214,22 @@ class Printer:
 
     def name(self, expr: Name) -> Code:
         """A let, variable or index."""
-        return Code(self.names[expr.ident])
+        ident = expr.ident
+        found = self._leaves.get(ident)
+        if found is None:
+            found = self._leaves[ident] = Code(self.names[ident])
+        return found
 
     def const(self, expr: Const) -> Code:
         """A literal."""
+        # 0.0 and -0.0 are equal, and are two literals.
+        key = (expr.type.text, expr.value or str(expr.value))
+        found = self._leaves.get(key)
+        if found is None:
+            found = self._leaves[key] = self._literal(expr)
+        return found
+
+    def _literal(self, expr: Const) -> Code:
         scalar = self.scalar_literal(expr.type.scalar, expr.value)
         if expr.type.width == 1:
             return scalar
@@ -262,19 +279,8 @@ class Printer:
         return self.scalar_literal(expr.type.scalar, expr.value)
 
     def infix(self, op: str, a: Code, b: Code) -> Code:
-        """``a op b``. Parentheses follow precedence for arithmetic, and are always there where
-        readers (and WGSL) do not trust it: around operands of shifts, bits and other logic."""
-        sign, level = OPERATORS[op]
-        if op in ("add", "mul", "land", "lor"):  # chains read from left to right
-            left = a.at(level) if a.level == level or level > AND else a.at(EQUALITY)
-            right = b.at(level + 1) if level > AND else b.at(EQUALITY)
-        elif op in ("sub", "div", "rem"):
-            left, right = a.at(level), b.at(level + 1)
-        elif level in (RELATION, EQUALITY):
-            left, right = a.at(ADD), b.at(ADD)
-        else:
-            left, right = a.at(UNARY), b.at(UNARY)
-        return Code(f"{left} {sign} {right}", level)
+        """``a op b``."""
+        return infix(op, a, b)
 
     def lane(self, expr: Lane, x: Code) -> Code:
         """One lane of a vector."""
@@ -347,73 +353,72 @@ class Printer:
         self._depth -= 1
 
     def _statement(self, stmt: Stmt) -> None:
-        codes = self._prepare(stmt)
-        if isinstance(stmt, (Let, Var)):
-            ident, mutable = self.names[stmt.ident], isinstance(stmt, Var)
-            self._line(self.declare(ident, stmt.value.type, codes[0].text, mutable))
-        elif isinstance(stmt, Assign):
-            self._line(f"{codes[0].text} = {codes[1].text};")
-        elif isinstance(stmt, If):
-            self._line(f"if ({codes[0].text}) {{")
-            self._nested(stmt.then)
-            if stmt.orelse:
-                self._line("} else {")
-                self._nested(stmt.orelse)
-            self._line("}")
-        elif isinstance(stmt, For):
-            for line in self.for_header(stmt, self.names[stmt.index.ident], *codes):
-                self._line(line)
-            self._nested(stmt.body)
-            self._line("}")
-        elif isinstance(stmt, Break):
-            self._line("break;")
-        elif isinstance(stmt, Return):
-            self._line("return;")
-        elif isinstance(stmt, MATRIX_STATEMENTS):
-            for line in self.matrix(stmt, *codes):
-                self._line(line)
+        writer, operands = self._writers.get(type(stmt)), self._prepare(stmt)
+        if writer is None:
+            self._line(self.method_for(stmt)(stmt, *operands))
         else:
-            self._line(self.method_for(stmt)(stmt, *codes))
+            writer(stmt, *operands)
+
+    def _let(self, stmt: Let, value: Code) -> None:
+        self._line(self.declare(self.names[stmt.ident], stmt.value.type, value.text, False))
+
+    def _var(self, stmt: Var, value: Code) -> None:
+        self._line(self.declare(self.names[stmt.ident], stmt.value.type, value.text, True))
+
+    def _assign(self, stmt: Assign, target: Code, value: Code) -> None:
+        self._line(f"{target.text} = {value.text};")
+
+    def _if(self, stmt: If, cond: Code) -> None:
+        self._line(f"if ({cond.text}) {{")
+        self._nested(stmt.then)
+        if stmt.orelse:
+            self._line("} else {")
+            self._nested(stmt.orelse)
+        self._line("}")
+
+    def _for(self, stmt: For, start: Code, stop: Code) -> None:
+        for line in self.for_header(stmt, self.names[stmt.index.ident], start, stop):
+            self._line(line)
+        self._nested(stmt.body)
+        self._line("}")
+
+    def _matrix_statement(self, stmt: MatrixStmt, *operands: Code) -> None:
+        for line in self.matrix(stmt, *operands):
+            self._line(line)
 
     def _prepare(self, stmt: Stmt) -> list[Code]:
         """Print a statement's expressions. What several operators share, and what is nested too
         deep to read, gets a temporary before the statement: nothing in the language is
         evaluated lazily, so that is where it would be computed anyway."""
-        order, parts_of, roots = walk(stmt)
-        uses = [0] * len(order)
-        for places in (roots, *parts_of):
-            for place in places:
-                uses[place] += 1
-        depth: list[int] = []
+        order, parts_of, roots, shared = walk(stmt)
         codes: list[Code] = []
-        self._codes, self._temporaries = {}, set()
-        handlers = self._handlers
-        for place, expr in enumerate(order):
+        by_id: dict[int, Code] = {}
+        self._codes, self._temporaries = by_id, set()
+        handlers, code_at = self._handlers, codes.__getitem__
+        is_deep = len(order) >= _MAX_DEPTH  # or may be
+        depths: list[int] = []
+        for expr, parts in zip(order, parts_of, strict=True):
             kind = type(expr)
             handler = handlers.get(kind)
             if handler is None:
                 handler = handlers[kind] = self.method_for(expr)
-            parts = parts_of[place]
-            if kind in _LEAVES:  # trivial, and not deep: most of what there is
-                self._codes[id(expr)] = code = handler(expr)
-                codes.append(code)
-                depth.append(1)
-                continue
-            code = handler(expr, *[codes[part] for part in parts])
-            depth.append(1 + max([depth[part] for part in parts], default=0))
-            shared = uses[place] > 1 and not _is_trivial(expr)
-            deep = depth[place] >= _MAX_DEPTH and place not in roots
-            if shared or deep:
-                ident = self.names.fresh("e")
-                self._line(self.declare(ident, expr.type, code.text, False))
-                code, depth[place] = Code(ident), 0
-                self._temporaries.add(id(expr))
+            code = handler(expr, *map(code_at, parts))
+            if is_deep:
+                depths.append(1 + max([depths[part] for part in parts], default=0))
+            if parts and (is_deep or shared):
+                place = len(codes)
+                if (place in shared and not _is_trivial(expr)) or (
+                    is_deep and depths[place] >= _MAX_DEPTH and place not in roots
+                ):
+                    ident = self.names.fresh("e")
+                    self._line(self.declare(ident, expr.type, code.text, False))
+                    code = Code(ident)
+                    self._temporaries.add(id(expr))
+                    if is_deep:
+                        depths[place] = 0
             codes.append(code)
-            self._codes[id(expr)] = code
+            by_id[id(expr)] = code
         return [codes[root] for root in roots]
-
-
-_LEAVES = frozenset({Const, Name, Builtin})
 
 
 def _is_trivial(expr: Expr) -> bool:

@@ -21,6 +21,9 @@ class Scalar(enum.Enum):
     U8 = "u8"
     I16 = "i16"
 
+    #: Members are themselves: `enum` would look up and hash a name, in Python.
+    __hash__ = object.__hash__
+
     # Plain attributes, not properties: making a kernel asks for them a hundred thousand times.
 
     #: The NumPy dtype of a lane.
@@ -69,26 +72,27 @@ class Type:
 
     def with_width(self, width: int) -> Type:
         """The same lanes, another number of them."""
-        return self if width == self.width else _type(self.scalar, width)
+        return self if width == self.width else type_of(self.scalar, width)
 
     def with_scalar(self, scalar: Scalar) -> Type:
         """The same number of lanes, of another type."""
-        return self if scalar is self.scalar else _type(scalar, self.width)
+        return self if scalar is self.scalar else type_of(scalar, self.width)
 
 
-_types: dict[tuple[str, int], Type] = {}
+_types: dict[tuple[Scalar, int], Type] = {}
 
 
-def _type(scalar: Scalar, width: int) -> Type:
-    key = (scalar._value_, width)
+def type_of(scalar: Scalar, width: int = 1) -> Type:
+    """The type with these lanes. It is one object, which is quicker to compare than two equal ones."""
+    key = (scalar, width)
     return _types.get(key) or _types.setdefault(key, Type(scalar, width))
 
 
-F16 = Type(Scalar.F16)
-F32 = Type(Scalar.F32)
-I32 = Type(Scalar.I32)
-U32 = Type(Scalar.U32)
-BOOL = Type(Scalar.BOOL)
-F16x4 = Type(Scalar.F16, 4)
-F32x4 = Type(Scalar.F32, 4)
-I32x4 = Type(Scalar.I32, 4)
+F16 = type_of(Scalar.F16)
+F32 = type_of(Scalar.F32)
+I32 = type_of(Scalar.I32)
+U32 = type_of(Scalar.U32)
+BOOL = type_of(Scalar.BOOL)
+F16x4 = type_of(Scalar.F16, 4)
+F32x4 = type_of(Scalar.F32, 4)
+I32x4 = type_of(Scalar.I32, 4)

@@ -23,11 +23,13 @@ class Walk(NamedTuple):
         order: The expressions.
         parts: For each of them, the places of its operands in ``order``.
         roots: The places of what the statement itself names.
+        shared: The places of what is named more than once.
     """
 
     order: Sequence[Expr]
     parts: Sequence[tuple[int, ...]]
     roots: tuple[int, ...]
+    shared: frozenset[int]
 
 
 class _Getters(dict[type, Callable[[Any], tuple[Expr, ...]]]):
@@ -71,6 +73,8 @@ def children(node: Any) -> tuple[Expr, ...]:
 
 #: Classes without sub-expressions: most of what a kernel is made of.
 _LEAVES = frozenset({Const, Name, Builtin})
+_NONE: frozenset[int] = frozenset()
+_NOTHING = Walk((), (), (), _NONE)
 
 
 def _find(roots: Sequence[Expr]) -> Walk:
@@ -78,11 +82,13 @@ def _find(roots: Sequence[Expr]) -> Walk:
     parts: list[tuple[int, ...]] = []
     place: dict[int, int] = {}
     place_of = place.get
+    shared: list[int] = []
     # What is open waits with those of its operands that are still to come, and the places of those that
     # have one. First of all it is the statement, which is no expression.
     open_: list[tuple[Any, Iterator[Expr], list[int]]] = []
     node: Any = None
-    ahead, places = iter(roots), []
+    ahead = iter(roots)
+    places: list[int] = []
     while True:
         for part in ahead:
             found = place_of(id(part))
@@ -95,10 +101,12 @@ def _find(roots: Sequence[Expr]) -> Walk:
                 found = place[id(part)] = len(order)
                 order.append(part)
                 parts.append(())
+            else:
+                shared.append(found)
             places.append(found)
         else:
             if not open_:
-                return Walk(order, parts, tuple(places))
+                return Walk(order, parts, tuple(places), frozenset(shared) if shared else _NONE)
             found = place[id(node)] = len(order)
             order.append(node)
             parts.append(tuple(places))
@@ -113,11 +121,10 @@ def postorder(roots: Iterable[Expr]) -> Sequence[Expr]:
 
 def walk(stmt: Stmt) -> Walk:
     """The way through what a statement itself evaluates, found when it is first asked for."""
-    found: Walk
-    try:
-        found = stmt.walked
-    except AttributeError:
-        found = _find(operands(stmt))
+    found: Walk | None = getattr(stmt, "walked", None)
+    if found is None:
+        roots = operands(stmt)
+        found = _find(roots) if roots else _NOTHING
         # The statement is frozen, and stays what it was: the way follows from its fields.
         object.__setattr__(stmt, "walked", found)
     return found

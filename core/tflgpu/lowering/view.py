@@ -14,7 +14,7 @@ import attrs
 from tflgpu.language import make
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Const, Expr, Operand
-from tflgpu.language.types import I32, Scalar, Type
+from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
 
 #: (builder, value, outer index, slice index) -> value; one fused elementwise step.
@@ -48,7 +48,7 @@ class ReadView:
     @property
     def vector_type(self) -> Type:
         """The type of `load`'s result."""
-        return Type(self.compute, 4)
+        return type_of(self.compute, 4)
 
     def load(self, outer: Operand, slice_: Operand) -> Expr:
         """Channels ``4*slice_ ..`` at row-major position ``outer`` of the other dimensions."""
@@ -66,13 +66,13 @@ class ReadView:
                 lanes.append(
                     k.load_lane(self.buffer, index, self.compute)
                     if inside
-                    else k.const(0, Type(self.compute))
+                    else k.const(0, type_of(self.compute))
                 )
             else:
                 # Read a lane that exists, then discard it: cheaper than a branch.
                 safe = k.min(channel, layout.channels - 1)
                 value = k.load_lane(self.buffer, _at(outer, layout.channels, safe), self.compute)
-                zero = k.const(0, Type(self.compute))
+                zero = k.const(0, type_of(self.compute))
                 lanes.append(k.select(channel < layout.channels, value, zero))
         return k.vec(lanes)
 

@@ -4,7 +4,8 @@
 
 Keras' MultiHeadAttention, einsum and tf.matmul give that, with heads before tokens, to which queries, keys and
 values were transposed. Where all of them were, and the result is transposed back, ATTENTION reads what was
-there before; operands of another number of axes are reshaped to four. Files whose converter kept the
+there before; operands of another number of axes are reshaped to four. Keys and values whose heads were repeated
+for groups of queries' heads are read as they were. Files whose converter kept the
 name have a composite instead (`tflgpu.compiler.composites`).
 
 Whether a node becomes of it is up to who compiles: on the CPU the operators have better kernels.
@@ -290,6 +291,10 @@ class _Matching:
         self, scores: _Scores, nodes: tuple[Node, ...], heads_first: bool, tokens_last: bool,
         q: _Operand, k: _Operand, v: _Operand, made: Shape,
     ) -> _Found | None:  # fmt: skip
+        heads = 1 if heads_first else 2
+        few_k, few_v = (self._not_repeated(operand, heads) for operand in (k, v))
+        if few_k and few_v and few_k.shape[heads] == few_v.shape[heads]:
+            k, v = few_k, few_v
         operands = [q, k, v]
         if scores.mask is not None:
             shape = _mask_shape(scores.mask.shape, scores.product.outputs[0].shape)
@@ -300,6 +305,26 @@ class _Matching:
         if scores.fill is not None:
             attributes = attrs.evolve(attributes, fill=scores.fill)
         return _Found(nodes, attributes, tuple(operands), made)
+
+    def _not_repeated(self, operand: _Operand, heads: int) -> _Operand | None:
+        """Keys or values before each of their heads was repeated for a group of queries' heads:
+        [.., 2, 1, ..] -> [.., 2, 3, ..] -> [.., 6, ..]."""
+        value, shape = operand.value, operand.shape
+        joined = self._rewriter.producer(value, "RESHAPE")
+        if operand.order is not None or value.shape != shape or joined is None:
+            return None
+        repeated = self._rewriter.producer(joined.input(0), "TILE", "BROADCAST_TO")
+        if repeated is None or not repeated.input(0).shape_known:
+            return None
+        few, many = repeated.input(0), repeated.outputs[0].shape
+        if few.dtype is not value.dtype or few.quant is not None or len(many) != 5:
+            return None
+        groups, each = many[heads : heads + 2]
+        if many != (*shape[:heads], groups, each, *shape[heads + 1 :]):
+            return None
+        if few.shape != (*shape[:heads], groups, 1, *shape[heads + 1 :]):
+            return None
+        return _Operand(few, None, (*shape[:heads], groups, *shape[heads + 1 :]))
 
     def _before(self, value: Value, order: tuple[int, ...]) -> Value | None:
         """What was transposed in this order."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tflgpu.language.tree import Kernel
-from tflgpu.language.types import BOOL, I32, Type
+from tflgpu.language.types import BOOL, I32, U32, Type
 
 from tflgpu_vulkan.spirv.asm import Id, first_word
-from tflgpu_vulkan.spirv.declare import U32, Declarations
+from tflgpu_vulkan.spirv.declare import Declarations
 from tflgpu_vulkan.spirv.grammar import TERMINATORS, Glsl, Op, StorageClass
 from tflgpu_vulkan.spirv.target import Target
 

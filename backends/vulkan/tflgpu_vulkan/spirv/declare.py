@@ -8,7 +8,7 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.language.needs import Needs, check_needs
 from tflgpu.language.tree import Buffer, Kernel, Number, Shared
-from tflgpu.language.types import Scalar, Type
+from tflgpu.language.types import U32, Scalar, Type, type_of
 
 from tflgpu_vulkan.spirv.asm import Assembly, Id, Literal, text_words
 from tflgpu_vulkan.spirv.grammar import (
@@ -22,7 +22,6 @@ from tflgpu_vulkan.spirv.grammar import (
 )
 from tflgpu_vulkan.spirv.target import Target
 
-U32 = Type(Scalar.U32)
 _BUILTINS = {
     "global_id": BuiltIn.GlobalInvocationId,
     "local_id": BuiltIn.LocalInvocationId,
@@ -192,7 +191,7 @@ class Declarations(Assembly):
         return found
 
     def _buffer(self, binding: int, buffer: Buffer) -> Id:
-        element = self.element_type(Type(buffer.scalar, buffer.width))
+        element = self.element_type(type_of(buffer.scalar, buffer.width))
         key = ("block", buffer.scalar, buffer.width)
         block = self._made.get(key)
         if block is None:

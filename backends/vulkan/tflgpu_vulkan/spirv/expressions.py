@@ -82,11 +82,12 @@ class Expressions(Values, Memory):
     def evaluate(self, way: Walk) -> list[Id]:
         """The values of a statement's expressions; what they share is computed once."""
         values: list[Id] = []
+        value_at = values.__getitem__
         for expr, parts in zip(way.order, way.parts, strict=True):
             handler = self._handlers.get(type(expr))
             if handler is None:
                 raise self.fail(f"unknown expression {type(expr).__name__}")
-            values.append(handler(expr, *[values[part] for part in parts]))
+            values.append(handler(expr, *map(value_at, parts)))
         return [values[root] for root in way.roots]
 
     def _const(self, expr: Const) -> Id:

@@ -18,7 +18,7 @@ from tflgpu.language.matrix import (
     MatrixStmt,
 )
 from tflgpu.language.tree import Kernel
-from tflgpu.language.types import F32, Type
+from tflgpu.language.types import F32, type_of
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.grammar import (
@@ -82,7 +82,7 @@ class Matrices(Memory):
         return found
 
     def _declared_type(self, role: MatrixRole) -> Id:
-        element = self.value_type(Type(role.scalar))
+        element = self.value_type(type_of(role.scalar))
         scope, size = self.u32(SCOPE_SUBGROUP), self.u32(TILE)
         use = self.u32(_USES[role])
         return self.declare(Op.TypeCooperativeMatrixKHR, element, scope, size, size, use)

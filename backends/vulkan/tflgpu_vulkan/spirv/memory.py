@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tflgpu.language.tree import Buffer, Load, Shared, SharedLoad, SharedStore, Store
-from tflgpu.language.types import I32, Scalar, Type
+from tflgpu.language.types import I32, U32, Scalar, Type, type_of
 
 from tflgpu_vulkan.spirv.asm import Id
 from tflgpu_vulkan.spirv.body import Body
-from tflgpu_vulkan.spirv.declare import U32
 from tflgpu_vulkan.spirv.grammar import Decoration, Op, RoundingMode, StorageClass
 
 
@@ -73,7 +72,7 @@ class Memory(Body):
             path[2] = self.emit(Op.ShiftRightArithmetic, I32, index, shift)
             path.append(self.emit(Op.BitwiseAnd, I32, index, self.const(I32, buffer.width - 1)))
         width = 1 if lane else buffer.width
-        element = self.element_type(Type(buffer.scalar, width))
+        element = self.element_type(type_of(buffer.scalar, width))
         pointer = self.pointer(StorageClass.StorageBuffer, element)
         return self.emit_raw(Op.AccessChain, pointer, *path)
 
