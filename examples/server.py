@@ -81,7 +81,9 @@ def _listed(array: Any) -> Any:
     """Nested lists, with None for what is not finite: a client's parser would refuse the whole answer."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return array.tolist()
-    return np.where(np.isfinite(array), array.astype(object), None).tolist()
+    values = array.astype(object)
+    values[~np.isfinite(array)] = None
+    return values.tolist()
 
 
 class Server(ThreadingHTTPServer):
