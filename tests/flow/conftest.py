@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tflgpu import GpuDelegate
+from tflgpu import GpuDelegate, Interpreter
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kept_variables import ADDING, Device
 
 
 @pytest.fixture(scope="session", params=["none", "cpu_ref", "opencl"])
@@ -25,3 +31,25 @@ def by_numpy(require_backend: Callable[[str], object]) -> Iterator[list[GpuDeleg
     require_backend("cpu_ref")
     with GpuDelegate(backend="cpu_ref") as made:
         yield [made]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(monkeypatch)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Any]]:
+    """Makes an interpreter on the kernel interpreter, or on what is asked for."""
+    held: list[Any] = []
+
+    def make(content: bytes = ADDING, **options: Any) -> Any:
+        delegate = GpuDelegate(**{"backend": "cpu_ref", "device": 1, **options})
+        made = Interpreter(model_content=content, experimental_delegates=[delegate])
+        held.extend((delegate, made))
+        made.allocate_tensors()
+        return made
+
+    yield make
+    while held:
+        held.pop().close()

@@ -3,21 +3,17 @@ and reset runs leave. Everything against LiteRT."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 from flow_models import (
-    BOOL,
     I32,
     RESOURCE,
     Op,
     accumulator,
-    branch,
     const,
     initializer,
     model,
@@ -25,19 +21,15 @@ from flow_models import (
     tensor,
     variable,
 )
-from tflgpu import GpuDelegate, Interpreter
-from tflgpu.compiler.report_values import Place
+from kept_variables import ADDING, ONCE, Device, X, alike, litert, of_variables, step
+from tflgpu import Interpreter
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from tflgpu.flow.store import Store
-from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.state import QUIET
 from tflgpu.tflite.model_file import SignatureInfo
 
 STEPS, SIZE = 7, 5
-ONCE: Op = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
 RNG = np.random.default_rng(7)
-X = np.array([1, 2], np.float32)
-ADDING = model(accumulator(ONCE), initializer([10, 20]))
 
 
 def cached() -> bytes:
@@ -81,100 +73,6 @@ TOKENS = [
     )
     for at in range(STEPS)
 ]
-
-
-class Device:
-    """cpu_ref's kernel interpreter, whose calls are counted and fail when told to.
-
-    Attributes:
-        fails: What the next runs raise.
-        unreadable: What reading any buffer raises.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        from tflgpu_cpu_ref.memory import HostBuffer
-        from tflgpu_cpu_ref.recording import CpuRefRecording
-
-        self.fails: list[BaseException] = []
-        self.unreadable: Exception | None = None
-        self.reads = self.writes = self.runs = 0
-        run, read, write = CpuRefRecording._run, HostBuffer._read, HostBuffer._write
-
-        def _run(recording: Any) -> None:
-            self.runs += 1
-            if self.fails:
-                raise self.fails.pop()
-            run(recording)
-
-        def _read(buffer: Any, nbytes: int) -> Any:
-            self.reads += 1
-            if self.unreadable is not None:
-                raise self.unreadable
-            return read(buffer, nbytes)
-
-        def _write(buffer: Any, data: Any) -> None:
-            self.writes += 1
-            write(buffer, data)
-
-        patch.setattr(CpuRefRecording, "_run", _run)
-        patch.setattr(HostBuffer, "_read", _read)
-        patch.setattr(HostBuffer, "_write", _write)
-
-    @property
-    def moved(self) -> tuple[int, int]:
-        return self.writes, self.reads
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    return Device(monkeypatch)
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Any]]:
-    """Makes an interpreter on the kernel interpreter, or on what is asked for."""
-    held: list[Any] = []
-
-    def make(content: bytes = ADDING, **options: Any) -> Any:
-        delegate = GpuDelegate(**{"backend": "cpu_ref", "device": 1, **options})
-        made = Interpreter(model_content=content, experimental_delegates=[delegate])
-        held.extend((delegate, made))
-        made.allocate_tensors()
-        return made
-
-    yield make
-    while held:
-        held.pop().close()
-
-
-def step(interpreter: Any, *given: Any) -> Array:
-    for details, value in zip(interpreter.get_input_details(), given, strict=True):
-        interpreter.set_tensor(details["index"], value)
-    interpreter.invoke()
-    found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    return found
-
-
-def litert(content: bytes) -> Any:
-    made = LiteRT(model_content=content)
-    made.allocate_tensors()
-    return made
-
-
-def alike(mine: Any, theirs: Any, count: int, x: Any = X) -> None:
-    for n in range(count):
-        given = (np.asarray(x) * (n + 1)).astype(np.float32)
-        np.testing.assert_allclose(step(mine, given), step(theirs, given), rtol=1e-6)
-
-
-def of_variables(interpreter: Any) -> dict[str, str]:
-    """Why operators on variables are not on the device; "" for one that is."""
-    report = interpreter.delegation_report()
-    names = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
-    assert all(
-        (r.place is Place.DEVICE) == (not r.reason) for r in report.operators if r.op in names
-    )
-    return {row.op: row.reason for row in report.operators if row.op in names}
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl"])
@@ -430,175 +328,4 @@ def test_runs_in_flight_and_bound_tensors_are_refused_and_leave_it(
         mine.invoke_async({0: X})
     with pytest.raises(UnsupportedError, match="control flow, resource variables"):
         mine.bind_input(0, X.copy())
-    alike(mine, theirs, 2)
-
-
-def held(ops: list[Op], inputs: str, outputs: str, *tensors: Any) -> Any:
-    """A subgraph with a variable v."""
-    return subgraph(
-        [tensor("x"), tensor("h", (), RESOURCE), tensor("old"), tensor("new"), *tensors],
-        [ONCE, ("VAR_HANDLE", "", "h", variable()), *ops], inputs, outputs,
-    )  # fmt: skip
-
-
-READ, ADD, ASSIGN = (
-    ("READ_VARIABLE", "h", "old"),
-    ("ADD", "old x", "new"),
-    ("ASSIGN_VARIABLE", "h new", ""),
-)
-GET = subgraph(
-    [tensor("x"), tensor("h", (), RESOURCE), tensor("v"), tensor("y")],
-    [("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "v"), ("ADD", "v x", "y")],
-    "x", "y",
-)  # fmt: skip
-SAME = subgraph([tensor("x")], [], "x", "x")
-
-#: Why a variable is not kept; "" where it is. All by the operators of the file.
-FORMS: dict[str, tuple[bytes, str]] = {
-    "what it held is a result": (
-        model(held([READ, ADD, ASSIGN], "x", "old"), initializer([10, 20])),
-        "what it held before a run is a result",
-    ),
-    "read again, and a result": (
-        model(held([READ, ADD, ASSIGN, ("READ_VARIABLE", "h", "again")], "x", "again",
-                   tensor("again")), initializer([10, 20])),
-        "",
-    ),
-    "read again, and taken": (
-        model(held([READ, ADD, ASSIGN, ("READ_VARIABLE", "h", "again"), ("MUL", "again x", "y")],
-                   "x", "y", tensor("again"), tensor("y")), initializer([10, 20])),
-        "",
-    ),
-    "only read": (
-        model(held([READ, ADD], "x", "new"), initializer([10, 20])),
-        "nothing assigns to it here",
-    ),
-    "only assigned": (
-        model(held([("ADD", "x x", "new"), ASSIGN], "x", "new"), initializer([10, 20])),
-        "nothing reads it before",
-    ),
-    "assigned twice": (
-        model(held([READ, ADD, ASSIGN, ("ASSIGN_VARIABLE", "h x", "")], "x", "new"),
-              initializer([10, 20])),
-        "assigned to several times",
-    ),
-    "an input is assigned": (
-        model(held([READ, ADD, ("ASSIGN_VARIABLE", "h x", "")], "x", "new"), initializer([10, 20])),
-        "no result of a compiled operator",
-    ),
-    "a branch reads it between": (
-        model(held([READ, ADD, ("LESS", "x old", "lt"), ("REDUCE_ALL", "lt ax", "c"),
-                    ("IF", "c x", "y", branch(2, 3)), ASSIGN], "x", "y", tensor("y"),
-                   tensor("lt", (2,), BOOL), tensor("c", (), BOOL), const("ax", [0], I32)),
-              initializer([10, 20]), GET, SAME),
-        "runs subgraphs that use variables",
-    ),
-    "a branch takes it": (
-        model(held([READ, ADD, ("LESS", "x old", "lt"), ("REDUCE_ALL", "lt ax", "c"),
-                    ("IF", "c new", "y", branch(2, 2)), ASSIGN], "x", "y", tensor("y"),
-                   tensor("lt", (2,), BOOL), tensor("c", (), BOOL), const("ax", [0], I32)),
-              initializer([10, 20]), SAME),
-        "which the host runs, takes it",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_which_variables_are_kept(name: str, device: Device, opened: Callable[..., Any]) -> None:
-    content, why = FORMS[name]
-    mine, theirs = opened(content), litert(content)
-    for reason in of_variables(mine).values():
-        assert (why in reason) if why else reason == ""
-    alike(mine, theirs, QUIET + 3, [1, 30])
-    assert bool(device.writes) == (not why)
-
-
-def test_two_variables_of_which_another_signature_sets_one(
-    device: Device, opened: Callable[..., Any]
-) -> None:
-    """The other one comes home with what it is, and both go away again."""
-    main = subgraph(
-        [tensor("x"), *(tensor(n, (), RESOURCE) for n in "hg"), *map(tensor, "abcdy")],
-        [
-            ("CALL_ONCE", "", "", {"init_subgraph_index": 1}),
-            ("CALL_ONCE", "", "", {"init_subgraph_index": 2}),
-            ("VAR_HANDLE", "", "h", variable("v")), ("VAR_HANDLE", "", "g", variable("w")),
-            ("READ_VARIABLE", "h", "a"), ("READ_VARIABLE", "g", "b"),
-            ("ADD", "a x", "c"), ("ADD", "b c", "d"), ("MUL", "c d", "y"),
-            ("ASSIGN_VARIABLE", "h c", ""), ("ASSIGN_VARIABLE", "g d", ""),
-        ],
-        "x", "y",
-    )  # fmt: skip
-    put = subgraph(
-        [tensor("x"), tensor("h", (), RESOURCE), const("one", 1), tensor("y")],
-        [
-            ("VAR_HANDLE", "", "h", variable("w")), ("ASSIGN_VARIABLE", "h x", ""),
-            ("ADD", "x one", "y"),
-        ],
-        "x", "y",
-    )  # fmt: skip
-    names = [t.name for t in main.tensors]
-    content = model(
-        main, initializer([1, 2]), initializer([0.5, 0.25], "w"), put,
-        signatures=[
-            SignatureInfo("run", 0, {"x": 0}, {"y": names.index("y")}),
-            SignatureInfo("put", 3, {"x": 0}, {"y": 3}),
-        ],
-    )  # fmt: skip
-    mine, theirs = opened(content), LiteRT(model_content=content)
-    sides = [{k: m.get_signature_runner(k) for k in ("run", "put")} for m in (mine, theirs)]
-    for n, key in enumerate(["run"] * (QUIET + 2) + ["put", "run", "run", "put", "run"] * 3):
-        if n == 2 * QUIET + 4:
-            device.fails = [DeviceError("no")]
-            with pytest.raises(DeviceError):
-                sides[0]["run"](x=X * 50)
-        given = (X / (n + 1)).astype(np.float32)
-        found, expected = (side[key](x=given)["y"] for side in sides)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"call {n}, {key}")
-    assert device.writes >= 2
-
-
-def beside(op: str) -> bytes:
-    """A variable, and an operator that has nothing to do with it, or makes what it becomes."""
-    ops: list[Op] = [READ, ADD, ASSIGN, ("ABS", "x", "a"), ("NEG", "a", "b"), ("MUL", "b x", "y")]
-    if op == "made":
-        ops = [READ, ("ABS", "old", "a"), ("NEG", "a", "b"), ("ADD", "b x", "new"), ASSIGN,
-               ("MUL", "new x", "y")]  # fmt: skip
-    return model(held(ops, "x", "y", tensor("a"), tensor("b"), tensor("y")), initializer([10, 20]))
-
-
-@pytest.mark.parametrize("op", ["elsewhere", "made"])
-def test_where_the_cpu_runs_some_of_it(op: str, device: Device, opened: Callable[..., Any]) -> None:
-    """It is kept where one part on the device has all that has to do with it."""
-    content = beside(op)
-    mine, theirs = opened(content, exclude=["NEG"]), litert(content)
-    for reason in of_variables(mine).values():
-        assert ("in several parts" in reason) if op == "made" else reason == ""
-    alike(mine, theirs, QUIET + 3, [1, 30])
-    assert bool(device.writes) == (op == "elsewhere")
-
-
-def test_compiled_graphs_from_files(
-    device: Device, opened: Callable[..., Any], tmp_path: Path
-) -> None:
-    """A second start takes what the first one has compiled, and keeps the variable as well."""
-    for _ in range(2):
-        mine = opened(serialization_dir=str(tmp_path), model_token="adding")
-        assert set(of_variables(mine).values()) == {""}
-        alike(mine, litert(ADDING), QUIET + 2)
-    assert any(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_does_not_go_on_with_it(device: Device, opened: Callable[..., Any]) -> None:
-    mine, theirs = opened(), litert(ADDING)
-    alike(mine, theirs, QUIET + 2)
-    child = os.fork()
-    if not child:
-        try:
-            step(mine, X)
-        except StateError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     alike(mine, theirs, 2)
