@@ -105,7 +105,7 @@ def test_a_wrong_operation_is_caught(
             return call(fn, args)
         return np.asarray(wrong(*args)).astype(call(fn, args).dtype)
 
-    module = import_module("tflgpu.language.interpret")
+    module = import_module("tflgpu.language.expressions")
     monkeypatch.setattr(module, "binary", one_binary)
     monkeypatch.setattr(module, "call", one_call)
     for check in (CHECKS["1/special/f32x1"], CHECKS["1/special/f16x4"]):

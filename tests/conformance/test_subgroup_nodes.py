@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import attrs
@@ -12,7 +11,7 @@ import pytest
 from tflgpu.conformance.check import Check, NotApplicable
 from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.target import Target
-from tflgpu.language import interpret_subgroup
+from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.plugins import registry
 
 CHECKS = [c for c in node_checks() if c.id.startswith(("1/shuffles/", "1/reductions/"))]
@@ -39,18 +38,19 @@ def test_every_type_and_width_has_one() -> None:
 def test_a_wrong_shuffle_is_caught(
     mistake: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = interpret_subgroup.run_shuffle
+    right = SubgroupShuffleXor.run
 
-    def wrong(stmt: Any, frame: Any, value: Any, who: Any) -> None:
+    def wrong(stmt: Any, here: Any, value: Any) -> None:
+        frame, who = here.frame, here.who
         if mistake == "next mask":
             stmt = attrs.evolve(stmt, mask=stmt.mask ^ 1 or 2)
-        right(stmt, frame, value, who)
+        right(stmt, here, value)
         if mistake == "no lanes" and value.ndim == 2:
             frame.declare(stmt.ident, np.repeat(frame.get(stmt.ident)[:, :1], value.shape[1], 1))
         elif mistake == "last bit":
             frame.declare(stmt.ident, np.where(who % 64 == 63, value.T, frame.get(stmt.ident).T).T)
 
-    monkeypatch.setattr(import_module("tflgpu.language.interpret"), "run_shuffle", wrong)
+    monkeypatch.setattr(SubgroupShuffleXor, "run", wrong)
     for id in ("1/shuffles/f32x4", "1/shuffles/u32x2", "1/reductions/add/f32x4"):
         with pytest.raises(AssertionError, match=r"(shuffles|reductions_add): dst\[\d+\] is"):
             a_check(id).run(target)

@@ -48,7 +48,7 @@ def test_each_is_here() -> None:
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extremes pass over a NaN, comparisons with one hold, and its sign is 0."""
-    module = import_module("tflgpu.language.interpret")
+    module = import_module("tflgpu.language.expressions")
     wrong: dict[str, Callable[..., Any]] = {
         "min": np.fmin, "max": np.fmax, "sign": lambda x: np.nan_to_num(np.sign(x)),
         "lt": lambda a, b: ~(a >= b), "le": lambda a, b: ~(a > b),

@@ -17,6 +17,7 @@ from tflgpu.language.code import AND, ATOM, SHIFT, UNARY, Code, shortest
 from tflgpu.language.defining import DefiningPrinter
 from tflgpu.language.needs import Features
 from tflgpu.language.tree import (
+    Barrier,
     Binary,
     Bitcast,
     Buffer,
@@ -152,7 +153,7 @@ class _WgslPrinter(DefiningPrinter):
     def declare(self, ident: str, type: Type, value: str, mutable: bool) -> str:
         return f"{'var' if mutable else 'let'} {ident}: {self.type_name(type)} = {value};"
 
-    def barrier(self) -> str:
+    def barrier(self, stmt: Barrier) -> str:
         return "workgroupBarrier();"
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, StateError
-from tflgpu.flow.program import Env, Told
+from tflgpu.flow.steps import Env, Told
 from tflgpu.flow.store import Handle, Store
 from tflgpu.ir.dtypes import Array, DType
 

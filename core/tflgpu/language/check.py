@@ -27,11 +27,8 @@ from tflgpu.language.matrix import (
     problem_of,
     used,
 )
-from tflgpu.language.subgroup import SubgroupShuffleXor, group_size
-from tflgpu.language.subgroup import problem_of as problem_of_shuffle
 from tflgpu.language.tree import (
     Assign,
-    Barrier,
     Binary,
     Break,
     Builtin,
@@ -44,9 +41,7 @@ from tflgpu.language.tree import (
     Name,
     Return,
     SharedLoad,
-    SharedStore,
     Stmt,
-    Store,
     Var,
 )
 from tflgpu.language.types import BOOL, I32, Scalar
@@ -149,18 +144,6 @@ def _statement(stmt: Stmt, scope: _Scope) -> None:
             scope.fail(f"{stmt.value.type} assigned to {stmt.target.ident}: {stmt.target.type}")
         if scope.partial or not uniform:  # once it differs, it counts as different for good
             scope.uniform[stmt.target.ident] = False
-    elif isinstance(stmt, Store):
-        if stmt.buffer not in scope.kernel.buffers or stmt.buffer.access == "read":
-            scope.fail(f"store to {stmt.buffer.name}, which is not a writable buffer of it")
-        want = stmt.buffer.value_type.with_width(1 if stmt.scalar else stmt.buffer.width)
-        narrows = want.scalar is Scalar.F16 and stmt.value.type == want.with_scalar(Scalar.F32)
-        if stmt.value.type != want and not narrows:
-            scope.fail(f"{stmt.value.type} stored in {stmt.buffer.name} of {want}")
-    elif isinstance(stmt, SharedStore):
-        if stmt.array not in scope.kernel.shared:
-            scope.fail(f"store to shared array {stmt.array.name}, which is not one of it")
-        if stmt.value.type != stmt.array.type:
-            scope.fail(f"{stmt.value.type} stored in {stmt.array.name} of {stmt.array.type}")
     elif isinstance(stmt, If):
         _if(stmt, scope, uniform)
     elif isinstance(stmt, For):
@@ -171,32 +154,30 @@ def _statement(stmt: Stmt, scope: _Scope) -> None:
         scope.may_break = scope.may_break or scope.divergent
     elif isinstance(stmt, Return):
         scope.may_return = scope.may_return or scope.divergent
-    elif isinstance(stmt, Barrier):
-        if scope.divergent:
-            scope.fail("a barrier under a condition that may differ within a workgroup")
-        if scope.may_return or scope.may_break:
-            scope.fail("a barrier that invocations which returned or broke out never reach")
     elif isinstance(stmt, MATRIX_STATEMENTS):
         _matrix(stmt, scope)
-    elif isinstance(stmt, SubgroupShuffleXor):
-        _shuffle(stmt, scope)
+    else:
+        _plain(stmt, scope)
 
 
-def _shuffle(stmt: SubgroupShuffleXor, scope: _Scope) -> None:
-    problem = problem_of_shuffle(stmt.value, stmt.mask)
+def _plain(stmt: Stmt, scope: _Scope) -> None:
+    """A statement that says itself what is asked of it."""
+    problem = stmt.problem(scope.kernel)
     if problem:
         scope.fail(problem)
-    size = group_size(stmt.mask)
-    if scope.kernel.workgroup[0] % size:
-        scope.fail(
-            f"a shuffle among {size} neighbours in a workgroup {scope.kernel.workgroup}: its first "
-            f"size must be a multiple of {size}"
-        )
-    if scope.divergent or scope.may_return or scope.may_break:
-        scope.fail("a shuffle that a part of a workgroup may not reach")
-    _is_new(stmt.ident, scope)
-    scope.names[stmt.ident] = False
-    scope.uniform[stmt.ident] = False
+    if stmt.collective:
+        _together(stmt.collective, scope)
+    for ident in stmt.declares:
+        _is_new(ident, scope)
+        scope.names[ident] = False
+        scope.uniform[ident] = False
+
+
+def _together(what: str, scope: _Scope) -> None:
+    if scope.divergent:
+        scope.fail(f"a {what} under a condition that may differ within a workgroup")
+    if scope.may_return or scope.may_break:
+        scope.fail(f"a {what} that invocations which returned or broke out never reach")
 
 
 def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:
@@ -205,8 +186,7 @@ def _matrix(stmt: MatrixStmt, scope: _Scope) -> None:
             f"matrices in a workgroup {scope.kernel.workgroup}: its first size must be a "
             f"multiple of {SUBGROUP}"
         )
-    if scope.divergent or scope.may_return or scope.may_break:
-        scope.fail("a matrix statement that a part of a workgroup may not reach")
+    _together("matrix statement", scope)
     for matrix in used(stmt):
         if scope.matrices.get(matrix.ident) is not matrix.role:
             scope.fail(f"matrix {matrix.ident} is used outside the block that defines it")
@@ -271,10 +251,10 @@ def _is_new(ident: str, scope: _Scope) -> None:
 def _bound_stays(stmt: For, scope: _Scope) -> None:
     assigned = {s.target.ident for s in statements(stmt.body) if isinstance(s, Assign)}
     for part in postorder([stmt.stop]):
-        varies = isinstance(part, SharedLoad) or (
-            isinstance(part, Load) and part.buffer.access != "read"
+        stays = isinstance(part, (Name, Builtin)) or (
+            isinstance(part, Load) and part.buffer.access == "read"
         )
-        if varies or (isinstance(part, Name) and part.ident in assigned):
+        if (part.reads and not stays) or (isinstance(part, Name) and part.ident in assigned):
             scope.fail(f"the bound of loop {stmt.index.ident} may change while it runs: let it")
 
 
@@ -301,4 +281,6 @@ def _uses(stmt: Stmt, scope: _Scope) -> bool:
             uniform = False
             if expr.array not in scope.kernel.shared:
                 scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
+        elif expr.reads:
+            uniform = False
     return uniform

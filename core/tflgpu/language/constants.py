@@ -3,13 +3,10 @@ that would compute it by others."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.language import evaluate
-from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Splat, Unary, Vec
+from tflgpu.language.tree import Kernel
 from tflgpu.language.walk import statements, walk
 
 
@@ -24,28 +21,6 @@ def constant_values(kernel: Kernel) -> dict[int, Array]:
                     continue
                 operands = [order[part] for part in parts]
                 known = [values[id(each)] for each in operands if id(each) in values]
-                value = _evaluate(expr, known) if len(known) == len(parts) else None
-                if value is not None:
-                    values[id(expr)] = value
+                if len(known) == len(parts) and not expr.reads:
+                    values[id(expr)] = expr.evaluate(*known)
     return values
-
-
-def _evaluate(expr: Expr, parts: list[Array]) -> Array | None:
-    if isinstance(expr, Const):
-        return evaluate.constant(expr.type, expr.value)
-    if isinstance(expr, Binary):
-        return evaluate.binary(expr.op, *parts)
-    if isinstance(expr, Call):
-        return evaluate.call(expr.fn, parts)
-    if isinstance(expr, Cast):
-        return evaluate.convert(parts[0], expr.type.scalar)
-    if isinstance(expr, Unary):
-        return np.asarray(np.logical_not(parts[0]) if expr.op == "not" else np.negative(parts[0]))
-    if isinstance(expr, Splat):
-        return np.repeat(parts[0][:, None], expr.type.width, axis=1)
-    if isinstance(expr, Vec):
-        return np.stack(parts, axis=-1)
-    if isinstance(expr, Select):
-        cond: Any = parts[0] if parts[0].ndim == parts[1].ndim else parts[0][:, None]
-        return np.asarray(np.where(cond, parts[1], parts[2]))
-    return None

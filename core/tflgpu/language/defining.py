@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from tflgpu.language.numbers import extreme_of, foregone, never_nan
 from tflgpu.language.printer import Printer
 from tflgpu.language.rounding import is_rounded, rounded_names
 from tflgpu.language.signs import not_negative
-from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel
+from tflgpu.language.tree import Binary, Call, Cast, Expr, Kernel, Stmt
 from tflgpu.language.types import Scalar, Type
 
 #: The first parts of the names of all functions that a text may have; the others are numbers of
@@ -72,8 +72,6 @@ class DefiningPrinter(Printer):
         self.constants = constant_values(kernel)
         self._not_negative = not_negative(kernel)
         self._rounded = rounded_names(kernel)
-        for kind, handler in list(self._handlers.items()):
-            self._handlers[kind] = self._folded(handler)
 
     def is_reserved(self, ident: str) -> bool:
         """Whether a kernel's own name must not be this."""
@@ -128,10 +126,15 @@ class DefiningPrinter(Printer):
         differ = len({lane.text for lane in lanes}) > 1
         return self.function_of(self.type_name(type), *lanes[: None if differ else 1])
 
-    def _folded(self, handler: Callable[..., Code]) -> Callable[..., Code]:
+    def method_for(self, node: Expr | Stmt) -> Callable[..., Any]:
+        """The method for a class of nodes; what is computed of literals alone becomes a literal."""
+        method = super().method_for(node)
+        if isinstance(node, Stmt):
+            return method
+
         def print_value(expr: Expr, *args: Code) -> Code:
             value = self.constants.get(id(expr))
-            return handler(expr, *args) if value is None else self.literal(expr.type, value)
+            return method(expr, *args) if value is None else self.literal(expr.type, value)
 
         return print_value
 

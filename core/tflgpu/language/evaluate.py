@@ -43,7 +43,6 @@ import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.functions import FUNCTIONS
-from tflgpu.language.tree import Number
 from tflgpu.language.types import Scalar, Type
 
 # NumPy's minimum and maximum are the language's: NaN if either operand is one.
@@ -56,7 +55,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def constant(type: Type, value: Number) -> Array:
+def constant(type: Type, value: float) -> Array:
     """A literal: [1] or [1, lanes]."""
     shape = (1, type.width) if type.width > 1 else (1,)
     return np.full(shape, value, type.scalar.numpy)

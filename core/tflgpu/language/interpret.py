@@ -16,41 +16,28 @@ import numpy.typing as npt
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.evaluate import binary, call, constant, convert
+from tflgpu.language.evaluate import constant
 from tflgpu.language.frame import Frame, Index, spread
 from tflgpu.language.interpret_matrix import run_matrix
-from tflgpu.language.interpret_subgroup import run_shuffle
 from tflgpu.language.matrix import MATRIX_STATEMENTS
 from tflgpu.language.memory import BufferMemory, SharedMemory
-from tflgpu.language.subgroup import SubgroupShuffleXor
+from tflgpu.language.running import GROUP, WHO, Running
 from tflgpu.language.tree import (
     Assign,
-    Barrier,
-    Binary,
-    Bitcast,
     Break,
     Builtin,
-    Call,
-    Cast,
     Const,
     Expr,
     For,
     If,
     Kernel,
-    Lane,
     Let,
     Load,
     Name,
     Return,
-    Select,
     SharedLoad,
-    SharedStore,
-    Splat,
     Stmt,
-    Store,
-    Unary,
     Var,
-    Vec,
 )
 from tflgpu.language.walk import Walk, walk
 
@@ -59,9 +46,6 @@ _BATCH = 1 << 14  # invocations run together: few enough that values stay in the
 #: What became of each invocation of a frame, or None while all go on.
 Fate = npt.NDArray[np.int8] | None
 _BROKE, _RETURNED = 1, 2
-
-# Names that no kernel can have, for the interpreter's own per-invocation values.
-_WHO, _GROUP = "#who", "#group"
 
 
 def interpret(
@@ -114,11 +98,10 @@ class _Interpreter:
         self.batch_groups = 0
         self._steps: dict[int, tuple[list[_Step], Sequence[int]]] = {}
         self._constants: dict[int, Array] = {}
-        self._operations: dict[type[Expr], Callable[..., Array]] = {
-            Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
-            Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
-            Bitcast: self._bitcast,
-            Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: self._load,
+        #: What is not for the expressions themselves to say: it takes more than their operands.
+        self._reading: dict[type[Expr], Callable[..., Array]] = {
+            Const: self._const,  # which is the same every time
+            Name: self._name, Builtin: self._builtin, Load: self._load,
             SharedLoad: self._shared_load,
         }  # fmt: skip
 
@@ -142,8 +125,8 @@ class _Interpreter:
         gx, gy, _ = self.groups
         local = np.tile(np.arange(per_group), len(ids))
         group = np.repeat(ids, per_group)
-        frame.declare(_WHO, group * per_group + local)
-        frame.declare(_GROUP, group - ids[0])
+        frame.declare(WHO, group * per_group + local)
+        frame.declare(GROUP, group - ids[0])
         local_id = [local % wx, local // wx % wy, local // (wx * wy)]
         group_id = [group % gx, group // gx % gy, group // (gx * gy)]
         for axis, size in enumerate(self.kernel.workgroup):
@@ -190,9 +173,6 @@ class _Interpreter:
             return np.full(frame.count, _BROKE, np.int8)
         if isinstance(stmt, Return):
             return np.full(frame.count, _RETURNED, np.int8)
-        if isinstance(stmt, Barrier):
-            self._barrier(frame)
-            return None
         values = self._values(stmt, frame)
         if isinstance(stmt, If):
             return self._if(stmt, frame, values[0])
@@ -202,21 +182,12 @@ class _Interpreter:
             frame.declare(stmt.ident, values[0])
         elif isinstance(stmt, Assign):
             frame.assign(stmt.target.ident, values[1])
-        elif isinstance(stmt, Store):
-            index, value = spread(values[0], frame.count), spread(values[1], frame.count)
-            memory = self.memory[stmt.buffer.name]
-            memory.store(index, value, stmt.scalar, frame.get(_WHO))
-        elif isinstance(stmt, SharedStore):
-            index, value = spread(values[0], frame.count), spread(values[1], frame.count)
-            array = self.shared[stmt.array.name]
-            array.store(index, value, frame.full(_GROUP), frame.full(_WHO))
         elif isinstance(stmt, MATRIX_STATEMENTS):
-            who, group = frame.full(_WHO), frame.full(_GROUP)
+            who, group = frame.full(WHO), frame.full(GROUP)
             run_matrix(stmt, frame, values, self.shared, who, group)
-        elif isinstance(stmt, SubgroupShuffleXor):
-            run_shuffle(stmt, frame, values[0], frame.full(_WHO))
         else:
-            raise KernelError(f"unknown statement {type(stmt).__name__}")
+            here = Running(self.kernel, frame, self.memory, self.shared, self.batch_groups)
+            stmt.run(here, *values)
         return None
 
     def _if(self, stmt: If, frame: Frame, cond: Array) -> Fate:
@@ -270,14 +241,6 @@ class _Interpreter:
             return None
         return np.where(fate == _RETURNED, fate, 0).astype(np.int8)
 
-    def _barrier(self, frame: Frame) -> None:
-        size = int(np.prod(self.kernel.workgroup))
-        arrived = np.bincount(frame.full(_GROUP), minlength=self.batch_groups)
-        if ((arrived != 0) & (arrived != size)).any():
-            raise KernelError("a barrier was reached by a part of a workgroup")
-        for array in self.shared.values():
-            array.barrier(arrived != 0)
-
     # Expressions
 
     def _values(self, stmt: Stmt, frame: Frame) -> list[Array]:
@@ -294,10 +257,7 @@ class _Interpreter:
     def _compile(self, way: Walk) -> tuple[list[_Step], Sequence[int]]:
         steps: list[_Step] = []
         for expr, parts in zip(way.order, way.parts, strict=True):
-            operation = self._operations.get(type(expr))
-            if operation is None:
-                raise KernelError(f"unknown expression {type(expr).__name__}")
-            steps.append((operation, expr, parts))
+            steps.append((self._reading.get(type(expr), _evaluate), expr, parts))
         return steps, way.roots
 
     def _const(self, frame: Frame, expr: Const) -> Array:
@@ -312,44 +272,19 @@ class _Interpreter:
     def _builtin(self, frame: Frame, expr: Builtin) -> Array:
         return frame.get(f"#{expr.kind}{expr.axis}")
 
-    def _unary(self, frame: Frame, expr: Unary, x: Array) -> Array:
-        return np.asarray(np.logical_not(x) if expr.op == "not" else np.negative(x))
-
-    def _binary(self, frame: Frame, expr: Binary, a: Array, b: Array) -> Array:
-        return binary(expr.op, a, b)
-
-    def _call(self, frame: Frame, expr: Call, *args: Array) -> Array:
-        return call(expr.fn, args)
-
-    def _select(self, frame: Frame, expr: Select, cond: Array, a: Array, b: Array) -> Array:
-        if cond.ndim < a.ndim:
-            cond = cond[:, None]
-        return np.where(cond, a, b)
-
-    def _cast(self, frame: Frame, expr: Cast, x: Array) -> Array:
-        return convert(x, expr.type.scalar)
-
-    def _bitcast(self, frame: Frame, expr: Bitcast, x: Array) -> Array:
-        return np.ascontiguousarray(x).view(expr.type.scalar.numpy)
-
-    def _vec(self, frame: Frame, expr: Vec, *parts: Array) -> Array:
-        return np.stack(np.broadcast_arrays(*parts), axis=-1)
-
-    def _splat(self, frame: Frame, expr: Splat, x: Array) -> Array:
-        return np.broadcast_to(x[:, None], (len(x), expr.type.width))
-
-    def _lane(self, frame: Frame, expr: Lane, x: Array) -> Array:
-        return np.asarray(x[:, expr.index])
-
     def _load(self, frame: Frame, expr: Load, index: Array) -> Array:
         memory = self.memory[expr.buffer.name]
         # A buffer of one lane an element has the same elements either way.
-        found = memory.load(index, expr.scalar, frame.get(_WHO))
+        found = memory.load(index, expr.scalar, frame.get(WHO))
         return found.astype(expr.type.scalar.numpy, copy=False)
 
     def _shared_load(self, frame: Frame, expr: SharedLoad, index: Array) -> Array:
         array = self.shared[expr.array.name]
-        return array.load(spread(index, frame.count), frame.full(_GROUP), frame.full(_WHO))
+        return array.load(spread(index, frame.count), frame.full(GROUP), frame.full(WHO))
+
+
+def _evaluate(frame: Frame, expr: Expr, *operands: Array) -> Array:
+    return expr.evaluate(*operands)
 
 
 def _merge(fate: Fate, frame: Frame, where: Index, part: Fate) -> Fate:

@@ -62,6 +62,11 @@ class MatrixFill(Stmt):
     target: Matrix
     value: float
 
+    @property
+    def declares(self) -> tuple[str, ...]:
+        """The tile."""
+        return (self.target.ident,)
+
 
 @attrs.frozen(eq=False)
 class MatrixLoad(Stmt):
@@ -71,6 +76,11 @@ class MatrixLoad(Stmt):
     array: Shared
     index: Expr
     stride: int
+
+    @property
+    def declares(self) -> tuple[str, ...]:
+        """The tile."""
+        return (self.target.ident,)
 
 
 @attrs.frozen(eq=False)

@@ -15,7 +15,7 @@ from tflgpu.language.matrix import has_matrices
 from tflgpu.language.subgroup import lacking, largest_group
 from tflgpu.language.tree import Binary, Buffer, Call, Cast, Expr, Kernel
 from tflgpu.language.types import Scalar
-from tflgpu.language.walk import expressions
+from tflgpu.language.walk import children, expressions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -116,6 +116,8 @@ def check_needs(kernel: Kernel, has: Features) -> Needs:
 
 def _arithmetic_of(expr: Expr) -> str:
     """What an expression does that takes arithmetic of f16; "" where it does nothing of the kind."""
+    if expr.keeps_lanes:
+        return ""
     if isinstance(expr, Binary):
         computes = expr.a.type.scalar is Scalar.F16 and expr.op in _ARITHMETIC
         return expr.op if computes else ""
@@ -126,4 +128,7 @@ def _arithmetic_of(expr: Expr) -> str:
         # Zero and one are halves as they are.
         is_made = expr.x.type.scalar not in (Scalar.F16, Scalar.BOOL)
         return f"a cast from {expr.x.type}" if is_made else ""
-    return ""
+    if isinstance(expr, Cast):
+        return ""
+    halves = any(each.type.scalar is Scalar.F16 for each in (expr, *children(expr)))
+    return type(expr).__name__ if halves else ""

@@ -23,7 +23,8 @@ from tflgpu.language.code import (
     Code,
     Names,
 )
-from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt, declared
+from tflgpu.language.expressions import method_name
+from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt
 from tflgpu.language.needs import Features, needs_of
 from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.language.tree import (
@@ -83,20 +84,9 @@ class Printer:
         self._temporaries: set[int] = set()
         idents = [b.name for b in kernel.buffers] + [a.name for a in kernel.shared] + [kernel.name]
         for stmt in statements(kernel.body):
-            if isinstance(stmt, (Let, Var, SubgroupShuffleXor)):
-                idents.append(stmt.ident)
-            elif isinstance(stmt, For):
-                idents.append(stmt.index.ident)
-            elif (matrix := declared(stmt)) is not None:
-                idents.append(matrix.ident)
+            idents += stmt.declares
         self.names = Names(idents, self.is_reserved)
-        self._handlers: dict[type[Expr], Callable[..., Code]] = {
-            Const: self.const, Name: self.name, Builtin: self.builtin, Unary: self.unary,
-            Binary: self.binary, Call: self.call, Select: self.select, Cast: self.cast,
-            Bitcast: self.bitcast,
-            Vec: self.vec, Splat: self.splat, Lane: self.lane, Load: self.load,
-            SharedLoad: self.shared_load,
-        }  # fmt: skip
+        self._handlers: dict[type[Expr], Callable[..., Code]] = {}
 
     # What a dialect has to say
 
@@ -120,7 +110,7 @@ class Printer:
         """A let or a variable."""
         raise NotImplementedError
 
-    def barrier(self) -> str:
+    def barrier(self, stmt: Barrier) -> str:
         """A barrier with its memory fence."""
         raise NotImplementedError
 
@@ -206,14 +196,16 @@ class Printer:
         hint = [self.unroll_hint] if stmt.unroll and self.unroll_hint else []
         return [*hint, f"for ({first} {index} < {stop.at(ADD)}; {step}) {{"]
 
-    def shuffle(self, stmt: SubgroupShuffleXor, value: Code) -> Code:
-        """What a shuffle gives. APIs promise it of words only."""
+    def subgroup_shuffle_xor(self, stmt: SubgroupShuffleXor, value: Code) -> str:
+        """Name what a shuffle gives. APIs promise it of words only."""
         kind = stmt.type
         if kind.scalar is not Scalar.F16:
-            return self.shuffle_word(value, kind, stmt.mask)
-        word = kind.with_scalar(Scalar.F32)
-        found = self.shuffle_word(self.converted(kind, word, value), word, stmt.mask)
-        return self.converted(word, kind, found)
+            found = self.shuffle_word(value, kind, stmt.mask)
+        else:
+            word = kind.with_scalar(Scalar.F32)
+            found = self.shuffle_word(self.converted(kind, word, value), word, stmt.mask)
+            found = self.converted(word, kind, found)
+        return self.declare(self.names[stmt.ident], kind, found.text, False)
 
     def name(self, expr: Name) -> Code:
         """A let, variable or index."""
@@ -324,6 +316,15 @@ class Printer:
         """An error that names the kernel."""
         return KernelError(f"kernel {self.kernel.name}: {message}")
 
+    def method_for(self, node: Expr | Stmt) -> Callable[..., Any]:
+        """The method that writes nodes of a class: the one with the class's name. It gets the node and
+        the code of its operands, and gives the code of an expression, or a statement's line."""
+        kind: type[Any] = type(node)
+        found: Callable[..., Any] | None = getattr(self, method_name(kind), None)
+        if found is None:
+            raise self.fail(f"{type(self).__name__} does not write {kind.__name__}")
+        return found
+
     def code_of(self, expr: Expr) -> Code:
         """The code of an expression under the one being printed."""
         return self._codes[id(expr)]
@@ -352,10 +353,6 @@ class Printer:
             self._line(self.declare(ident, stmt.value.type, codes[0].text, mutable))
         elif isinstance(stmt, Assign):
             self._line(f"{codes[0].text} = {codes[1].text};")
-        elif isinstance(stmt, Store):
-            self._line(self.store(stmt, *codes))
-        elif isinstance(stmt, SharedStore):
-            self._line(self.shared_store(stmt, *codes))
         elif isinstance(stmt, If):
             self._line(f"if ({codes[0].text}) {{")
             self._nested(stmt.then)
@@ -372,16 +369,11 @@ class Printer:
             self._line("break;")
         elif isinstance(stmt, Return):
             self._line("return;")
-        elif isinstance(stmt, Barrier):
-            self._line(self.barrier())
         elif isinstance(stmt, MATRIX_STATEMENTS):
             for line in self.matrix(stmt, *codes):
                 self._line(line)
-        elif isinstance(stmt, SubgroupShuffleXor):
-            found = self.shuffle(stmt, codes[0]).text
-            self._line(self.declare(self.names[stmt.ident], stmt.type, found, False))
         else:
-            raise self.fail(f"unknown statement {type(stmt).__name__}")
+            self._line(self.method_for(stmt)(stmt, *codes))
 
     def _prepare(self, stmt: Stmt) -> list[Code]:
         """Print a statement's expressions. What several operators share, and what is nested too
@@ -400,7 +392,7 @@ class Printer:
             kind = type(expr)
             handler = handlers.get(kind)
             if handler is None:
-                raise self.fail(f"unknown expression {kind.__name__}")
+                handler = handlers[kind] = self.method_for(expr)
             parts = parts_of[place]
             if kind in _LEAVES:  # trivial, and not deep: most of what there is
                 self._codes[id(expr)] = code = handler(expr)

@@ -11,11 +11,19 @@ All invocations of a workgroup must get to a shuffle together, as to a barrier.
 
 from __future__ import annotations
 
-import attrs
+from typing import TYPE_CHECKING, ClassVar
 
+import attrs
+import numpy as np
+
+from tflgpu.errors import KernelError
+from tflgpu.ir.dtypes import Array
 from tflgpu.language.tree import Expr, Kernel, Stmt
 from tflgpu.language.types import Scalar, Type
 from tflgpu.language.walk import statements
+
+if TYPE_CHECKING:
+    from tflgpu.language.running import Running
 
 #: The largest group that the language has: most devices have subgroups as wide, or wider.
 LARGEST = 32
@@ -31,10 +39,43 @@ class SubgroupShuffleXor(Stmt):
     value: Expr
     mask: int
 
+    collective: ClassVar[str] = "shuffle"
+
     @property
     def type(self) -> Type:
         """The type of what is named."""
         return self.value.type
+
+    @property
+    def declares(self) -> tuple[str, ...]:
+        """What the neighbour has."""
+        return (self.ident,)
+
+    def problem(self, kernel: Kernel) -> str | None:
+        """A type, mask or workgroup that does not allow it."""
+        problem = problem_of(self.value, self.mask)
+        if problem:
+            return problem
+        size = group_size(self.mask)
+        if kernel.workgroup[0] % size:
+            return (
+                f"a shuffle among {size} neighbours in a workgroup {kernel.workgroup}: its first "
+                f"size must be a multiple of {size}"
+            )
+        return None
+
+    def run(self, here: Running, *values: Array) -> None:
+        """Exchange values within whole groups of neighbours."""
+        (value,) = values
+        size, who = group_size(self.mask), here.who
+        rows = who.reshape(-1, size) if len(who) % size == 0 else None
+        if rows is None or (rows != rows[:, :1] + np.arange(size)).any() or (
+            rows[:, 0] % size
+        ).any():  # fmt: skip
+            raise KernelError(f"a shuffle was reached by a part of {size} neighbours")
+        if len(value) > 1:  # otherwise all have the same
+            value = value[np.arange(len(value)) ^ self.mask]
+        here.frame.declare(self.ident, value)
 
 
 def group_size(mask: int) -> int:

@@ -1,0 +1,407 @@
+"""Expressions of the kernel tree, and the memory that they read.
+
+Every node is an immutable value whose type is known when it is made, so that a mistake is
+reported at the author's own line. Expressions have no side effects; what they mean is defined
+by NumPy: each class says what it gives of its operands' values (`Expr.evaluate`).
+
+Integers: 32 bits, wrapping; division and remainder truncate toward zero, as in C; a shift is by 0
+to 31 bits, and of i32 to the right keeps the sign. Floats: IEEE binary32 or binary16; whether a
+multiply and an add contract is up to the device.
+
+NaN and infinities are values like any others; `tflgpu.language.evaluate` says what becomes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import ClassVar, Union
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import KernelError
+from tflgpu.ir.dtypes import Array
+from tflgpu.language.evaluate import binary, call, constant, convert
+from tflgpu.language.types import I32, Scalar, Type
+
+Number = Union[int, float, bool]
+Operand = Union["Expr", int, float, bool]
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "rem", "min", "max"})
+BITWISE = frozenset({"and", "or", "xor", "shl", "shr"})
+LOGICAL = frozenset({"land", "lor"})
+COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+
+#: What Python's operators build. Which operands may meet, and as what, is decided one file above,
+#: which builds on the classes here and so puts itself in when it is imported; the package's
+#: `__init__` imports it, so it is always there.
+_combine: Callable[[str, Operand, Operand], Expr]
+
+
+def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None:
+    """Let ``rule(op, a, b)`` make the expression of every Python operator."""
+    global _combine
+    _combine = rule
+
+
+def _binary(op: str, a: Operand, b: Operand) -> Expr:
+    return _combine(op, a, b)
+
+
+class Expr:
+    """Base of all expressions. Python operators build trees; comparisons of equality are the
+    methods `eq` and `ne`, because `==` stays Python's.
+
+    A class of expressions is an attrs class whose operands are the fields annotated ``Expr`` or
+    ``tuple[Expr, ...]``. It says here what the rest of the language asks of it; a printer's method
+    for it has its name (`method_name`).
+    """
+
+    type: Type
+    #: It reads a name, an id or memory, so that what it gives does not follow from its operands
+    #: alone. The interpreter computes it, in the place of `evaluate`.
+    reads: ClassVar[bool] = False
+    #: Its lanes are lanes that it was given, perhaps negated. What makes others out of f16 lanes
+    #: takes a device with f16 arithmetic.
+    keeps_lanes: ClassVar[bool] = False
+
+    def evaluate(self, *operands: Array) -> Array:
+        """What it gives of its operands' values: the language's definition of it.
+
+        Args:
+            operands: One array an operand: [n], or [n, lanes] of a vector, where n invocations
+                evaluate it; a first dimension of 1 stands for the same value in all of them.
+        """
+        raise KernelError(f"expression {type(self).__name__} does not say what it gives")
+
+    def __add__(self, other: Operand) -> Expr:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        if not self.type.is_float:
+            raise KernelError("use // for whole numbers")
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return _binary("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        if self.type.is_float:
+            raise KernelError("use / for floats")
+        return _binary("div", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return _binary("rem", self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return _binary("land" if self.type.scalar is Scalar.BOOL else "and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return _binary("lor" if self.type.scalar is Scalar.BOOL else "or", self, other)
+
+    def __xor__(self, other: Operand) -> Expr:
+        return _binary("xor", self, other)
+
+    def __lshift__(self, other: Operand) -> Expr:
+        return _binary("shl", self, other)
+
+    def __rshift__(self, other: Operand) -> Expr:
+        return _binary("shr", self, other)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return _binary("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return _binary("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return _binary("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return _binary("ge", self, other)
+
+    def eq(self, other: Operand) -> Expr:
+        """Lane-wise equality."""
+        return _binary("eq", self, other)
+
+    def ne(self, other: Operand) -> Expr:
+        """Lane-wise inequality."""
+        return _binary("ne", self, other)
+
+    def __neg__(self) -> Expr:
+        if self.type.scalar is Scalar.BOOL:
+            raise KernelError("use ~ to negate a boolean")
+        return Unary(self.type, "neg", self)
+
+    def __invert__(self) -> Expr:
+        if self.type.scalar is not Scalar.BOOL:
+            raise KernelError("~ negates booleans only")
+        if isinstance(self, Const):
+            return Const(self.type, not self.value)
+        return Unary(self.type, "not", self)
+
+    def __bool__(self) -> bool:
+        raise KernelError("an expression has no value while the kernel is built; use k.if_()")
+
+    def lane(self, index: int) -> Expr:
+        """One lane of a vector (lane 0 of a scalar is the scalar)."""
+        if not 0 <= index < self.type.width:
+            raise KernelError(f"lane {index} of a {self.type}")
+        if self.type.width == 1:
+            return self
+        if isinstance(self, Vec):
+            return self.parts[index]
+        return Lane(self.type.with_width(1), self, index)
+
+    @property
+    def lanes(self) -> tuple[Expr, ...]:
+        """All lanes."""
+        return tuple(self.lane(i) for i in range(self.type.width))
+
+
+@attrs.frozen(eq=False)
+class Const(Expr):
+    """A literal; for a vector type every lane has the value."""
+
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    value: Number
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The literal itself."""
+        return constant(self.type, self.value)
+
+
+@attrs.frozen(eq=False)
+class Name(Expr):
+    """A let, a variable or a loop index, read."""
+
+    reads: ClassVar[bool] = True
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    ident: str
+    mutable: bool = False
+
+
+@attrs.frozen(eq=False)
+class Builtin(Expr):
+    """``global_id``, ``local_id`` or ``group_id`` along an axis: i32."""
+
+    reads: ClassVar[bool] = True
+    keeps_lanes: ClassVar[bool] = True
+    kind: str
+    axis: int
+    type: Type = I32
+
+
+@attrs.frozen(eq=False)
+class Unary(Expr):
+    """``neg`` or ``not``."""
+
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    op: str
+    x: Expr
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The opposite, lane by lane."""
+        (x,) = operands
+        return np.asarray(np.logical_not(x) if self.op == "not" else np.negative(x))
+
+
+@attrs.frozen(eq=False)
+class Binary(Expr):
+    """Two operands of one type; comparisons give bool lanes."""
+
+    type: Type
+    op: str
+    a: Expr
+    b: Expr
+
+    def evaluate(self, *operands: Array) -> Array:
+        """``a op b``, lane by lane."""
+        a, b = operands
+        return binary(self.op, a, b)
+
+
+@attrs.frozen(eq=False)
+class Call(Expr):
+    """A function of `tflgpu.language.functions.FUNCTIONS`."""
+
+    type: Type
+    fn: str
+    args: tuple[Expr, ...]
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The function's own definition."""
+        return call(self.fn, operands)
+
+
+@attrs.frozen(eq=False)
+class Select(Expr):
+    """``a`` where ``cond`` holds, else ``b``; both are evaluated. A scalar ``cond`` chooses
+    whole vectors."""
+
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The chosen lanes."""
+        cond, a, b = operands
+        return np.where(cond[:, None] if cond.ndim < a.ndim else cond, a, b)
+
+
+@attrs.frozen(eq=False)
+class Cast(Expr):
+    """Lane-wise value conversion; bool gives 0 or 1. Float to integer truncates, limits to the
+    integer's range, and makes 0 of a NaN. To bool: whether it is not zero (a NaN is not). f32 to
+    f16 rounds to nearest even; what is beyond its range is infinite, and a NaN stays one."""
+
+    type: Type
+    x: Expr
+
+    def evaluate(self, *operands: Array) -> Array:
+        """Lanes converted."""
+        (x,) = operands
+        return convert(x, self.type.scalar)
+
+
+@attrs.frozen(eq=False)
+class Bitcast(Expr):
+    """The bits of f32, i32 or u32 lanes read as another of these types. What a device makes of
+    a NaN on the way is open."""
+
+    type: Type
+    x: Expr
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The same bits."""
+        (x,) = operands
+        return np.ascontiguousarray(x).view(self.type.scalar.numpy)
+
+
+@attrs.frozen(eq=False)
+class Vec(Expr):
+    """A vector of as many scalars as its type has lanes."""
+
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    parts: tuple[Expr, ...]
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The scalars side by side."""
+        return np.stack(np.broadcast_arrays(*operands), axis=-1)
+
+
+@attrs.frozen(eq=False)
+class Splat(Expr):
+    """A vector with one scalar in every lane."""
+
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    x: Expr
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The scalar as often as there are lanes."""
+        (x,) = operands
+        return np.broadcast_to(x[:, None], (len(x), self.type.width))
+
+
+@attrs.frozen(eq=False)
+class Lane(Expr):
+    """One lane of a vector, chosen while the kernel is built."""
+
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    x: Expr
+    index: int
+
+    def evaluate(self, *operands: Array) -> Array:
+        """The chosen lane."""
+        (x,) = operands
+        return np.asarray(x[:, self.index])
+
+
+@attrs.frozen
+class Buffer:
+    """A kernel's buffer parameter: elements of ``width`` lanes of ``scalar``."""
+
+    name: str
+    scalar: Scalar
+    width: int
+    access: str  # "read", "write" or "read_write"
+
+    @property
+    def value_type(self) -> Type:
+        """The type that a load gives: storage-only integers widen to i32."""
+        scalar = Scalar.I32 if self.scalar.is_storage_only else self.scalar
+        return Type(scalar, self.width)
+
+
+@attrs.frozen
+class Shared:
+    """An array of ``count`` elements shared by a workgroup; contents start undefined."""
+
+    name: str
+    type: Type
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes; a 3-lane element takes the room of 4."""
+        lanes = 4 if self.type.width == 3 else self.type.width
+        return self.count * lanes * self.type.scalar.itemsize
+
+
+@attrs.frozen(eq=False)
+class Load(Expr):
+    """Element ``index`` of a buffer, or, with ``scalar``, lane ``index`` counted over all lanes.
+
+    A load from an f16 buffer gives f16; see `Builder.load` for reading it as f32.
+    """
+
+    reads: ClassVar[bool] = True
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    buffer: Buffer
+    index: Expr
+    scalar: bool = False
+
+
+@attrs.frozen(eq=False)
+class SharedLoad(Expr):
+    """Element ``index`` of a shared array."""
+
+    reads: ClassVar[bool] = True
+    keeps_lanes: ClassVar[bool] = True
+    type: Type
+    array: Shared
+    index: Expr
+
+
+@cache
+def method_name(kind: type) -> str:
+    """By what name a printer's method for a class of nodes is found: ``shared_load`` for
+    `SharedLoad`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
