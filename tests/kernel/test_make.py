@@ -103,6 +103,22 @@ def test_index_arithmetic_folds() -> None:
     assert isinstance(Const(I32, -7) // 2, Binary)
 
 
+def test_conditions_fold() -> None:
+    # A compiler warns of a constant in a condition, and PoCL prints that it did.
+    true, false = Const(I32, 2) < 3, Const(I32, 3).eq(2)
+    assert (value(true), value(false)) == (True, False)
+    assert true.type is BOOL
+    assert (value(~true), value(~false)) == (False, True)
+    for x in (B, N < 3):
+        assert (true & x) is x
+        assert (x & true) is x
+        assert (false | x) is x
+        assert value(false & x) is False
+        assert value(x | true) is True
+    assert isinstance(Const(F32, 1.0) < 2.0, Binary)  # left to the device, as all of floats is
+    assert isinstance(Const(U32, 1) < 2, Binary)
+
+
 def test_float_arithmetic_is_left_alone() -> None:
     assert isinstance(F + 0.0, Binary)  # -0.0 + 0.0 is 0.0
     assert isinstance(F * 0.0, Binary)  # and a NaN stays one

@@ -154,6 +154,8 @@ class Expr:
     def __invert__(self) -> Expr:
         if self.type.scalar is not Scalar.BOOL:
             raise KernelError("~ negates booleans only")
+        if isinstance(self, Const):
+            return Const(self.type, not self.value)
         return Unary(self.type, "not", self)
 
     def __bool__(self) -> bool:

@@ -160,6 +160,24 @@ def _fold_int(op: str, a: Expr, b: Expr) -> Expr | None:
     return None
 
 
+_COMPARED: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt,
+    "ge": operator.ge,
+}  # fmt: skip
+
+
+def _fold_condition(op: str, a: Expr, b: Expr) -> Expr | None:
+    """Leave out what a condition on scalars does not depend on: compilers warn of constants in one."""
+    if op in COMPARE:
+        if not (isinstance(a, Const) and isinstance(b, Const) and a.type.scalar is Scalar.I32):
+            return None
+        return Const(BOOL, _COMPARED[op](int(a.value), int(b.value)))
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Const):
+            return other if bool(one.value) is (op == "land") else one
+    return None
+
+
 def binary(op: str, a: Operand, b: Operand) -> Expr:
     """A checked `Binary`: widths are matched by splatting, lane types must be equal.
 
@@ -193,7 +211,8 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
             # The usual question for a NaN, which a device's compiler may take for a constant.
             is_nan = call("isnan", a)
             return is_nan if op == "ne" else Unary(is_nan.type, "not", is_nan)
-        return Binary(BOOL.with_width(width), op, a, b)
+        told = _fold_condition(op, a, b) if width == 1 else None
+        return Binary(BOOL.with_width(width), op, a, b) if told is None else told
     if op in LOGICAL:
         fits = scalar is Scalar.BOOL
     elif op in BITWISE:
@@ -204,6 +223,10 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
         raise KernelError(f"unknown operation {op}")
     if not fits:
         raise KernelError(f"{op} of {kind}")
+    if width == 1 and op in LOGICAL:
+        told = _fold_condition(op, a, b)
+        if told is not None:
+            return told
     return Binary(kind, op, a, b)
 
 

@@ -291,7 +291,8 @@ class _Building:
 
     def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
         """Those of the states that are no variables even so: others are made once, and then kept."""
-        begins, kept = [], []
+        begins: list[int] = []
+        kept: list[int] = []
         for index in states:
             value, made = self.graph.values[index], self.makers.get(index)
             if made is None:
