@@ -178,7 +178,7 @@ def test_the_listing_is_the_module(reassemble: Callable[[str], bytes], target: s
     for kernel in kernels:
         want = _words(module_of(kernel, TARGETS[target]))
         nameless = _assemble(kernel, TARGETS[target], 0)
-        nameless._sections["names"].clear()
+        nameless.titles.clear()
         assert _words(reassemble(listing(nameless))) == want
         named = _words(reassemble(text_of(kernel, TARGETS[target])))
         shapes = ([words[0] for words in module] for module in (named, want))

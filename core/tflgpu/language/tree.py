@@ -44,6 +44,9 @@ from tflgpu.language.types import Scalar
 if TYPE_CHECKING:
     from tflgpu.language.running import Running
 
+#: Raise it when a tree comes to mean something else: it is in the key of what is kept on disk.
+LANGUAGE_VERSION = 3
+
 __all__ = [
     "ARITHMETIC",
     "BITWISE",

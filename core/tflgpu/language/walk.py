@@ -77,32 +77,33 @@ def _find(roots: Sequence[Expr]) -> Walk:
     order: list[Expr] = []
     parts: list[tuple[int, ...]] = []
     place: dict[int, int] = {}
-    # Each node is looked at once: what is open waits with those of its operands that are still to come.
-    open_: list[tuple[Expr, Sequence[Expr], Iterator[Expr]]] = []
-    below: Sequence[Expr] = roots
-    ahead = iter(below)
+    place_of = place.get
+    # What is open waits with those of its operands that are still to come, and the places of those that
+    # have one. First of all it is the statement, which is no expression.
+    open_: list[tuple[Any, Iterator[Expr], list[int]]] = []
+    node: Any = None
+    ahead, places = iter(roots), []
     while True:
         for part in ahead:
-            if id(part) in place:
-                continue
-            kind = type(part)
-            if kind in _LEAVES:
-                place[id(part)] = len(order)
+            found = place_of(id(part))
+            if found is None:
+                kind = type(part)
+                if kind not in _LEAVES:
+                    open_.append((node, ahead, places))
+                    node, ahead, places = part, iter(_known[kind](part)), []
+                    break
+                found = place[id(part)] = len(order)
                 order.append(part)
                 parts.append(())
-                continue
-            open_.append((part, below, ahead))
-            below = _known[kind](part)
-            ahead = iter(below)
-            break
+            places.append(found)
         else:
-            places = tuple([place[id(part)] for part in below])
             if not open_:
-                return Walk(order, parts, places)
-            done, below, ahead = open_.pop()
-            place[id(done)] = len(order)
-            order.append(done)
-            parts.append(places)
+                return Walk(order, parts, tuple(places))
+            found = place[id(node)] = len(order)
+            order.append(node)
+            parts.append(tuple(places))
+            node, ahead, places = open_.pop()
+            places.append(found)
 
 
 def postorder(roots: Iterable[Expr]) -> Sequence[Expr]:

@@ -19,7 +19,7 @@ import tflgpu
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.installed import version
-from tflgpu.language.fingerprint import LANGUAGE_VERSION
+from tflgpu.language.tree import LANGUAGE_VERSION
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugin_sources import Plugin
 from tflgpu.saved.origin import Facts

@@ -1,13 +1,12 @@
-"""A SPIR-V module as lists of instructions: ids, sections in their order, words."""
+"""A SPIR-V module as it is written: ids, and sections of words in their order.
+
+Instructions go straight into words, as tens of thousands of them are written for a model. A word keeps
+its class (an id, a literal, an enumerant), which is how `tflgpu_vulkan.spirv.listing` reads them again.
+"""
 
 from __future__ import annotations
 
-import enum
 import struct
-from collections.abc import Iterator
-from typing import Union
-
-import attrs
 
 from tflgpu_vulkan.spirv.grammar import GENERATOR, MAGIC, VERSION, Op
 
@@ -15,16 +14,21 @@ from tflgpu_vulkan.spirv.grammar import GENERATOR, MAGIC, VERSION, Op
 class Id(int):
     """A result id."""
 
+    __slots__ = ()
 
-@attrs.frozen
-class Literal:
-    """A word of a constant, and how people read it."""
 
-    word: int
+class Literal(int):
+    """A word of a constant or a text, and how people read it: ``text`` is "" where a word before it
+    says that."""
+
     text: str
 
+    def __new__(cls, word: int, text: str) -> Literal:
+        """From 32 bits, without a sign."""
+        made = super().__new__(cls, word)
+        made.text = text
+        return made
 
-Operand = Union[Id, Literal, enum.IntEnum, enum.IntFlag, int, str]
 
 #: The order that the specification gives a module (2.4, logical layout of a module).
 SECTIONS = (
@@ -33,74 +37,66 @@ SECTIONS = (
 )  # fmt: skip
 
 
-@attrs.frozen
-class Instruction:
-    """An instruction; ``operands`` leave out its result id and its result type."""
-
-    op: Op
-    operands: tuple[Operand, ...]
-    result: Id | None = None
-    type: Id | None = None
-
-    def words(self) -> list[int]:
-        """Its encoding."""
-        found: list[int] = []
-        if self.type is not None:
-            found.append(self.type)
-        if self.result is not None:
-            found.append(self.result)
-        for operand in self.operands:
-            if isinstance(operand, str):
-                found.extend(_string(operand))
-            elif isinstance(operand, Literal):
-                found.append(operand.word)
-            else:
-                found.append(int(operand) & 0xFFFFFFFF)
-        return [(len(found) + 1) << 16 | self.op, *found]
-
-
 class Assembly:
-    """Sections of instructions; ids are handed out in order, so equal input gives equal bytes."""
+    """Sections of instructions; ids are handed out in order, so equal input gives equal bytes.
+
+    Attributes:
+        titles: Names of ids for people. They are in no module, so that equal kernels have equal
+            ones.
+    """
 
     def __init__(self) -> None:
-        self._sections: dict[str, list[Instruction]] = {name: [] for name in SECTIONS}
+        self.titles: dict[int, str] = {}
+        self._sections: dict[str, list[int]] = {name: [] for name in SECTIONS}
         self._bound = 1
 
     def new_id(self) -> Id:
         """A fresh id."""
+        found = Id(self._bound)
         self._bound += 1
-        return Id(self._bound - 1)
+        return found
 
-    def add(self, section: str, op: Op, *operands: Operand) -> None:
+    def add(self, section: str, op: Op, *operands: int) -> None:
         """Append an instruction without a result."""
-        self._sections[section].append(Instruction(op, operands))
+        self._sections[section] += (first_word(op, 1 + len(operands)), *operands)
 
-    def define(self, section: str, op: Op, *operands: Operand, type: Id | None = None) -> Id:
+    def define(self, section: str, op: Op, *operands: int, type: Id | None = None) -> Id:
         """Append an instruction and give its result."""
         result = self.new_id()
-        self._sections[section].append(Instruction(op, operands, result, type))
+        made = (result,) if type is None else (type, result)
+        words = first_word(op, 1 + len(made) + len(operands))
+        self._sections[section] += (words, *made, *operands)
         return result
 
-    def extend(self, section: str, instructions: list[Instruction]) -> None:
+    def extend(self, section: str, words: list[int]) -> None:
         """Append instructions made elsewhere."""
-        self._sections[section].extend(instructions)
+        self._sections[section] += words
 
-    def instructions(self) -> Iterator[Instruction]:
-        """All instructions, in the order of a module."""
-        for name in SECTIONS:
-            yield from self._sections[name]
+    def section(self, name: str) -> list[int]:
+        """The words of one of `SECTIONS`."""
+        return self._sections[name]
 
     def encode(self) -> bytes:
         """The module without names, so that equal kernels have equal modules: little-endian words."""
         words = [MAGIC, VERSION, GENERATOR, self._bound, 0]
-        for instruction in self.instructions():
-            if instruction.op is not Op.Name:
-                words.extend(instruction.words())
+        for name in SECTIONS:
+            words += self._sections[name]
         return struct.pack(f"<{len(words)}I", *words)
 
 
-def _string(text: str) -> list[int]:
+def first_word(op: Op, words: int) -> int:
+    """What an instruction of so many words begins with."""
+    return words << 16 | op
+
+
+def text_words(text: str) -> list[Literal]:
     """UTF-8 with a terminating zero, filled up to whole words."""
     data = text.encode() + b"\0"
     data += b"\0" * (-len(data) % 4)
-    return list(struct.unpack(f"<{len(data) // 4}I", data))
+    words = struct.unpack(f"<{len(data) // 4}I", data)
+    return [Literal(word, "" if i else quoted(text)) for i, word in enumerate(words)]
+
+
+def quoted(text: str) -> str:
+    """A text as people read it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tflgpu.language.tree import Kernel
 from tflgpu.language.types import BOOL, I32, Type
 
-from tflgpu_vulkan.spirv.asm import Id, Instruction, Operand
+from tflgpu_vulkan.spirv.asm import Id, first_word
 from tflgpu_vulkan.spirv.declare import U32, Declarations
 from tflgpu_vulkan.spirv.grammar import TERMINATORS, Glsl, Op, StorageClass
 from tflgpu_vulkan.spirv.target import Target
@@ -20,37 +20,37 @@ class Body(Declarations):
 
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         super().__init__(kernel, target, guard)
-        self._variables: list[Instruction] = []
-        self._opening: list[Instruction] = []
-        self._code: list[Instruction] = []
+        self._variables: list[int] = []
+        self._opening: list[int] = []
+        self._code: list[int] = []
         self._builtins: dict[tuple[str, int], Id] = {}
         self.is_open = True
 
-    def function(self) -> list[Instruction]:
+    def function(self) -> list[int]:
         """Everything between OpFunction and OpFunctionEnd: variables come first of all."""
-        label = Instruction(Op.Label, (), self.new_id())
-        return [label, *self._variables, *self._opening, *self._code]
+        label = (first_word(Op.Label, 2), self.new_id())
+        return [*label, *self._variables, *self._opening, *self._code]
 
     # Instructions
 
-    def emit(self, op: Op, type: Type, *operands: Operand) -> Id:
+    def emit(self, op: Op, type: Type, *operands: int) -> Id:
         """An instruction that gives a value."""
         return self.emit_raw(op, self.value_type(type), *operands)
 
-    def emit_raw(self, op: Op, type: Id, *operands: Operand) -> Id:
+    def emit_raw(self, op: Op, type: Id, *operands: int) -> Id:
         """The same with a declared type."""
         result = self.new_id()
-        self._code.append(Instruction(op, operands, result, type))
+        self._code += ((3 + len(operands)) << 16 | op, type, result, *operands)
         return result
 
-    def do(self, op: Op, *operands: Operand) -> None:
+    def do(self, op: Op, *operands: int) -> None:
         """An instruction without a value."""
-        self._code.append(Instruction(op, operands))
+        self._code += (first_word(op, 1 + len(operands)), *operands)
         self.is_open = op not in TERMINATORS
 
     def label(self, label: Id) -> None:
         """Begin a block."""
-        self._code.append(Instruction(Op.Label, (), label))
+        self._code += (first_word(Op.Label, 2), label)
         self.is_open = True
 
     def variable(self, kind: Id, name: str) -> Id:
@@ -58,7 +58,7 @@ class Body(Declarations):
         declared)."""
         pointer = self.pointer(StorageClass.Function, kind)
         found = self.new_id()
-        self._variables.append(Instruction(Op.Variable, (StorageClass.Function,), found, pointer))
+        self._variables += (first_word(Op.Variable, 4), pointer, found, StorageClass.Function)
         self.name(found, name)
         return found
 
@@ -74,9 +74,10 @@ class Body(Declarations):
             self._builtins[kind, axis] = self._start(Op.Bitcast, I32, lane)
         return self._builtins[kind, axis]
 
-    def _start(self, op: Op, type: Type, *operands: Operand) -> Id:
+    def _start(self, op: Op, type: Type, *operands: int) -> Id:
         result = self.new_id()
-        self._opening.append(Instruction(op, operands, result, self.value_type(type)))
+        words = first_word(op, 3 + len(operands))
+        self._opening += (words, self.value_type(type), result, *operands)
         return result
 
     def instruction(self, op: Op | Glsl, type: Type, *args: Id) -> Id:

@@ -10,7 +10,7 @@ from tflgpu.language.needs import Needs, check_needs
 from tflgpu.language.tree import Buffer, Kernel, Number, Shared
 from tflgpu.language.types import Scalar, Type
 
-from tflgpu_vulkan.spirv.asm import Assembly, Id, Literal, Operand
+from tflgpu_vulkan.spirv.asm import Assembly, Id, Literal, text_words
 from tflgpu_vulkan.spirv.grammar import (
     BuiltIn,
     Capability,
@@ -55,12 +55,15 @@ class Declarations(Assembly):
         self.interface: list[Id] = []
         self.float_widths: set[int] = set()
         self.memory_model = MemoryModel.Vulkan if needs.matrices else MemoryModel.GLSL450
-        self.shared_access: tuple[Operand, ...] = (
+        self.shared_access: tuple[int, ...] = (
             (MemoryAccess.NonPrivatePointer,) if needs.matrices else ()
         )
-        self._glsl = self.define("imports", Op.ExtInstImport, "GLSL.std.450")
+        self._glsl = self.define("imports", Op.ExtInstImport, *text_words("GLSL.std.450"))
         self._made: dict[Any, Id] = {}
-        self._named: set[Id] = set()
+        # The same by what kernels are full of, as texts and numbers: quicker to look up.
+        self._values: dict[str, Id] = {}
+        self._elements: dict[str, Id] = {}
+        self._constants: dict[tuple[str, object], Id] = {}
         self._buffers = {b.name: self._buffer(i, b) for i, b in enumerate(kernel.buffers)}
         self._shared: dict[str, Id] = {}
 
@@ -68,31 +71,23 @@ class Declarations(Assembly):
 
     def value_type(self, type: Type) -> Id:
         """The type of a value. An f16 that can only be moved about is held as an f32."""
-        if type.scalar is Scalar.F16 and not self.target.f16_arithmetic:
-            type = type.with_scalar(Scalar.F32)
-        if type.scalar is Scalar.F16:
-            self.capabilities.add(Capability.Float16)
-        return self.element_type(type)
+        found = self._values.get(type.text)
+        if found is None:
+            found = self._values[type.text] = self._declared_value_type(type)
+        return found
 
     def element_type(self, type: Type) -> Id:
         """The type as it is in a buffer."""
-        if type.width > 1:
-            lane = self.element_type(type.with_width(1))
-            return self.declare(Op.TypeVector, lane, type.width)
-        scalar = type.scalar
-        if scalar is Scalar.BOOL:
-            return self.declare(Op.TypeBool)
-        bits = scalar.itemsize * 8
-        if scalar.is_float:
-            self.float_widths.add(bits)
-            return self.declare(Op.TypeFloat, bits)
-        return self.declare(Op.TypeInt, bits, int(scalar not in (Scalar.U32, Scalar.U8)))
+        found = self._elements.get(type.text)
+        if found is None:
+            found = self._elements[type.text] = self._declared_element_type(type)
+        return found
 
     def pointer(self, storage: StorageClass, type: Id) -> Id:
         """A pointer type."""
         return self.declare(Op.TypePointer, storage, type)
 
-    def declare(self, op: Op, *operands: Operand, type: Id | None = None) -> Id:
+    def declare(self, op: Op, *operands: int, type: Id | None = None) -> Id:
         """A type or constant, made when it is asked for first."""
         key = (op, type, operands)
         found = self._made.get(key)
@@ -105,19 +100,12 @@ class Declarations(Assembly):
 
     def const(self, type: Type, value: Number) -> Id:
         """A literal in every lane."""
-        kind = self.value_type(type)
-        if type.width > 1:
-            lane = self.const(type.with_width(1), value)
-            return self.declare(Op.ConstantComposite, *[lane] * type.width, type=kind)
-        scalar = type.scalar
-        if scalar is Scalar.BOOL:
-            return self.declare(Op.ConstantTrue if value else Op.ConstantFalse, type=kind)
-        with np.errstate(over="ignore"):
-            # An f16 held as f32 still has the value that an f16 has.
-            lane_value = np.array([value]).astype(scalar.numpy)
-        if scalar is Scalar.F16 and not self.target.f16_arithmetic:
-            lane_value = lane_value.astype(np.float32)
-        return self.declare(Op.Constant, _literal(lane_value), type=kind)
+        # 0.0 and -0.0 are equal, and are two literals.
+        key = (type.text, value or str(value))
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self._declared_const(type, value)
+        return found
 
     def u32(self, value: int) -> Id:
         """A u32 literal."""
@@ -146,21 +134,56 @@ class Declarations(Assembly):
         self.interface.append(found)
         return found
 
-    def decorate(self, target: Id, decoration: Decoration, *operands: Operand) -> None:
+    def decorate(self, target: Id, decoration: Decoration, *operands: int) -> None:
         """Annotate an id."""
         self.add("decorations", Op.Decorate, target, decoration, *operands)
 
     def name(self, target: Id, text: str) -> None:
         """Name an id for people, unless it has a name."""
-        if target not in self._named:
-            self._named.add(target)
-            self.add("names", Op.Name, target, text)
+        self.titles.setdefault(target, text)
 
     def fail(self, message: str) -> KernelError:
         """An error that names the kernel."""
         return KernelError(f"kernel {self.kernel.name}: {message}")
 
     # Inside
+
+    def _declared_value_type(self, type: Type) -> Id:
+        if type.scalar is Scalar.F16 and not self.target.f16_arithmetic:
+            type = type.with_scalar(Scalar.F32)
+        if type.scalar is Scalar.F16:
+            self.capabilities.add(Capability.Float16)
+        return self.element_type(type)
+
+    def _declared_element_type(self, type: Type) -> Id:
+        if type.width > 1:
+            lane = self.element_type(type.with_width(1))
+            return self.declare(Op.TypeVector, lane, type.width)
+        scalar = type.scalar
+        if scalar is Scalar.BOOL:
+            return self.declare(Op.TypeBool)
+        bits = scalar.itemsize * 8
+        if scalar.is_float:
+            self.float_widths.add(bits)
+            return self.declare(Op.TypeFloat, bits)
+        return self.declare(Op.TypeInt, bits, int(scalar not in (Scalar.U32, Scalar.U8)))
+
+    def _declared_const(self, type: Type, value: Number) -> Id:
+        kind = self.value_type(type)
+        if type.width > 1:
+            lane = self.const(type.with_width(1), value)
+            return self.declare(Op.ConstantComposite, *[lane] * type.width, type=kind)
+        scalar = type.scalar
+        if scalar is Scalar.BOOL:
+            return self.declare(Op.ConstantTrue if value else Op.ConstantFalse, type=kind)
+        if not scalar.is_float:
+            return self.declare(Op.Constant, _whole_literal(int(value), scalar), type=kind)
+        with np.errstate(over="ignore"):
+            # An f16 held as f32 still has the value that an f16 has.
+            lane_value = np.array([value]).astype(scalar.numpy)
+        if scalar is Scalar.F16 and not self.target.f16_arithmetic:
+            lane_value = lane_value.astype(np.float32)
+        return self.declare(Op.Constant, _float_literal(lane_value), type=kind)
 
     def _variable(self, storage: StorageClass, kind: Id, name: str) -> Id:
         pointer = self.pointer(storage, kind)
@@ -210,11 +233,16 @@ def _words_of(needs: Needs) -> tuple[set[Capability], set[str]]:
     return capabilities, extensions
 
 
-def _literal(lane: np.ndarray[Any, Any]) -> Literal:
+def _whole_literal(value: int, scalar: Scalar) -> Literal:
+    """A whole number's word."""
+    word = value & 0xFFFFFFFF
+    is_negative = scalar is not Scalar.U32 and word >> 31
+    return Literal(word, str(word - 2**32 if is_negative else word))
+
+
+def _float_literal(lane: np.ndarray[Any, Any]) -> Literal:
     """One lane's word; 16-bit floats are in the low half."""
     bits = int.from_bytes(lane.tobytes(), "little")
-    if lane.dtype.kind != "f":
-        return Literal(bits, str(int(lane[0])))
     number = float(lane[0])
     if np.isfinite(number):
         return Literal(bits, repr(number))

@@ -119,3 +119,17 @@ SCOPE_SUBGROUP = 3
 
 #: Terminators of a block: nothing may follow them but a label.
 TERMINATORS = frozenset({Op.Branch, Op.BranchConditional, Op.Return, Op.Unreachable})
+
+#: Instructions that give nothing, and those whose result has no type. All others begin with the type
+#: and the id of their result.
+WITHOUT_RESULT = frozenset({
+    Op.Extension, Op.MemoryModel, Op.EntryPoint, Op.ExecutionMode, Op.Capability,
+    Op.FunctionEnd, Op.Store, Op.Decorate, Op.MemberDecorate, Op.ControlBarrier, Op.LoopMerge,
+    Op.SelectionMerge, Op.Branch, Op.BranchConditional, Op.Return, Op.Unreachable,
+    Op.CooperativeMatrixStoreKHR,
+})  # fmt: skip
+WITHOUT_TYPE = frozenset({
+    Op.ExtInstImport, Op.TypeVoid, Op.TypeBool, Op.TypeInt, Op.TypeFloat, Op.TypeVector,
+    Op.TypeArray, Op.TypeRuntimeArray, Op.TypeStruct, Op.TypePointer, Op.TypeFunction,
+    Op.TypeCooperativeMatrixKHR, Op.Label,
+})  # fmt: skip

@@ -45,6 +45,7 @@ class Matrices(Memory):
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         super().__init__(kernel, target, guard)
         self._tiles: dict[str, Id] = {}
+        self._kinds: dict[MatrixRole, Id] = {}
 
     def matrix(self, stmt: MatrixStmt, *operands: Id) -> None:
         """One statement; ``operands`` has the index where there is one."""
@@ -75,6 +76,12 @@ class Matrices(Memory):
             self.do(Op.CooperativeMatrixStoreKHR, pointer, source, *rows, *self.shared_access)
 
     def _type(self, role: MatrixRole) -> Id:
+        found = self._kinds.get(role)
+        if found is None:
+            found = self._kinds[role] = self._declared_type(role)
+        return found
+
+    def _declared_type(self, role: MatrixRole) -> Id:
         element = self.value_type(Type(role.scalar))
         scope, size = self.u32(SCOPE_SUBGROUP), self.u32(TILE)
         use = self.u32(_USES[role])

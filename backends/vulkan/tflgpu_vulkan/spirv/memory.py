@@ -18,7 +18,7 @@ class Memory(Body):
     def load(self, expr: Load, index: Id) -> Id:
         """An element or lane of a buffer."""
         buffer = expr.buffer
-        stored = Type(buffer.scalar, expr.type.width)
+        stored = expr.type.with_scalar(buffer.scalar)
         pointer = self._element(buffer, index, expr.scalar)
         element = self.element_type(stored)
         found = self.emit_raw(Op.Load, element, pointer)
@@ -31,7 +31,7 @@ class Memory(Body):
     def store(self, stmt: Store, index: Id, value: Id) -> None:
         """Write an element or lane of a buffer."""
         buffer = stmt.buffer
-        stored = Type(buffer.scalar, stmt.value.type.width)
+        stored = stmt.value.type.with_scalar(buffer.scalar)
         element = self.element_type(stored)
         if buffer.scalar.is_storage_only:
             op = Op.UConvert if buffer.scalar is Scalar.U8 else Op.SConvert

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tflgpu.language.tree import Kernel
 
-from tflgpu_vulkan.spirv.asm import Assembly, Instruction
+from tflgpu_vulkan.spirv.asm import Assembly, first_word, text_words
 from tflgpu_vulkan.spirv.grammar import (
     AddressingModel,
     Capability,
@@ -55,13 +55,12 @@ def _assemble(kernel: Kernel, target: Target, guard: int) -> Assembly:
     for ident, value in code.names.items():
         code.name(value, ident)
 
-    opening = Instruction(Op.Function, (Control.NoHint, signature), entry, void)
-    closing = Instruction(Op.FunctionEnd, ())
-    code.extend("functions", [opening, *code.function(), closing])
+    opening = (first_word(Op.Function, 5), void, entry, Control.NoHint, signature)
+    code.extend("functions", [*opening, *code.function(), first_word(Op.FunctionEnd, 1)])
     code.add("memory model", Op.MemoryModel, AddressingModel.Logical, code.memory_model)
     code.add(
-        "entry points", Op.EntryPoint, ExecutionModel.GLCompute, entry, ENTRY_POINT,
-        *code.interface,
+        "entry points", Op.EntryPoint, ExecutionModel.GLCompute, entry,
+        *text_words(ENTRY_POINT), *code.interface,
     )  # fmt: skip
     size = ExecutionMode.LocalSize
     code.add("execution modes", Op.ExecutionMode, entry, size, *kernel.workgroup)
@@ -78,5 +77,5 @@ def _assemble(kernel: Kernel, target: Target, guard: int) -> Assembly:
     for capability in sorted(code.capabilities):
         code.add("capabilities", Op.Capability, capability)
     for extension in sorted(code.extensions):
-        code.add("extensions", Op.Extension, extension)
+        code.add("extensions", Op.Extension, *text_words(extension))
     return code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tflgpu.language.matrix import MATRIX_STATEMENTS
 from tflgpu.language.subgroup import SubgroupShuffleXor
@@ -45,6 +45,12 @@ class Statements(Expressions, Matrices):
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         super().__init__(kernel, target, guard)
         self._loop_ends: list[Id] = []
+        self._writers: dict[type[Stmt], Callable[..., None]] = {
+            Let: self._let, Var: self._var, Assign: self._assign, Store: self.store,
+            SharedStore: self.store_shared, If: self._if, For: self._for, Break: self._break,
+            Return: self._return, Barrier: self._barrier, SubgroupShuffleXor: self._shuffle,
+            **dict.fromkeys(MATRIX_STATEMENTS, self.matrix),
+        }  # fmt: skip
 
     def block(self, statements: Sequence[Stmt]) -> None:
         """Write a block."""
@@ -54,40 +60,38 @@ class Statements(Expressions, Matrices):
             self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
-        names = self.names
-        values = self.evaluate(walk(stmt))
-        if isinstance(stmt, Let):
-            names[stmt.ident] = values[0]
-        elif isinstance(stmt, Var):
-            names[stmt.ident] = self.variable(self.value_type(stmt.value.type), stmt.ident)
-            self.do(Op.Store, names[stmt.ident], values[0])
-        elif isinstance(stmt, Assign):
-            self.do(Op.Store, names[stmt.target.ident], values[1])
-        elif isinstance(stmt, Store):
-            self.store(stmt, *values)
-        elif isinstance(stmt, SharedStore):
-            self.store_shared(stmt, *values)
-        elif isinstance(stmt, If):
-            self._if(stmt, values[0])
-        elif isinstance(stmt, For):
-            self._for(stmt, *values)
-        elif isinstance(stmt, Break):
-            self.do(Op.Branch, self._loop_ends[-1])
-        elif isinstance(stmt, Return):
-            self.do(Op.Return)
-        elif isinstance(stmt, Barrier):
-            scope = self.u32(SCOPE_WORKGROUP)
-            has_vulkans = self.memory_model is MemoryModel.Vulkan
-            order = WORKGROUP_AVAILABLE_VISIBLE if has_vulkans else WORKGROUP_ACQUIRE_RELEASE
-            self.do(Op.ControlBarrier, scope, scope, self.u32(order))
-        elif isinstance(stmt, MATRIX_STATEMENTS):
-            self.matrix(stmt, *values)
-        elif isinstance(stmt, SubgroupShuffleXor):
-            names[stmt.ident] = self._shuffle(stmt, values[0])
-        else:
+        writer = self._writers.get(type(stmt))
+        if writer is None:
             raise self.fail(f"unknown statement {type(stmt).__name__}")
+        writer(stmt, *self.evaluate(walk(stmt)))
 
-    def _shuffle(self, stmt: SubgroupShuffleXor, value: Id) -> Id:
+    def _let(self, stmt: Let, value: Id) -> None:
+        self.names[stmt.ident] = value
+
+    def _var(self, stmt: Var, value: Id) -> None:
+        found = self.variable(self.value_type(stmt.value.type), stmt.ident)
+        self.names[stmt.ident] = found
+        self.do(Op.Store, found, value)
+
+    def _assign(self, stmt: Assign, before: Id, value: Id) -> None:
+        self.do(Op.Store, self.names[stmt.target.ident], value)
+
+    def _break(self, stmt: Break) -> None:
+        self.do(Op.Branch, self._loop_ends[-1])
+
+    def _return(self, stmt: Return) -> None:
+        self.do(Op.Return)
+
+    def _barrier(self, stmt: Barrier) -> None:
+        scope = self.u32(SCOPE_WORKGROUP)
+        has_vulkans = self.memory_model is MemoryModel.Vulkan
+        order = WORKGROUP_AVAILABLE_VISIBLE if has_vulkans else WORKGROUP_ACQUIRE_RELEASE
+        self.do(Op.ControlBarrier, scope, scope, self.u32(order))
+
+    def _shuffle(self, stmt: SubgroupShuffleXor, value: Id) -> None:
+        self.names[stmt.ident] = self._shuffled(stmt, value)
+
+    def _shuffled(self, stmt: SubgroupShuffleXor, value: Id) -> Id:
         """OpGroupNonUniformShuffleXor. SPIR-V keeps an invocation group together where all of it gets
         to a construct together; that is what the kernel language asks of a shuffle's place."""
         kind = word = stmt.type
