@@ -28,8 +28,9 @@ from tflgpu.flow.operators import (
     keeps_state,
     table_of,
 )
-from tflgpu.flow.program import Env, Given, HostStep, Program, Shared, Told
+from tflgpu.flow.program import HostStep, Program, Shared
 from tflgpu.flow.store import Handle, Store
+from tflgpu.flow.stretch import Env, Given, Told
 from tflgpu.flow.tables import Fill, Find, MakeTable, Size
 from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType

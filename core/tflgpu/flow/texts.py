@@ -18,7 +18,8 @@ from tflgpu.errors import (
     UnsupportedError,
 )
 from tflgpu.flow.cut import Known
-from tflgpu.flow.program import Env, Shared, Told
+from tflgpu.flow.program import Shared
+from tflgpu.flow.stretch import Env, Told
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.sizes import check_size

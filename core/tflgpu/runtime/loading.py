@@ -25,8 +25,9 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
-from tflgpu.runtime.session import Session, Step, make_variables
+from tflgpu.runtime.session import Session, make_variables
 from tflgpu.runtime.state import Keeper
+from tflgpu.runtime.step import Step
 
 _LOG = logging.getLogger("tflgpu")
 
