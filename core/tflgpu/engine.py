@@ -23,6 +23,7 @@ import attrs
 
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.keep import Pairs
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition import Declined, Part, PartitionBy, all_declined
 from tflgpu.compiler.repeat import carried
@@ -92,6 +93,7 @@ class Engine(OpenedDevice):
         preserve_all: bool = False,
         fuse: bool = True,
         cpu: CpuSide | None = None,
+        keeping: Pairs = (),
     ) -> Session:
         """Prepare a graph for running; the graph itself is not changed.
 
@@ -101,6 +103,8 @@ class Engine(OpenedDevice):
                 results in host memory, so that nothing is merged with anything.
             fuse: Whether operators may be merged: several in one kernel, or in one another.
             cpu: Runs what the device does not, in the place of what the options ask for.
+            keeping: Results that are inputs of the next run. What can stay on the device between runs
+                is among the session's `kept`, and `not_kept` says why of the others.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run, or any
@@ -130,7 +134,12 @@ class Engine(OpenedDevice):
             return self._none_delegated(graph, compiled, cpu or self._cpu, preserve_all)
         loader = self._loader(cpu or self._cpu, self._may_fall_back)
         report = partial(self._report, graph)
-        session = self._load(wanted, compiled, target, loader, report)
+        why = self._sees_each_run() if keeping else ""
+        if keeping and not why:
+            session = self._used(lambda: loader.open(compiled, report, pairs=keeping))
+        else:
+            session = self._load(wanted, compiled, target, loader, report)
+            session.not_kept = {given: why for _, given in keeping}
         tell(session.report)
         return session
 
@@ -149,14 +158,7 @@ class Engine(OpenedDevice):
             PluginError, GraphError: as `open_session`.
         """
         self._check_open()
-        options = self.options
-        if (
-            self._device is None
-            or isinstance(self._device, NodeDevice)
-            or self._kept.saved is not None
-            or options.accuracy_guard is not None
-            or options.inference_preference is InferencePreference.SUSTAINED_SPEED
-        ):
+        if self._device is None or isinstance(self._device, NodeDevice) or self._sees_each_run():
             return None
         compiled = self.compile(graph)
         if compiled.refusals or len(compiled.parts) != 1 or compiled.parts[0].plan is None:
@@ -203,9 +205,15 @@ class Engine(OpenedDevice):
 
         self._check_open()
         if self._device is None or isinstance(self._device, NodeDevice):
+            info = None if self._device is None else self._device.info
+            here = (
+                f"{info.backend} device {info.index} ({info.name}) has no kernels"
+                if info
+                else ("there is no device")
+            )
             raise SavedModelError(
-                "only what is compiled for a device that runs kernels can be saved; `tflgpu devices` "
-                "lists what there is"
+                f"{here}, and only what is compiled for a device that runs "
+                "kernels can be saved; `tflgpu devices` lists what there is"
             )
         file = read_model(model if isinstance(model, bytes) else os.fspath(model))
         graph = build_graph(file, 0, self.ops, foreign=self._cpu.infer)
@@ -261,6 +269,17 @@ class Engine(OpenedDevice):
     def _open(self) -> None:
         self._times = None
         super()._open()
+
+    def _sees_each_run(self) -> str:
+        """The option for which runs are as they would be by themselves; "" where there is none."""
+        options = self.options
+        if self._kept.saved is not None:
+            return "a saved model is used as it is (saved)"
+        if options.accuracy_guard is not None:
+            return "runs are made a second time with the same inputs (accuracy_guard)"
+        if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
+            return "two forms of the model are tried (inference_preference)"
+        return ""
 
     def _used(self, opened: Callable[[], Session]) -> Session:
         """A session on the device as it is now."""

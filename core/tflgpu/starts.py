@@ -12,6 +12,7 @@ from functools import partial
 
 from tflgpu.blame import in_a_line, of_signal
 from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
@@ -84,7 +85,8 @@ class StartingEngine(Engine):
             return self._none_delegated(origin.graph, start.compiled, side, False)
         users = self._renewal.users()
         report = partial(self._report_of_start, origin, start)
-        session = self._loader(side, self._may_fall_back).open(start.compiled, report)
+        loader = self._loader(side, self._may_fall_back)
+        session = loader.open(start.compiled, report, partial(_whole, origin, start))
         users.add(session)
         tell(session.report)
         return session
@@ -138,3 +140,20 @@ class StartingEngine(Engine):
         if not self.options.allow_fallback:
             insist(start.report, self._device.info.name)
         return self.signed(start.report)
+
+
+def _whole(origin: Origin, start: Start) -> Compiled:
+    """The compiled graph with all of its nodes, where a start was kept without.
+
+    Raises:
+        SavedModelError: by the times that were measured since it has other parts.
+    """
+    found = origin.compiled
+    if [_outline(p) for p in found.parts] != [_outline(p) for p in start.compiled.parts]:
+        raise SavedModelError("the parts of this model have changed since it was saved")
+    return found
+
+
+def _outline(part: Part) -> tuple[object, ...]:
+    edges = ([value.id for value in values] for values in (part.inputs, part.outputs))
+    return (part.delegated, part.count, *edges)

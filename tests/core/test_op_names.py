@@ -37,6 +37,11 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
                    "QUANTIZED_TABLE", "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
+    "passes/find_attention.py": (
+        frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX", "TRANSPOSE",
+                   "RESHAPE", "ATTENTION"}),
+        "reads what converters make of attention, and writes the last three",
+    ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
     "passes/fuse_normalization.py": (
         frozenset({"MEAN", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL",
@@ -79,9 +84,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         "writes the first as what it is made of, and copies by the others",
     ),
     "tflite/cut.py": (
-        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}),
-        "writes the last, which no file has, as the other two",
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "CAST", "ROUND_TO_BF16"}),
+        "writes what no file has as the other two, or as two casts",
     ),
+    "tflite/states.py": (frozenset({"DEQUANTIZE"}), "is about what LiteRT runs only once"),
     "tflite/schema.py": (
         frozenset({
             "STABLEHLO_CASE",

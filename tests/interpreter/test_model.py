@@ -157,6 +157,7 @@ def test_numbers_are_converted_where_they_fit(model: tflgpu.Model) -> None:
         ([np.full((1, 4), 1e300), np.zeros((1, 4))], "values to 1e.300 do not fit"),
         ([np.zeros((1, 4), complex), np.zeros((1, 4))], "complex128 is not converted"),
         ([np.array([["x"] * 4]), np.zeros((1, 4))], "is not converted"),
+        ([np.ma.masked_equal([[0, 1, 2, 3]], 0), np.zeros((1, 4))], "elements are masked"),
         ([[[1, 2], [3]], np.zeros((1, 4))], "no array can be made of it"),
     ],
 )  # fmt: skip
@@ -182,6 +183,19 @@ def test_whole_numbers_that_do_not_fit(options: dict[str, Any]) -> None:
             model(np.array([[0, 1, 1 << 32]]))
         with pytest.raises(tflgpu.InputError, match="float64 is not converted"):
             model([[0.5, 1, 2]])
+
+
+def test_floats_that_are_too_large_are_named_beside_nan(options: dict[str, Any]) -> None:
+    tensors = [TensorSpec("x", (1, 3), DType.F16), TensorSpec("y", (3, 1), DType.F16),
+               TensorSpec("order", (2,), DType.I32, data=[1, 0])]  # fmt: skip
+    content = write_model(
+        ModelSpec(tensors, [OperatorSpec("TRANSPOSE", {}, [0, 2], [1])], [0], [1])
+    )
+    with (
+        tflgpu.Model(content, **options) as model,
+        pytest.raises(tflgpu.InputError, match=r"values to 1e\+20 do not fit"),
+    ):
+        model(np.array([[np.nan, np.inf, 1e20]]))
 
 
 def test_what_cannot_be_a_batch(options: dict[str, Any]) -> None:

@@ -77,3 +77,48 @@ def test_without_litert_they_are_refused() -> None:
     )
     with interpreter, pytest.raises(tflgpu.UnsupportedError, match="RANDOM_UNIFORM is not defined"):
         interpreter.allocate_tensors()
+
+
+def drawn_late(name: str) -> bytes:
+    """Numbers of a shape, or as many as, an input says."""
+    if name == "MULTINOMIAL":
+        tensors = [
+            TensorSpec("x", (3, 5)),
+            TensorSpec("n", (), DType.I32),
+            TensorSpec("y", (3, 4), DType.I32),
+        ]
+        return write_model(
+            ModelSpec(tensors, [OperatorSpec(name, SEEDS, [0, 1], [2])], [0, 1], [2])
+        )
+    tensors = [TensorSpec("n", (2,), DType.I32), TensorSpec("r", (1, 1)), TensorSpec("y", (1, 1))]
+    ops = [OperatorSpec(name, SEEDS, [0], [1]), OperatorSpec("ABS", {}, [1], [2])]
+    return write_model(ModelSpec(tensors, ops, [0], [2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shape_that_comes_at_run_time(name: str) -> None:
+    """Of a new shape the numbers begin anew."""
+    from ai_edge_litert.interpreter import Interpreter as LiteRT
+
+    content = drawn_late(name)
+    few = np.array(7, np.int32) if name == "MULTINOMIAL" else np.array([2, 3], np.int32)
+    found = []
+    with tflgpu.Interpreter(model_content=content) as ours:
+        for interpreter in (LiteRT(model_content=content), ours, ours):
+            interpreter.allocate_tensors()
+            details = {d["name"]: d["index"] for d in interpreter.get_input_details()}
+            if "x" in details:
+                interpreter.set_tensor(details["x"], np.zeros((3, 5), np.float32))
+            for count in (few, few, few + 1):
+                interpreter.set_tensor(details["n"], count)
+                interpreter.invoke()
+                found.append(
+                    np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+                )
+        ours.set_tensor(details["n"], -few)
+        with pytest.raises(tflgpu.TflgpuError):
+            ours.invoke()
+    for mine, theirs in zip(found[3:5], found[:2], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+    assert not np.array_equal(found[3], found[4])
+    assert found[5].shape == found[2].shape

@@ -72,7 +72,7 @@ def test_the_device_has_what_the_probe_finds(device: Any, monkeypatch: pytest.Mo
         assert "subgroup_xor_float4" in opened.source(exchange(8))
         return 4
 
-    monkeypatch.setattr(module, "widest_shuffle", lambda handle: 16)
+    monkeypatch.setattr(module.devices, "widest_shuffle", lambda handle: 16)
     monkeypatch.setattr("tflgpu.contract.kernel_device.probe_shuffle", probe)
     opened = module.OpenCLDevice(device.info.index)
     try:
@@ -93,7 +93,7 @@ def test_a_driver_that_refuses_the_probe_s_kernels(
         pytest.skip(f"{device.info.name} may know what it is asked for")
     from tflgpu_opencl import device as module
 
-    monkeypatch.setattr(module, "widest_shuffle", lambda handle: 32)
+    monkeypatch.setattr(module.devices, "widest_shuffle", lambda handle: 32)
     opened = module.OpenCLDevice(device.info.index)
     assert opened.caps.subgroup_shuffle == 0
     opened.close()

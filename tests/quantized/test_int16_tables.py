@@ -50,8 +50,8 @@ def run(interpreter: object, x: Array) -> Array:
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize(("op", "reach", "result"), CASES)
 def test_every_operand(op: str, reach: float, result: float, device: int) -> None:
-    """One step, as where C's functions and NumPy's round apart; a rounded function is up to 65535
-    steps off."""
+    """One step where C's functions and NumPy's round apart, and none where whole numbers are all there
+    is; a rounded function is up to 65535 steps off."""
     content = model(op, tensor("x", reach), tensor("y", result))
     x = np.arange(-FULL, FULL, dtype=np.int16)
     if op == "RSQRT":
@@ -63,7 +63,7 @@ def test_every_operand(op: str, reach: float, result: float, device: int) -> Non
     ):
         got = run(it, x)
     apart = np.abs(got.astype(np.int64) - wanted)
-    assert apart.max() <= 1
+    assert apart.max() <= (0 if op in ("TANH", "LOGISTIC") else 1)
     assert len(np.unique(wanted)) > 100
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 import attrs
 import numpy as np
 import pytest
@@ -29,6 +31,8 @@ from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.registry import builtin_ops
+from tflgpu.saved.checks import _Local
+from tflgpu.saved.classes import _shipped_names, classes_for
 from tflgpu.saved.key import key_of
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -135,6 +139,18 @@ def test_arrays_keep_shape_type_and_contents() -> None:
         np.testing.assert_array_equal(mine, theirs)
     assert found[6:] == arrays[6:]
     assert type(found[6]) is np.float32
+
+
+def test_annotations_are_what_typing_takes_them_for() -> None:
+    """Of every class that a file may have values of."""
+    classes = classes_for(Graph())
+    kinds = [kind for kind in _shipped_names().values() if attrs.has(kind)]
+    assert len(kinds) > 150
+    for kind in kinds:
+        expected = typing.get_type_hints(kind, None, _Local(kind, classes.checks.names))
+        found = classes.checks.hints(kind)
+        for field in attrs.fields(kind):
+            assert found.get(field.name) == expected.get(field.name), (kind, field.name)
 
 
 def test_every_shipped_op_can_be_saved() -> None:

@@ -12,6 +12,7 @@ from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import ModelError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
@@ -108,6 +109,7 @@ NO_ARRAYS = {
     )
     for dtype in (DType.BF16, DType.RESOURCE, DType.I4)
     for place, v in (("input", False), ("state", True))
+    if (dtype, place) != (DType.I4, "input")  # a byte each there
 }
 
 
@@ -172,6 +174,81 @@ def test_a_variable_that_is_written_before_it_is_read_is_a_plain_result() -> Non
                 outputs.append([interpreter.get_tensor(i).copy() for i in (2, 1)])
     for got in (outputs[2:4], outputs[4:]):
         np.testing.assert_array_equal(got, outputs[:2])
+
+
+def made_once(value: float, dtype: DType = DType.F16, twice: bool = False) -> bytes:
+    """An LSTM whose output state a DEQUANTIZE makes of a constant, as converters write where weights
+    have 16 bits."""
+    spec = lstm()
+    (operator,) = spec.operators
+    index = operator.inputs[OUTPUT_STATE]
+    shape = spec.tensors[index].shape
+    whole = dtype is DType.I8
+    data = np.full(shape, value * 10 if whole else value, np.int8 if whole else np.float16)
+    quant = Quantization((0.1,), (0,)) if whole else None
+    tensors = [*spec.tensors, TensorSpec("begin", shape, dtype, data, quant)]
+    before = OperatorSpec("DEQUANTIZE", {}, (len(spec.tensors),), (index,))
+    operators, outputs = [before, operator], list(spec.outputs)
+    if twice:
+        tensors.append(TensorSpec("y", shape))
+        operators.insert(1, OperatorSpec("NEG", {}, (index,), (len(tensors) - 1,)))
+        outputs.append(len(tensors) - 1)
+    return write_model(ModelSpec(tensors, operators, spec.inputs, outputs))
+
+
+def runs(interpreter: Any) -> list[Array]:
+    """Results of two runs, and of one after `reset_all_variables`."""
+    interpreter.allocate_tensors()
+    rng = np.random.default_rng(0)
+    for source in interpreter.get_input_details():
+        given = rng.uniform(-1, 1, source["shape"]).astype(np.float32)
+        interpreter.set_tensor(source["index"], given)
+    (output,) = interpreter.get_output_details()
+    results = []
+    for again in (False, False, True):
+        if again:
+            interpreter.reset_all_variables()
+        interpreter.invoke()
+        results.append(interpreter.get_tensor(output["index"]).copy())
+    return results
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.I8])
+def test_a_state_that_is_made_of_a_constant_is_made_once(dtype: DType) -> None:
+    # LiteRT runs DEQUANTIZE of a constant once; every later run goes on from what the last one left.
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    content = made_once(0, dtype)
+    expected = runs(litert.Interpreter(model_content=content))
+    assert not np.allclose(expected[0], expected[1], atol=1e-2)
+    with (
+        GpuDelegate(backend="cpu_ref", device=1, allow_fallback=False) as delegate,
+        Interpreter(model_content=content) as plain,
+        Interpreter(model_content=content, experimental_delegates=[delegate]) as delegated,
+    ):
+        hosted = litert.Interpreter(model_content=content, experimental_delegates=[delegate])
+        for interpreter in (plain, delegated, hosted):
+            np.testing.assert_allclose(runs(interpreter), expected, atol=1e-5)
+        assert [report.delegated_nodes for report in delegate.reports] == [2]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (made_once(0.5), "of a constant that is not zeros"),
+        (made_once(0, twice=True), "others read it too"),
+    ],
+)
+def test_a_state_that_begins_otherwise_is_refused(content: bytes, match: str) -> None:
+    with (
+        Interpreter(model_content=content) as interpreter,
+        pytest.raises(UnsupportedError, match=match),
+    ):
+        interpreter.allocate_tensors()
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    with GpuDelegate(backend="cpu_ref", device=1) as delegate:
+        hosted = litert.Interpreter(model_content=content, experimental_delegates=[delegate])
+        hosted.allocate_tensors()
+        assert match in str(delegate.reports[0])
 
 
 @pytest.mark.parametrize("name", NO_ARRAYS)

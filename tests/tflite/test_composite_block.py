@@ -99,4 +99,5 @@ def test_few_kernels_and_the_same_results(precision: str, close: float) -> None:
         "RMS_NORMALIZATION", "GATED_SILU",
     ]  # fmt: skip
     assert not any(c.op for c in before.composites)
-    assert (report.dispatches, before.dispatches) == (12, 44)
+    # Attention is found among the operators too, behind what repeats the heads of its keys.
+    assert (report.dispatches, before.dispatches) == (12, 42)

@@ -88,6 +88,7 @@ def test_zip(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
         (b"<!DOCTYPE html><html>Not found", "web page"),
         (b"LITERTLM" + bytes(32), "LiteRT-LM bundle"),
+        (b"tflgpu saved 2\n\0" + bytes(50), r"compiled model.*GpuDelegate\(saved="),
         (b"\x18\0\0\0ORTM" + bytes(32), r"ONNX Runtime \.ort model"),
         (b"\x18\0\0\0TFL2" + bytes(32), "identifier is TFL2, not TFL3"),
         (b"no model at all", "are not the identifier TFL3; check that the path is the right one"),

@@ -10,7 +10,7 @@ from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import KnownLate, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType
@@ -71,9 +71,11 @@ class LiteRTDevice:
             shape = tried.shape(value.id)
             shape = given if shape is None else shape
             if shape is None:
-                return Unsupported(
-                    f"LiteRT knows the shape of its result {value.name} only when it has run"
-                )
+                refused = f"LiteRT knows the shape of its result {value.name} only when it has run"
+                given = [v for v in node.inputs if v is not None and v.data is None]
+                # Sizes and counts, of which it tells the shape where they are constants.
+                told = any(v.dtype.is_int and v.quant is None for v in given)
+                return KnownLate(refused) if told else Unsupported(refused)
             specs.append(TensorSpec(shape, value.dtype))
         return specs
 

@@ -42,23 +42,18 @@ class Commands(Calls):
 
     def write(self, buffer: Any, array: Array) -> None:
         """Copy a host array to the start of a buffer."""
-        if not array.nbytes:
-            return
-        if self._native:
-            call = self._native.write(self.queue, buffer, array)
-        else:
-            call = (self._copy, (self.queue, buffer, array))
-        self.append(call, "upload", buffer, array)
+        raw = self._native and self._native.write
+        self._move(raw, "upload", buffer, array, (buffer, array))
 
     def read(self, buffer: Any, array: Array) -> None:
         """Fill a host array from the start of a buffer."""
-        if not array.nbytes:
-            return
-        if self._native:
-            call = self._native.read(self.queue, buffer, array)
-        else:
-            call = (self._copy, (self.queue, array, buffer))
-        self.append(call, "download", buffer, array)
+        raw = self._native and self._native.read
+        self._move(raw, "download", buffer, array, (array, buffer))
+
+    def _move(self, raw: Any, label: str, buffer: Any, array: Array, ends: tuple[Any, Any]) -> None:
+        if array.nbytes:
+            call = raw(self.queue, buffer, array) if raw else (self._copy, (self.queue, *ends))
+            self.append(call, label, buffer, array)
 
     def _failure(self, label: str, status: int) -> DeviceError:
         return failure(label, status)

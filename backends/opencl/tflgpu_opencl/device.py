@@ -14,15 +14,8 @@ from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.rule import Unsupported
 
+from tflgpu_opencl import devices
 from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported
-from tflgpu_opencl.devices import (
-    alignment_of,
-    caps_of,
-    device_at,
-    lists_f16,
-    shares_memory,
-    widest_shuffle,
-)
 from tflgpu_opencl.dialect import OpenCLDialect
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.finish import finish
@@ -41,16 +34,10 @@ class OpenCLDevice(KernelDevice[Memory]):
     _kernels: Compiler
 
     def __init__(
-        self,
-        index: int = 0,
-        *,
-        dialect: Dialect | None = None,
-        cache: DiskCache | None = None,
-        cache_root: str | None = None,
-        keep_binaries: bool | None = None,
-        raw_calls: bool = True,
+        self, index: int = 0, *, dialect: Dialect | None = None, cache: DiskCache | None = None,
+        cache_root: str | None = None, keep_binaries: bool | None = None, raw_calls: bool = True,
         share_memory: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Open device ``index`` of the list that the probe gives.
 
         Args:
@@ -59,32 +46,38 @@ class OpenCLDevice(KernelDevice[Memory]):
             cache: Where binaries are kept, None for ``cache_root``.
             cache_root: A folder for the folder of binaries, None for the user's cache folder.
             keep_binaries: Whether they are, None for where the driver does not do so itself.
-            raw_calls: Enqueue by OpenCL's own functions where they are found, rather than by
-                pyopencl's.
+            raw_calls: Make kernels and enqueue by OpenCL's own functions where they are found, rather
+                than by pyopencl's.
             share_memory: Use host memory in place where host and device share it.
 
         Raises:
             DeviceError: there is no such device, or it cannot be opened.
         """
-        found = device_at(index)
+        found = devices.device_at(index)
         super().__init__()
         self._handle = found.handle
         self.info = found.info
         self._queue: Any = None
         self._native = native() if raw_calls else None
-        self.in_place = share_memory and self._native is not None and shares_memory(self._handle)
+        self.in_place = (
+            share_memory and self._native is not None and devices.shares_memory(self._handle)
+        )
         with device_errors(f"opening {self.info.name}"):
             self._context: Any = cl.Context([self._handle])
-            self.alignment = alignment_of(self._handle)
+            self.alignment = devices.alignment_of(self._handle)
             disk = cache or DiskCache(cache_folder("opencl", cache_root))
-            self._kernels = Compiler(self._context, self._handle, disk, keep=keep_binaries)
-            self.caps = caps_of(self._handle, f16_arithmetic=lists_f16(self._handle))
+            self._kernels = Compiler(
+                self._context, self._handle, disk, self._native, keep=keep_binaries
+            )
+            self.caps = devices.caps_of(
+                self._handle, f16_arithmetic=devices.lists_f16(self._handle)
+            )
         self._dialect: Dialect = OpenCLDialect.of(self.caps)
         if self.caps.vendor == "nvidia":
             self._try_what_nvidia_does_not_list()
         self._dialect = dialect or self._dialect
         if dialect is None:
-            self._probe_shuffle(widest_shuffle(self._handle))
+            self._probe_shuffle(devices.widest_shuffle(self._handle))
 
     def source(self, kernel: Kernel) -> str:
         """The OpenCL C of a kernel."""
@@ -124,7 +117,8 @@ class OpenCLDevice(KernelDevice[Memory]):
     def _record(self, plan: Plan, memory: Memory) -> OpenCLRecording:
         dialect = self._dialect
         programs = self._kernels.get((d.kernel, dialect) for d in plan.dispatches)
-        launched = [self._kernel(programs[d.kernel, dialect], d) for d in plan.dispatches]
+        with device_errors("making kernels"):
+            launched = [self._kernel(programs[d.kernel, dialect], d) for d in plan.dispatches]
         recording = OpenCLRecording(self._context, self._native, plan, memory, launched)
         finish(memory.queue, "uploading")
         return recording
@@ -154,7 +148,7 @@ class OpenCLDevice(KernelDevice[Memory]):
         self._context = self._queue = None
 
     def _kernel(self, entry: Entry, dispatch: PlannedDispatch) -> Any:
-        kernel = entry.make_kernel()
+        kernel = entry.make_kernel(self._native)
         x, y, z = dispatch.kernel.workgroup
         most = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._handle)
         if x * y * z > most:

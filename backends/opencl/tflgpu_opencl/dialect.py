@@ -13,29 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import attrs
+from tflgpu.language import tree
 from tflgpu.language.c_family import NAMES, CPrinter
 from tflgpu.language.code import TERNARY, UNARY, Code
 from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of
-from tflgpu.language.tree import (
-    Barrier,
-    Binary,
-    Bitcast,
-    Buffer,
-    Builtin,
-    Call,
-    Cast,
-    Kernel,
-    Lane,
-    Load,
-    Select,
-    Shared,
-    SharedLoad,
-    Splat,
-    Store,
-    Unary,
-    Vec,
-)
 from tflgpu.language.types import Scalar, Type
 from tflgpu.lowering.caps import DeviceCaps
 
@@ -69,7 +51,7 @@ class OpenCLDialect(Features):
             found, f16_storage=True, int8_storage=True, shuffle_ptx=caps.vendor == "nvidia"
         )
 
-    def source(self, kernel: Kernel) -> str:
+    def source(self, kernel: tree.Kernel) -> str:
         """The program text of one kernel.
 
         Raises:
@@ -82,7 +64,7 @@ class _OpenCLPrinter(CPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"round": "rint", "abs": "fabs"}
     unroll_hint = "#pragma unroll"
 
-    def __init__(self, kernel: Kernel, dialect: OpenCLDialect) -> None:
+    def __init__(self, kernel: tree.Kernel, dialect: OpenCLDialect) -> None:
         super().__init__(kernel, dialect)
         self.dialect = dialect
         # First of all names, so that it does not depend on the body.
@@ -106,35 +88,33 @@ class _OpenCLPrinter(CPrinter):
 
     def open_kernel(self) -> list[str]:
         x, y, z = self.kernel.workgroup
-        lines = [
-            f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))",
-            f"void {self._entry_point}(",
-        ]
+        size = f"__attribute__((reqd_work_group_size({x}, {y}, {z})))"
+        lines = [f"__kernel {size}", f"void {self._entry_point}("]
         for i, buffer in enumerate(self.kernel.buffers):
             end = ") {" if i == len(self.kernel.buffers) - 1 else ","
             pointer = self._pointer(buffer, self._element(buffer))
             lines.append(f"    {pointer}* restrict {self.names[buffer.name]}{end}")
         return lines
 
-    def shared_pointer(self, array: Shared, element: Scalar, index: str) -> str:
+    def shared_pointer(self, array: tree.Shared, element: Scalar, index: str) -> str:
         kind = f"__local {'const ' * (element is Scalar.F16)}{NAMES[element]}*"
         return f"({kind}){self.names[array.name]} + {index}"
 
-    def _pointer(self, buffer: Buffer, element: str) -> str:
+    def _pointer(self, buffer: tree.Buffer, element: str) -> str:
         return f"__global {'const ' if buffer.access == 'read' else ''}{element}"
 
-    def _element(self, buffer: Buffer) -> str:
+    def _element(self, buffer: tree.Buffer) -> str:
         if buffer.scalar is Scalar.F16 and not self.has.f16_arithmetic:
             return "half"
         self.uses_half = self.uses_half or buffer.scalar is Scalar.F16
         return NAMES[buffer.scalar] + (str(buffer.width) if buffer.width > 1 else "")
 
-    def declare_shared(self, array: Shared) -> str:
+    def declare_shared(self, array: tree.Shared) -> str:
         aligned = " __attribute__((aligned(16)))" if self.needs.matrices else ""
         kind, name = self.type_name(array.type), self.names[array.name]
         return f"__local {kind} {name}[{array.count}]{aligned};"
 
-    def barrier(self, stmt: Barrier) -> str:
+    def barrier(self, stmt: tree.Barrier) -> str:
         return "barrier(CLK_LOCAL_MEM_FENCE);"
 
     def shuffle_word(self, value: Code, type: Type, mask: int) -> Code:
@@ -144,15 +124,15 @@ class _OpenCLPrinter(CPrinter):
 
     # Expressions
 
-    def builtin(self, expr: Builtin) -> Code:
+    def builtin(self, expr: tree.Builtin) -> Code:
         return Code(f"(int)get_{expr.kind}({expr.axis})", UNARY)
 
-    def unary(self, expr: Unary, x: Code) -> Code:
+    def unary(self, expr: tree.Unary, x: Code) -> Code:
         if expr.op == "not" and expr.type.width > 1:
             return Code("~" + x.atom, UNARY)
         return super().unary(expr, x)
 
-    def binary(self, expr: Binary, a: Code, b: Code) -> Code:
+    def binary(self, expr: tree.Binary, a: Code, b: Code) -> Code:
         operand = expr.a.type
         if operand.scalar is not Scalar.BOOL and expr.op not in ("min", "max"):
             # A scalar is spread over the lanes of the other operand, but not shifted by a vector.
@@ -164,7 +144,7 @@ class _OpenCLPrinter(CPrinter):
             return Code(f"convert_int{operand.width}({code.text})")  # from shorts
         return code
 
-    def min_max(self, expr: Binary, a: Code, b: Code) -> Code:
+    def min_max(self, expr: tree.Binary, a: Code, b: Code) -> Code:
         kind = expr.type
         if not kind.is_float:
             return self.function_of(expr.op, a, b)
@@ -173,7 +153,7 @@ class _OpenCLPrinter(CPrinter):
         args = (b, a) if is_turned else (a, b)
         return self.helper(f"{'half' if self.is_half(kind) else 'float'}_{op}{kind.width}", *args)
 
-    def whole_call(self, expr: Call, args: Sequence[Code]) -> Code:
+    def whole_call(self, expr: tree.Call, args: Sequence[Code]) -> Code:
         """A function of whole numbers, whose name is OpenCL C's where nothing else is said."""
         if expr.fn == "sign":
             return Code(f"clamp({args[0].text}, -1, 1)")
@@ -189,7 +169,7 @@ class _OpenCLPrinter(CPrinter):
             fn = "mad"
         return self.function_of(self.function_names.get(fn, fn), *args)
 
-    def select_lanes(self, expr: Select, cond: Code, a: Code, b: Code) -> Code:
+    def select_lanes(self, expr: tree.Select, cond: Code, a: Code, b: Code) -> Code:
         if self.is_half(expr.type):
             # `select` is a function; the operator chooses lanes by the sign of a short.
             self.uses_half = True
@@ -197,9 +177,9 @@ class _OpenCLPrinter(CPrinter):
             return Code(f"{short} ? {a.at(TERNARY + 1)} : {b.at(TERNARY + 1)}", TERNARY)
         return self.function_of("select", b, a, cond)
 
-    def cast(self, expr: Cast, x: Code) -> Code:
+    def cast(self, expr: tree.Cast, x: Code) -> Code:
         if (
-            isinstance(expr.x, Load)
+            isinstance(expr.x, tree.Load)
             and not self.has_temporary(expr.x)
             and expr.x.buffer.scalar is Scalar.F16
             and expr.type.scalar is Scalar.F32
@@ -207,7 +187,7 @@ class _OpenCLPrinter(CPrinter):
             return self._load_half(expr.x, self.code_of(expr.x.index))
         return super().cast(expr, x)
 
-    def bitcast(self, expr: Bitcast, x: Code) -> Code:
+    def bitcast(self, expr: tree.Bitcast, x: Code) -> Code:
         return Code(f"as_{self.type_name(expr.type)}({x.text})")
 
     def convert_words(self, source: Type, target: Type, x: Code) -> Code:
@@ -231,28 +211,26 @@ class _OpenCLPrinter(CPrinter):
     def convert_halves(self, source: Type, target: Type, x: Code) -> Code:
         return self.helper(f"{NAMES[source.scalar]}_to_{NAMES[target.scalar]}{target.width}", x)
 
-    def vec(self, expr: Vec, *parts: Code) -> Code:
+    def vec(self, expr: tree.Vec, *parts: Code) -> Code:
         name = self.type_name(expr.type)
         if expr.type.scalar is Scalar.BOOL:
             parts = tuple(Code(f"-(int){part.atom}", UNARY) for part in parts)
         return Code(f"({name})({', '.join(part.text for part in parts)})", UNARY)
 
-    def splat(self, expr: Splat, x: Code) -> Code:
+    def splat(self, expr: tree.Splat, x: Code) -> Code:
         name = self.type_name(expr.type)
         if expr.type.scalar is Scalar.BOOL:
             literal = {"true": _ALL_TRUE, "false": "0"}.get(x.text)
             x = Code(literal or f"-(int){x.atom}", UNARY)
         return Code(f"({name})({x.text})", UNARY)
 
-    def lane(self, expr: Lane, x: Code) -> Code:
+    def lane(self, expr: tree.Lane, x: Code) -> Code:
         code = super().lane(expr, x)
-        if expr.type.scalar is Scalar.BOOL:
-            return self.infix("ne", code, Code("0"))
-        return code
+        return self.infix("ne", code, Code("0")) if expr.type.scalar is Scalar.BOOL else code
 
     # Memory
 
-    def load(self, expr: Load, index: Code) -> Code:
+    def load(self, expr: tree.Load, index: Code) -> Code:
         buffer = expr.buffer
         if buffer.scalar is Scalar.F16:
             if not self.has.f16_arithmetic:
@@ -268,7 +246,7 @@ class _OpenCLPrinter(CPrinter):
             return Code(f"(int){code.text}", UNARY)
         return Code(f"convert_int{expr.type.width}({code.text})")
 
-    def shared_load(self, expr: SharedLoad, index: Code) -> Code:
+    def shared_load(self, expr: tree.SharedLoad, index: Code) -> Code:
         if expr.type.scalar is not Scalar.F16:
             return super().shared_load(expr, index)
         array, width = Code(self.names[expr.array.name]), expr.type.width
@@ -278,7 +256,7 @@ class _OpenCLPrinter(CPrinter):
         loaded = Code(f"{fn}({index.text}, (__local const half*){array.text})")
         return self.convert(expr.type.with_scalar(Scalar.F32), expr.type, loaded)
 
-    def store(self, stmt: Store, index: Code, value: Code) -> str:
+    def store(self, stmt: tree.Store, index: Code, value: Code) -> str:
         buffer = stmt.buffer
         width = 1 if stmt.scalar else buffer.width
         as_float = stmt.value.type.scalar is Scalar.F32 or not self.has.f16_arithmetic
@@ -292,18 +270,18 @@ class _OpenCLPrinter(CPrinter):
             value = Code(text, UNARY)
         return f"{self._base(buffer, stmt.scalar)}[{index.text}] = {value.text};"
 
-    def _base(self, buffer: Buffer, scalar: bool) -> str:
+    def _base(self, buffer: tree.Buffer, scalar: bool) -> str:
         """What to index: the buffer, or the buffer as an array of lanes."""
         name = self.names[buffer.name]
         return f"(({self._pointer(buffer, NAMES[buffer.scalar])}*){name})" if scalar else name
 
-    def _load_half(self, expr: Load, index: Code) -> Code:
+    def _load_half(self, expr: tree.Load, index: Code) -> Code:
         width = expr.type.width
         # The "a" of vloada: aligned to the whole vector, so one access and not one a lane.
         fn = "vload_half" if width == 1 else f"vloada_half{width}"
         return Code(f"{fn}({index.text}, {self._half_pointer(expr.buffer)})")
 
-    def _half_pointer(self, buffer: Buffer) -> str:
+    def _half_pointer(self, buffer: tree.Buffer) -> str:
         name = self.names[buffer.name]
         if self._element(buffer) == "half":
             return name

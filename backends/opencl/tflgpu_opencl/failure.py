@@ -14,25 +14,15 @@ _MEMORY = frozenset({"MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_HOST_MEMORY"})
 _LOST = frozenset({"DEVICE_NOT_AVAILABLE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE"})
 
 
-def status_name(code: int) -> str:
-    """OpenCL's name for an error code, without its prefix."""
-    return str(cl.status_code.to_string(code, "error %d"))
-
-
-def explain(code: int) -> str:
-    """An error code's name and what it means for the user."""
-    name = status_name(code)
-    if name in _MEMORY:
-        return f"{name}: out of memory; free some, or use a smaller model or precision F16"
-    if name == "OUT_OF_RESOURCES":
-        return f"{name}: the device ran out of resources, or a kernel crashed it"
-    return name
-
-
 def failure(what: str, code: int) -> DeviceError:
-    """The error of a status; ``what`` says what was tried."""
-    kind = DeviceLostError if status_name(code) in _LOST else DeviceError
-    return kind(f"{what}: {explain(code)}")
+    """The error of a status, with what it means for the user; ``what`` says what was tried."""
+    name = str(cl.status_code.to_string(code, "error %d"))
+    kind = DeviceLostError if name in _LOST else DeviceError
+    if name in _MEMORY:
+        name += ": out of memory; free some, or use a smaller model or precision F16"
+    if name == "OUT_OF_RESOURCES":
+        name += ": the device ran out of resources, or a kernel crashed it"
+    return kind(f"{what}: {name}")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tflgpu.language.tree import Kernel
 
 from tflgpu_opencl.devices import fingerprint, vendor_of
 from tflgpu_opencl.failure import failure
+from tflgpu_opencl.native import Native, RawKernel
 
 #: Vendors whose drivers keep programs themselves, by their source. PoCL's binaries are archives of
 #: its own cache's folders. While two processes build one program, its file there goes away and
@@ -36,28 +37,22 @@ class Dialect(Protocol):
         ...
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class Entry:
     """A kernel in a program that was built.
 
     Attributes:
         program: The program.
         name: The kernel's name in it, None where it has no other.
-        spare: A kernel object whose arguments nobody has set: pyopencl takes 0.4 ms for each, as it looks
-            up a function that enqueues it.
     """
 
     program: Any
     name: str | None = None
-    spare: Any = None
 
-    def make_kernel(self) -> Any:
+    def make_kernel(self, native: Native | None) -> Any:
         """A kernel object that nobody else has."""
-        spare, self.spare = self.spare, None
-        if spare is not None:
-            return spare
-        name = self.name or str(self.program.get_info(cl.program_info.KERNEL_NAMES))
-        return cl.Kernel(self.program, name)
+        name = self.name or _names(self.program)
+        return RawKernel(native, self.program, name) if native else cl.Kernel(self.program, name)
 
 
 class Compiler(JoinedKernels[Dialect, Entry]):
@@ -71,14 +66,16 @@ class Compiler(JoinedKernels[Dialect, Entry]):
     refusals = (cl.Error, ValueError)
 
     def __init__(
-        self, context: Any, handle: Any, cache: DiskCache, *, keep: bool | None = None
-    ) -> None:
+        self, context: Any, handle: Any, cache: DiskCache, native: Native | None,
+        *, keep: bool | None = None,
+    ) -> None:  # fmt: skip
         """``keep`` is whether binaries are kept, None for where the driver keeps none itself."""
         self._shares_its_own = vendor_of(handle) in _HAVE_THEIR_OWN
         keep = not self._shares_its_own if keep is None else keep
         super().__init__(cache, fingerprint(handle), keep=keep)
         self._context = context
         self._handle = handle
+        self._native = native
 
     def _write(self, kernel: Kernel, dialect: Dialect) -> str:
         return dialect.source(kernel)
@@ -112,10 +109,8 @@ class Compiler(JoinedKernels[Dialect, Entry]):
     def _describe(self, made: Entry) -> bytes:
         info = cl.kernel_work_group_info
         parts = []
-        names = str(made.program.get_info(cl.program_info.KERNEL_NAMES)).split(";")
-        for name in sorted(names):
-            kernel = cl.Kernel(made.program, name)
-            made.spare = kernel if len(names) == 1 else None
+        for name in sorted(_names(made.program).split(";")):
+            kernel = Entry(made.program, name).make_kernel(self._native)
             sizes = [
                 kernel.get_work_group_info(what, self._handle)
                 for what in (info.WORK_GROUP_SIZE, info.COMPILE_WORK_GROUP_SIZE)
@@ -146,3 +141,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         except cl.Error as error:
             return f"(none: {error})"
         return str(log).strip()
+
+
+def _names(program: Any) -> str:
+    return str(program.get_info(cl.program_info.KERNEL_NAMES))

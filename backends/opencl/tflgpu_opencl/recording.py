@@ -162,7 +162,8 @@ class OpenCLRecording(StagedRecording[Commands, Region]):
         size = tuple(g * w for g, w in zip(launch.dispatch.groups, workgroup, strict=True))
         if not all(size):
             return None
-        return cl.enqueue_nd_range_kernel(self._profiling_queue, launch.kernel, size, workgroup)
+        kernel = cl.Kernel.from_int_ptr(launch.kernel.int_ptr, True)
+        return cl.enqueue_nd_range_kernel(self._profiling_queue, kernel, size, workgroup)
 
     def _dispatch_alone(self, index: int) -> None:
         single = self._outline.new()

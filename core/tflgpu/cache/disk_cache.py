@@ -230,6 +230,7 @@ def _read(path: Path) -> bytes:
         if status.st_size > MAX_BYTES:
             raise OSError(f"it has {status.st_size} bytes")
         with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES)
+            # Python first makes room for as much as it is asked for.
+            return file.read(status.st_size)
     finally:
         os.close(handle)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,7 +45,7 @@ class Death:
 @contextlib.contextmanager
 def marked(folder: Path, kind: Kind, keys: Sequence[str]) -> Iterator[bool]:
     """While inside, a mark names the keys. Gives False where none could be made."""
-    path = folder / f"{secrets.token_hex(8)}{_SUFFIX}"
+    path = folder / f"{os.urandom(8).hex()}{_SUFFIX}"
     lock = _make_mark(path, kind, keys) if make(folder) else None
     try:
         yield lock is not None

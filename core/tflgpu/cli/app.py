@@ -20,9 +20,6 @@ from tflgpu.cli.shader import shader
 from tflgpu.errors import TflgpuError
 from tflgpu.plugins import registry
 
-#: Exit codes: 0 fine, 1 a result is wrong, 2 an error (click's own code for a wrong call too).
-ERROR = 2
-
 
 class _Commands(TyperGroup):
     """A group whose commands may raise `TflgpuError`."""
@@ -35,7 +32,7 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             console.fail(str(error))
-            raise typer.Exit(ERROR) from error
+            raise typer.Exit(console.ERROR) from error
 
 
 def _version(wanted: bool) -> None:
@@ -79,6 +76,7 @@ def make_app() -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `tflgpu` script."""
+    console.prepare_streams()
     make_app()(prog_name="tflgpu")
 
 

@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+#: Exit codes: 0 fine, 1 a result is wrong, 2 an error (click's own code for a wrong call too).
+ERROR = 2
 #: Characters of an error message: some list every operator of a model.
 _LONGEST = 800
 #: Seconds without a sign of life where stderr is no terminal.
 _SILENCE = 5.0
 
 # Made for each use, because a test (or a pipe) may have replaced the streams since.
+
+
+def prepare_streams() -> None:
+    """For the script: names of tensors and files may have any characters, and not every terminal or
+    pipe has all of them (a Windows console, LC_ALL=C). These are written by their numbers then; a command
+    that ends in the middle of its table helps nobody. Streams that are closed swallow what they get.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (to the end)
+            setattr(sys, name, nowhere)
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """What is printed inside is written when this is left.
+
+    Raises:
+        typer.Exit: it cannot be (a full disk), which is said in one line. That a reader has gone away is
+            click's to know.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EINVAL):
+            raise
+        fail(f"the output cannot be written: {error.strerror}")
+        raise typer.Exit(ERROR) from error
 
 
 def out() -> Console:
@@ -50,7 +88,14 @@ def warn(message: str) -> None:
 
 def say(message: str) -> None:
     """One line of results, printed as it is, however long."""
-    out().print(message, soft_wrap=True)
+    with _written():
+        out().print(message, soft_wrap=True)
+
+
+def plain(text: str) -> None:
+    """Text for a compiler or a pager: no colours, no folds."""
+    with _written():
+        print(text)  # noqa: T201
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -68,13 +113,14 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def show(made: Table) -> None:
     """Print a table; cells fold where the terminal is narrow."""
-    out().print(made)
-    out().print()
+    with _written():
+        out().print(made)
+        out().print()
 
 
 def show_json(value: Any) -> None:
     """Print a value for other programs, without colours or folds."""
-    print(json.dumps(value, indent=2))  # noqa: T201
+    plain(json.dumps(value, indent=2))
 
 
 #: What `working` is about: a delegate is made before it is known what for.

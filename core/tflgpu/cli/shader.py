@@ -48,8 +48,8 @@ def shader(
         opened = delegate.device
         if opened is None or isinstance(opened, NodeDevice):
             raise OptionError(
-                "no device here runs kernels; `tflgpu devices` says what would, and "
-                "`--backend cpu_ref --device 1` shows the kernel trees anywhere"
+                f"{_without_kernels(opened)}; `tflgpu devices` says what would, and `--backend cpu_ref --device 1` shows the "
+                "kernel trees anywhere"
             )
         dispatches = [d for plan in delegate.compile(graph).plans for d in plan.dispatches]
         if node is None:
@@ -74,6 +74,13 @@ def shader(
             _print(dispatch, text)
 
 
+def _without_kernels(device: NodeDevice | None) -> str:
+    if device is None:
+        return "there is no device"
+    info = device.info
+    return f"{info.backend} device {info.index} ({info.name}) runs operators without kernels"
+
+
 def _list(dispatches: list[PlannedDispatch]) -> None:
     table = console.table(
         "Dispatches", "#", "operators", "kernel", "workgroups", "workgroup", right=("#",)
@@ -86,6 +93,5 @@ def _list(dispatches: list[PlannedDispatch]) -> None:
 
 def _print(dispatch: PlannedDispatch, text: str) -> None:
     groups = "x".join(map(str, dispatch.groups))
-    # Plain text, so that it can be piped into a compiler or a pager.
-    typer.echo(f"// {dispatch.label}: {dispatch.kernel.name}, {groups} workgroups")
-    typer.echo(text.rstrip() + "\n")
+    console.plain(f"// {dispatch.label}: {dispatch.kernel.name}, {groups} workgroups")
+    console.plain(text.rstrip() + "\n")

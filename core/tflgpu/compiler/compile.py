@@ -1,11 +1,11 @@
 """`compile`: a graph becomes parts, each with the plan that a device loads or its nodes.
 
-graph -> float view -> composites -> passes -> partition -> (per part) rules -> plan
+graph -> float view -> composites -> attention -> passes -> partition -> (per part) rules -> plan
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -22,7 +22,9 @@ from tflgpu.compiler.times import alone
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.lowering.rule import KernelRule, Unsupported
+from tflgpu.passes import find_attention
 from tflgpu.passes.base import run_passes
+from tflgpu.passes.find_attention import Key
 from tflgpu.passes.float_view import FloatView, float_view
 
 
@@ -37,20 +39,41 @@ def compile(graph: Graph, target: Target) -> Compiled:
         GraphError: a pass left a broken graph.
     """
     as_operators: dict[tuple[int, ...], str] = {}
+    apart: set[Key] = set()
     while True:
-        compiled, taken = _compiled(graph, target, as_operators)
+        compiled, taken, found = _compiled(graph, target, as_operators, apart)
         left = stranded(taken, [(part.delegated, part.nodes) for part in compiled.parts])
-        if not left:
+        on_cpu = [node for part in compiled.parts if not part.delegated for node in part.nodes]
+        left_too = find_attention.among(on_cpu, found)
+        if not left and not left_too:
             return compiled
         as_operators.update(left)
+        apart |= left_too
 
 
-def _compiled(graph: Graph, target: Target, as_operators: Kept) -> tuple[Compiled, Taken]:
-    """`compile`, with the composites as operators of which it is known that they have to be."""
+def _with_attention(
+    graph: Graph, target: Target, kept_off: Mapping[int, str], apart: Collection[Key]
+) -> frozenset[Key]:
+    """One node for what is attention, where the device takes it and has kernels."""
+    if not target.fuse or target.rules is None:
+        return frozenset()
+
+    def takes(node: Node) -> bool:
+        return kept_off.keys().isdisjoint(node.origins) and target.refusal(node) is None
+
+    return find_attention.run(graph, target.pass_context, takes, apart)
+
+
+def _compiled(
+    graph: Graph, target: Target, as_operators: Kept, apart: Collection[Key]
+) -> tuple[Compiled, Taken, frozenset[Key]]:
+    """`compile`, with the composites as operators of which it is known that they have to be, and with
+    attention as operators in ``apart``."""
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
     kept_off = target.choice.refusals(graph)
     taken = take_composites(view.graph, target, kept_off, as_operators)
+    found_there = _with_attention(view.graph, target, kept_off, apart)
     run_passes(view.graph, target.passes, target.pass_context)
     narrow_indices(view.graph, target)
     # Where everything stays on the CPU, the model runs as the file has it.
@@ -76,7 +99,7 @@ def _compiled(graph: Graph, target: Target, as_operators: Kept) -> tuple[Compile
             )  # fmt: skip
             for index, reason in over_limit(parts, target.memory_limit).items():
                 compiled = compiled.on_cpu(index, reason, ReasonCode.DEVICE_LIMIT)
-            return compiled, taken
+            return compiled, taken, found_there
 
 
 def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
@@ -89,6 +112,7 @@ def declined(graph: Graph, target: Target) -> tuple[Declined, ...]:
     view = float_view(graph, target.ops, rounds_hybrid=target.rounds_hybrid)
     kept_off = target.choice.refusals(graph)
     take_composites(view.graph, target, kept_off)
+    _with_attention(view.graph, target, kept_off, ())
     run_passes(view.graph, target.passes, target.pass_context)
     whole = alone(graph, target.ops, target.times)
     return _divided(view, target.without_limits(), {}, kept_off, whole).refusals

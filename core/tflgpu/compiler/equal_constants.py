@@ -53,13 +53,12 @@ def equal(one: Bytes, other: Bytes) -> bool:
     )
 
 
-def firsts(arrays: Sequence[Array]) -> list[int]:
+def firsts(arrays: Sequence[Array], keys: Sequence[Key] | None = None) -> list[int]:
     """For each array the index of the first that is equal to it: the constants that a plan needs
-    memory for are those that are their own."""
+    memory for are those that are their own. ``keys`` are those of `key_of`, where somebody has them."""
     seen: dict[Key, list[int]] = {}
     found = []
-    for i, array in enumerate(arrays):
-        key = key_of(array)
+    for i, (array, key) in enumerate(zip(arrays, keys or map(key_of, arrays), strict=True)):
         others = seen.setdefault(key, [])
         same = next((j for j in others if key[2] or equal(flat(arrays[j]), flat(array))), i)
         if same == i:

@@ -67,6 +67,8 @@ class Part:
         costs: Estimated seconds of each node on both sides, in the order of the nodes.
         plan: Their kernels, once they are compiled; None on the CPU, and for a device that runs
             nodes.
+        count: How many nodes there are, also where the nodes themselves were left out
+            (`tflgpu.saved.start`).
     """
 
     nodes: tuple[Node, ...]
@@ -77,6 +79,11 @@ class Part:
     seconds: float = 0.0
     costs: tuple[Cost, ...] = ()
     plan: Plan | None = None
+    count: int = attrs.field()
+
+    @count.default
+    def _all(self) -> int:
+        return len(self.nodes)
 
     @property
     def states(self) -> tuple[Value, ...]:
@@ -86,7 +93,7 @@ class Part:
     @property
     def label(self) -> str:
         """In a few words."""
-        return f"{len(self.nodes)} nodes on the {'device' if self.delegated else 'CPU'}"
+        return f"{self.count} nodes on the {'device' if self.delegated else 'CPU'}"
 
     @property
     def dispatches(self) -> int:

@@ -88,17 +88,18 @@ class SharedWeights(Generic[R]):
             Whatever ``make`` and ``read`` raise; nothing is held then.
         """
         self.sweep()
-        first = firsts(arrays)
+        keys = list(map(key_of, arrays))
+        first = firsts(arrays, keys)
         own = [i for i, j in enumerate(first) if i == j]
         found: dict[int, _Weight[R]] = {}
         try:
             for i in own:
-                weight = self._found(arrays[i], read)
+                weight = self._found(arrays[i], keys[i], read)
                 if weight is not None:
                     found[i] = weight
             new = [i for i in own if i not in found]
             for i, (region, free) in zip(new, make(new), strict=True):
-                found[i] = weight = _Weight(key_of(arrays[i]), region, free)
+                found[i] = weight = _Weight(keys[i], region, free)
                 with self._lock:
                     self._there.setdefault(weight.key, []).append(weight)
         except BaseException:
@@ -110,11 +111,10 @@ class SharedWeights(Generic[R]):
     def lacking(self, arrays: Sequence[Array]) -> list[int]:
         """The constants that would have to be made, as far as that shows without reading any."""
         self.sweep()
-        first = firsts(arrays)
+        keys = list(map(key_of, arrays))
+        first = firsts(arrays, keys)
         with self._lock:
-            return [
-                i for i, j in enumerate(first) if i == j and key_of(arrays[i]) not in self._there
-            ]
+            return [i for i, j in enumerate(first) if i == j and keys[i] not in self._there]
 
     def let_go(self, weights: Sequence[_Weight[R]]) -> None:
         """A user needs them no more."""
@@ -149,8 +149,7 @@ class SharedWeights(Generic[R]):
                 unused.append(weight)
         return unused
 
-    def _found(self, array: Array, read: Callable[[R], Any]) -> _Weight[R] | None:
-        key = key_of(array)
+    def _found(self, array: Array, key: Key, read: Callable[[R], Any]) -> _Weight[R] | None:
         with self._lock:
             candidates = list(self._there.get(key, ()))
             for weight in candidates:

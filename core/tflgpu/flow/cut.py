@@ -28,6 +28,7 @@ class Known:
         variables: Shapes of variables that were assigned since the last point where others could.
         done: Operators that need not run any more.
         plain: Whether what follows is compiled for the CPU only: these shapes will not come again.
+        lazy: Results of READ_VARIABLE that may be left where they are.
     """
 
     shapes: dict[int, Shape]
@@ -36,12 +37,13 @@ class Known:
     variables: dict[Handle, Shape] = attrs.Factory(dict)
     done: set[int] = attrs.Factory(set)
     plain: bool = False
+    lazy: frozenset[int] = frozenset()
 
     def copy(self) -> Known:
         """One that may be changed."""
         return Known(
             dict(self.shapes), dict(self.constants), dict(self.handles), dict(self.variables),
-            set(self.done), self.plain,
+            set(self.done), self.plain, self.lazy,
         )  # fmt: skip
 
 
@@ -90,12 +92,14 @@ def cut(
     )  # fmt: skip
     left = [n for n in built if not _is_ready(n)]
     _refuse(left)
-    needed = {id(v) for v in (*built.outputs, *(v for n in left for v in n.inputs if v))}
+    of_file = len(info.tensors)  # what is read in the place of an input is made anew
+    awaited = [v for n in left for v in n.inputs if v is not None and v.id < of_file]
+    needed = {id(v) for v in (*built.outputs, *awaited)}
     ready = [n for n in built if _is_ready(n)]
     made = {id(v): v for n in ready for v in n.outputs if id(v) in needed}
     constants = {
         v.id: v.data
-        for v in (*built.outputs, *(v for n in left for v in n.inputs if v))
+        for v in (*built.outputs, *awaited)
         if v.data is not None and info.tensors[v.id].data is None
     }
     graph = Graph(

@@ -21,6 +21,7 @@ from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.sizes import check_size
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.foreign import wrong_results
+from tflgpu.ops.unknown import UnknownOp
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
@@ -63,7 +64,8 @@ class Dynamic:
             if v is not None and v.data is None and v.dtype.is_int and v.quant is None
             and v.elements <= _FEW
         )  # fmt: skip
-        others = any(
+        # What only the CPU side's kernels run is compiled for whatever numbers there are.
+        others = node.op not in ops or any(
             v is not None and v.data is None for i, v in enumerate(node.inputs) if i not in few
         )
         # By its number: a subgraph from which operators were taken out has gaps.
@@ -76,7 +78,13 @@ class Dynamic:
         Raises:
             ModelError: it does not work out.
             DeviceError: it failed.
+            UnsupportedError: nothing that could be told says what the results' shapes are.
         """
+        if self.operator.name not in self.ops:
+            if self.few:
+                return tuple(env[self._id(i)].tobytes() for i in self.few)
+            assert isinstance(self.node.attrs, UnknownOp)
+            raise UnsupportedError(f"{self._where}: {self.node.attrs.reason}")
         if self.few and can_promote and self._is_enough(env):
             return tuple(env[self._id(i)].tobytes() for i in self.few)
         results = self._evaluate(env)

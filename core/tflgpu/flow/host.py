@@ -28,9 +28,9 @@ from tflgpu.flow.operators import (
     keeps_state,
     table_of,
 )
-from tflgpu.flow.program import HostStep, Program, Shared
-from tflgpu.flow.store import Handle, Store
-from tflgpu.flow.stretch import Env, Given, Told
+from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.steps import Env, Given, HostStep, Told
+from tflgpu.flow.store import Handle, Held, Store
 from tflgpu.flow.tables import Fill, Find, MakeTable, Size
 from tflgpu.flow.texts import plan_texts
 from tflgpu.ir.dtypes import DType
@@ -83,7 +83,10 @@ class HostOperators:
         if operator.name == READ:
             (handle,) = _handles(given, operator)
             dtype = info.tensors[outputs[0]].dtype
-            return Read(outputs[0], handle, shared.store, dtype, (known.variables.get(handle),))
+            return Read(
+                outputs[0], handle, shared.store, dtype, (known.variables.get(handle),),
+                is_lazy=outputs[0] in known.lazy,
+            )  # fmt: skip
         if operator.name == ASSIGN:
             (handle,) = _handles(given[:1], operator)
             if isinstance(given[1], tuple):
@@ -202,10 +205,12 @@ class Read:
     store: Store
     dtype: DType
     results: tuple[Told, ...]
+    is_lazy: bool = False
 
     def __call__(self, env: Env) -> None:
-        """Give what is there; an assignment replaces it."""
-        env[self.output] = self.store.read(self.handle, self.dtype)
+        """Give what is there, or where it is; an assignment replaces it."""
+        look = self.store.peek if self.is_lazy else self.store.read
+        env[self.output] = look(self.handle, self.dtype)
 
 
 @attrs.frozen(eq=False)
@@ -218,8 +223,12 @@ class Assign:
     results: tuple[Told, ...] = ()
 
     def __call__(self, env: Env) -> None:
-        """Keep a copy."""
-        self.store.assign(self.handle, env[self.value])
+        """Keep a copy, where no piece has it already."""
+        value = env[self.value]
+        if not isinstance(value, Held):
+            self.store.assign(self.handle, value)
+        elif value.handle != self.handle:
+            self.store.assign(self.handle, value.array())
 
 
 @attrs.frozen(eq=False)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.program import Program, Shared, Stretch
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
+from tflgpu.flow.steps import Env, Given, Told
 from tflgpu.flow.store import Handle
-from tflgpu.flow.stretch import Env, Given, Stretch, Told
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.runtime.repeating import Repeating

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tflgpu.flow.store import States
+from tflgpu.flow.held import Keep, contents, lent
+from tflgpu.flow.store import Handle, Held, States, Store
+from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.session import Session
 
@@ -57,7 +59,7 @@ class Piece:
         session = self._session or self.prepare()
         arrays = session.arrays
         for i in self._inputs:
-            np.copyto(arrays[i], env[i])
+            np.copyto(arrays[i], contents(env[i]))
         if session.variables:
             self._take_states(session)
         session.run()
@@ -83,3 +85,124 @@ class Piece:
         """Release the session."""
         if self._session is not None:
             self._session.close()
+
+
+class KeepingPiece(Piece):
+    """A piece that keeps variables, as far as what runs it can: a `tflgpu.flow.store.Owner`.
+
+    Attributes:
+        count: Runs that were begun: what was lent in another is not what it was.
+        why: Why it does not keep some, once it is prepared.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        open_session: Callable[[Graph, Sequence[tuple[int, int]]], Session],
+        states: States,
+        keeps: Sequence[Keep],
+        store: Store,
+    ) -> None:
+        pairs = [(k.made, k.read) for k in keeps]
+        super().__init__(graph, lambda g: open_session(g, pairs), states)
+        self.count = 0
+        self.why: Mapping[Handle, str] = {}
+        self._keeps = list(keeps)
+        self._store = store
+        self._is_plain = False
+        self._reads: dict[Handle, int] = {}
+        # From before a run: what is in host memory, and how often the session had committed.
+        self._before: dict[int, Array] = {}
+        self._commits: tuple[int, ...] = ()
+
+    def prepare(self) -> Session:
+        """As `Piece.prepare`."""
+        if self._session is not None:
+            return self._session
+        session = super().prepare()
+        kept = [k for k in self._keeps if k.read in session.kept]
+        self.why = {
+            k.handle: session.not_kept[k.read] for k in self._keeps if k.read in session.not_kept
+        }
+        self._keeps = kept
+        self._reads = {k.handle: k.read for k in kept}
+        self._is_plain = not kept
+        inputs, made = {k.read for k in kept}, {k.made for k in kept}
+        self._inputs = [i for i in self._inputs if i not in inputs]
+        self._outputs = [i for i in self._outputs if i not in made]
+        return session
+
+    @property
+    def keeps(self) -> Sequence[Keep]:
+        """The variables that it keeps, once it is prepared."""
+        return self._keeps
+
+    def __call__(self, env: dict[int, Any]) -> None:
+        """Run it."""
+        session = self._session or self.prepare()
+        if self._is_plain:
+            super().__call__(env)
+            return
+        arrays = session.arrays
+        for i in self._inputs:
+            np.copyto(arrays[i], contents(env[i]))
+        self._take(session, env)
+        self.count += 1
+        session.run()
+        arrays = session.arrays
+        for i in self._outputs:
+            env[i] = arrays[i]
+        for keep in self._keeps:
+            self._store.owned(keep.handle, self)
+            env[keep.made] = self.held(keep.handle)
+
+    def _take(self, session: Session, env: dict[int, Any]) -> None:
+        """What variables hold that somebody else has assigned."""
+        given = [k for k in self._keeps if not self._store.is_owner(k.handle, self)]
+        if not given:
+            return
+        values = [contents(env[k.read]) for k in given]
+        if len(given) == len(self._keeps):
+            session.reset_variables()  # nothing of what it had counts
+        variables = session.variables
+        own = [k.read for k in self._keeps if k not in given]
+        # These are at home now, and the run is about to change them there.
+        self._before.update((i, variables[i].copy()) for i in own if i not in self._before)
+        for keep, value in zip(given, values, strict=True):
+            np.copyto(variables[keep.read], value)
+
+    # What a store asks of an owner
+
+    def held(self, handle: Handle) -> Held:
+        """As `Owner.held`."""
+        assert self._session is not None
+        return lent(self, handle, self._session.arrays[self._reads[handle]])
+
+    def peek(self, handle: Handle) -> Array:
+        """A copy of what a variable holds."""
+        assert self._session is not None
+        return self._session.peek(self._reads[handle])
+
+    def begin(self) -> None:
+        """As `Owner.begin`."""
+        assert self._session is not None
+        own = set(self._reads.values())
+        at_hand = self._session.at_hand
+        self._before = {i: at_hand[i].copy() for i in own if i in at_hand}
+        self._commits = self._session.commits
+
+    def step_back(self) -> None:
+        """As `Owner.step_back`."""
+        assert self._session is not None
+        at_hand = self._session.at_hand
+        for i, array in self._before.items():
+            if i in at_hand:
+                np.copyto(at_hand[i], array)
+        self._session.step_back_to(self._commits)
+
+    def close(self) -> None:
+        """Release the session; what variables hold comes to host memory, if the device still gives it."""
+        try:
+            super().close()
+        finally:
+            self._store.give_back(self)

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.flow.cut import Known, check_order, cut
+from tflgpu.flow.cut import Cut, Known, check_order, cut
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
+from tflgpu.flow.held import NOTHING, contents, keepable
 from tflgpu.flow.list_items import with_items_written
 from tflgpu.flow.operators import CALL_ONCE, READ, VAR_HANDLE
-from tflgpu.flow.pieces import Piece
+from tflgpu.flow.pieces import KeepingPiece, Piece
+from tflgpu.flow.steps import Compiling, Env, Given, HostStep, Repeats, Step, Told, key_of, told
 from tflgpu.flow.store import Handle, Store
-from tflgpu.flow.stretch import Env, Given, Step, Stretch, Told, told
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.base import OpDef
-from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.build import Foreign
@@ -39,9 +39,6 @@ PATIENCE = 24
 #: Operators that only look at the state, or bring its first.
 _LOOKING = frozenset({VAR_HANDLE, READ, CALL_ONCE})
 
-#: A graph, and of its values, by id, each result that is an input the next time.
-Repeats = Callable[[Graph, Sequence[tuple[int, int]]], Union[Repeating, None]]
-
 
 @attrs.frozen(eq=False)
 class Shared:
@@ -54,6 +51,8 @@ class Shared:
         open: Makes a piece ready to run, on a device where there is one.
         open_plain: The same on the CPU.
         repeating: Makes a graph ready to be run several times over in one run, where that can be.
+        keeping: As ``open``, and keeps results that are inputs of the next run, where that can be.
+        main: The subgraph whose runs are an interpreter's: only there variables are kept by pieces.
         joined: What sessions of those go through.
         foreign: Who is asked for operators that nobody here defines.
         warn: Takes what is wrong with the file but does no harm.
@@ -69,6 +68,8 @@ class Shared:
     open: Callable[[Graph], Session]
     open_plain: Callable[[Graph], Session]
     repeating: Repeats
+    keeping: Callable[[Graph, Sequence[tuple[int, int]]], Session]
+    main: int
     joined: Callable[[Session], Session]
     foreign: Foreign | None
     warn: Callable[[str], object]
@@ -83,19 +84,6 @@ class Shared:
         if found is None:
             found = self.programs[number] = Program(self, number)
         return found
-
-
-class HostStep(Protocol):
-    """An operator that the host runs, planned."""
-
-    @property
-    def results(self) -> tuple[Told, ...]:
-        """What is known of its results beforehand."""
-        ...
-
-    def __call__(self, env: Env) -> None:
-        """Run it."""
-        ...
 
 
 class Host(Protocol):
@@ -120,6 +108,51 @@ class Host(Protocol):
         ...
 
 
+@attrs.define(eq=False)
+class Stretch:
+    """Steps, and what comes after them.
+
+    Attributes:
+        steps: In order.
+        constants: What need not be computed, by tensor.
+        known: At its end.
+        awaited: Tensors whose shapes say what follows; or ``dynamic``, an operator whose operands'
+            contents do. Neither at the end of the subgraph.
+        after: What followed, by what came, the latest last.
+        misses: How often something was planned here.
+        holds: Inputs of the subgraph that must not be changed by the pieces in it, because they are
+            read by something else than the first of them.
+    """
+
+    known: Known
+    steps: list[Step] = attrs.Factory(list)
+    constants: dict[int, Any] = attrs.Factory(dict)
+    awaited: tuple[int, ...] = ()
+    dynamic: Dynamic | None = None
+    after: OrderedDict[Any, Stretch] = attrs.Factory(OrderedDict)
+    misses: int = 0
+    holds: frozenset[int] = frozenset()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the subgraph ends with it."""
+        return not self.awaited and self.dynamic is None
+
+    def pieces(self) -> list[Piece]:
+        """Its compiled pieces, and those of all that followed it."""
+        steps: list[object] = list(self.all_steps())
+        return [piece for s in steps if isinstance(s, Compiling) for piece in s.pieces()]
+
+    def all_steps(self) -> list[Step]:
+        """Its steps, and those of all that followed it."""
+        return self.steps + [step for s in self.after.values() for step in s.all_steps()]
+
+    def close(self) -> None:
+        """Release the pieces."""
+        for piece in self.pieces():
+            piece.close()
+
+
 class Program:
     """Runs one subgraph, at any shapes. One run at a time.
 
@@ -127,6 +160,7 @@ class Program:
         number: Which.
         info: What the file says of it.
         evaluated: Operators that the host ran, since shapes depend on what they take.
+        keepable: Which of its variables pieces may keep.
     """
 
     def __init__(self, shared: Shared, number: int) -> None:
@@ -137,6 +171,9 @@ class Program:
         as_it_is = shared.keep_all or shared.strict
         self.info = info if as_it_is else with_items_written(info)
         self.evaluated: set[int] = set()
+        # What runs again within a run could not be stepped back from.
+        is_main = number == shared.main and not shared.keep_all
+        self.keepable = keepable(self.info, shared.model.subgraphs) if is_main else NOTHING
         self._misses = 0
         self._path: list[Stretch] = []
         self._shared = shared
@@ -157,7 +194,7 @@ class Program:
 
     def run_all(self, given: Sequence[Given]) -> Env:
         """As `run`; gives all tensors that are between its pieces."""
-        stretch: Stretch | None = self.start(_key(given))
+        stretch: Stretch | None = self.start(key_of(given))
         env: Env = dict(zip(self.info.inputs, given, strict=True))
         path = self._path = []
         while stretch is not None:
@@ -170,7 +207,7 @@ class Program:
 
     def holds(self, given: Sequence[Given]) -> Sequence[int]:
         """Positions of what it is given that it may read after a piece of its own has run."""
-        held = self.start(_key(given)).holds
+        held = self.start(key_of(given)).holds
         return [at for at, i in enumerate(self.info.inputs) if i in held]
 
     def results(self, key: Sequence[Told]) -> tuple[Told, ...]:
@@ -193,6 +230,7 @@ class Program:
                 {i: s for i, s in inputs.items() if isinstance(s, tuple)},
                 handles={i: h for i, h in inputs.items() if isinstance(h, Handle)},
                 plain=self._misses >= PATIENCE,
+                lazy=self.keepable.lazy,
             )
             self._misses += 1
             found = self._starts[key] = self._plan(known)
@@ -258,6 +296,9 @@ class Program:
         if dynamic is None:
             key: Any = tuple(env[i].shape for i in stretch.awaited)
         else:
+            for i in dynamic.operator.inputs:
+                if i in env:
+                    env[i] = contents(env[i])
             key = dynamic.key(env, can_promote=stretch.misses < PATIENCE)
         found = stretch.after.get(key)
         if found is not None:
@@ -298,8 +339,7 @@ class Program:
             known.done |= found.done
             known.constants.update(found.constants)
             if found.graph is not None:
-                opener = shared.open_plain if known.plain else shared.open
-                stretch.steps.append(Piece(found.graph, opener, self._states, self._kept))
+                stretch.steps.append(self._piece(found, found.graph, plain=known.plain))
                 known.shapes.update(found.made)
             moved, unknown = self._by_host(stretch)
             if unknown:
@@ -316,6 +356,17 @@ class Program:
                 f"subgraph {self.number} ({quoted(info.name)}): operator {left[0].index} "
                 f"({left[0].name}) can never run: its operands wait for each other"
             )
+
+    def _piece(self, found: Cut, graph: Graph, *, plain: bool) -> Piece:
+        shared = self._shared
+        inputs, outputs = ({v.id for v in side} for side in (graph.inputs, graph.outputs))
+        keeps = [
+            k for k in self.keepable.keeps.values()
+            if k.read in inputs and k.made in outputs and k.users <= found.done
+        ]  # fmt: skip
+        if keeps and not plain:
+            return KeepingPiece(graph, shared.keeping, self._states, keeps, shared.store)
+        return Piece(graph, shared.open_plain if plain else shared.open, self._states, self._kept)
 
     def _by_host(
         self, stretch: Stretch, names: Collection[str] | None = None
@@ -366,10 +417,6 @@ class Program:
         ) or not stretch.steps
         inputs = set(self.info.inputs)
         stretch.holds = frozenset(inputs & set(self.info.outputs) if only_first else inputs)
-
-
-def _key(given: Sequence[Given]) -> tuple[Told, ...]:
-    return tuple([g if isinstance(g, Handle) else g.shape for g in given])
 
 
 def _trim(kept: OrderedDict[Any, Stretch]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -15,10 +15,11 @@ from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
-from tflgpu.flow.operators import called, reached
-from tflgpu.flow.pieces import Piece
-from tflgpu.flow.program import Program, Repeats, Shared
-from tflgpu.flow.store import Store
+from tflgpu.flow.operators import ASSIGN, READ, VAR_HANDLE, called, handle_of, reached
+from tflgpu.flow.pieces import KeepingPiece, Piece
+from tflgpu.flow.program import Program, Shared
+from tflgpu.flow.steps import Repeats
+from tflgpu.flow.store import Handle, Held, Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
@@ -38,11 +39,13 @@ _HOST = "host"
 @attrs.frozen(eq=False)
 class Openers:
     """How pieces are made ready: ``open`` on a device where there is one, ``plain`` on the CPU;
-    ``repeating`` to be run several times over in one run, where that can be."""
+    ``repeating`` to be run several times over in one run, where that can be; ``keeping`` as ``open``, with
+    results that are inputs of the next run."""
 
     open: Callable[[Graph], Session]
     plain: Callable[[Graph], Session]
     repeating: Repeats
+    keeping: Callable[[Graph, Sequence[tuple[int, int]]], Session]
 
 
 class FlowSession(Session):
@@ -87,6 +90,8 @@ class FlowSession(Session):
             self._counted(openers.open),
             self._counted(openers.plain),
             openers.repeating,
+            lambda graph, pairs: self._joined(openers.keeping(graph, pairs)),
+            number,
             self._joined,
             foreign,
             _quietly,
@@ -137,6 +142,9 @@ class FlowSession(Session):
         self.complete = False
         try:
             env = self._program.run_all(self._inputs)
+            for i in self._info.outputs:
+                if isinstance(env.get(i), Held):
+                    env[i] = env[i].array()
         except BaseException as error:
             self._store.restore(before)
             if isinstance(error, ModelError) and not isinstance(error, RuntimeError):
@@ -204,7 +212,9 @@ class FlowSession(Session):
     def _edition(self) -> tuple[int, int]:
         """What a report depends on, near enough: who opens something, or runs what it did not, adds to
         it."""
-        return self._opened, len(self._program.evaluated)
+        kept = self._keeping() if self._program.keepable.keeps else ()
+        home = sum(p.session is not None and bool(p.session.why_home) for p in kept)
+        return self._opened, len(self._program.evaluated) + home
 
     def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
         def opened(graph: Graph) -> Session:
@@ -226,7 +236,15 @@ class FlowSession(Session):
         for report in found:
             rows.update((r.node, r) for r in report.operators)
             refusals.update((r.node, r) for r in report.refusals)
+        kept = self._kept_on_device(rows)
         for operator in self._info.operators:
+            row = kept.get(self._handle(operator))
+            if row is not None:
+                rows[operator.index] = attrs.evolve(
+                    row, node=operator.index, op=operator.name, inputs=self._names(operator.inputs),
+                    outputs=self._names(operator.outputs), seconds=None, gain=None,
+                )  # fmt: skip
+                continue
             if run_by_host(operator):
                 code, reason = ReasonCode.CONTROL_FLOW, self._reason(operator)
             elif operator.index in self._program.evaluated - rows.keys():
@@ -256,6 +274,44 @@ class FlowSession(Session):
             seconds=None, cpu_seconds=None,
         )  # fmt: skip
 
+    def _keeping(self) -> list[KeepingPiece]:
+        """The pieces of the last run that keep variables."""
+        return [p for p in self._program.own_pieces() if isinstance(p, KeepingPiece)]
+
+    def _handle(self, operator: OperatorInfo) -> Handle | None:
+        """The variable that an operator names, reads or assigns to, as far as this subgraph says."""
+        if operator.is_custom or operator.name not in (VAR_HANDLE, READ, ASSIGN):
+            return None
+        named = {
+            o.outputs[0]: handle_of(o)
+            for o in self._info.operators
+            if o.name == VAR_HANDLE and not o.is_custom
+        }
+        tensor = operator.outputs[0] if operator.name == VAR_HANDLE else operator.inputs[0]
+        return named.get(tensor)
+
+    def _kept_on_device(
+        self, rows: Mapping[int, OperatorReport]
+    ) -> dict[Handle | None, OperatorReport]:
+        """Of variables that stay there, the row of the operator that makes what they become."""
+        makers = {i: o.index for o in self._info.operators for i in o.outputs}
+        found: dict[Handle | None, OperatorReport] = {}
+        for piece in self._keeping():
+            if piece.session is not None and not piece.session.why_home:
+                found.update((k.handle, rows[makers[k.made]]) for k in piece.keeps)
+        return found
+
+    def _why_home(self, handle: Handle | None) -> str:
+        """Why a variable is not on a device, where there is one."""
+        if handle is None or not any(s.report.backend for s in self._sessions()):
+            return ""
+        found = self._program.keepable.why.get(handle, "")
+        for piece in self._keeping():
+            if piece.session is not None:
+                kept = any(k.handle == handle for k in piece.keeps)
+                found = piece.why.get(handle) or (piece.session.why_home if kept else "") or found
+        return f": {found}" if found else ""
+
     def _names(self, tensors: tuple[int, ...]) -> tuple[str, ...]:
         return tuple("" if i < 0 else self._info.tensors[i].name for i in tensors)
 
@@ -264,7 +320,8 @@ class FlowSession(Session):
         if operator.texts and operator.name not in RUN_BY_HOST:
             return "texts (strings), which are in host memory and nowhere else"
         if not bodies:
-            return "state of the model, which is kept in host memory"
+            why = self._why_home(self._handle(operator))
+            return f"state of the model, which is kept in host memory{why}"
         inside = reached(self._model.subgraphs, bodies)
         pieces = [
             p

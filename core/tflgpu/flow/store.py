@@ -6,11 +6,13 @@ allocation touches it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 import numpy as np
 
+from tflgpu.blame import Failed, attempt, in_a_line
 from tflgpu.errors import StateError
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
@@ -48,35 +50,81 @@ class Entries:
     found: Mapping[object, object] | None = None
 
 
+@attrs.frozen(eq=False)
+class Held:
+    """What a variable holds, where it is on a device.
+
+    Attributes:
+        handle: The variable.
+        shape: Its shape.
+        array: Gives a copy. Raises StateError or DeviceError: the device does not give it.
+    """
+
+    handle: Handle
+    shape: Shape
+    array: Callable[[], Array]
+
+
+class Owner(Protocol):
+    """Who has what some variables hold."""
+
+    def held(self, handle: Handle) -> Held:
+        """Where it is."""
+        ...
+
+    def begin(self) -> None:
+        """A run begins, from whose end `step_back` may be asked for."""
+        ...
+
+    def step_back(self) -> None:
+        """Let variables be what they were at `begin`."""
+        ...
+
+
 #: By state tensor of a subgraph: the array of the session that ran last with it.
 States = dict[int, Array]
-Snapshot = tuple[
-    dict[Handle, Array], frozenset[int], list[tuple[Array, Array]], dict[Handle, Entries]
-]
+
+
+@attrs.frozen(eq=False)
+class Snapshot:
+    """What `Store.restore` brings back."""
+
+    arrays: dict[Handle, Array]
+    called: frozenset[int]
+    states: list[tuple[Array, Array]]
+    tables: dict[Handle, Entries]
+    owners: dict[Handle, Owner]
+    lost: dict[Handle, str]
+
+
+_ANEW = "reset_all_variables() lets it begin anew"
 
 
 class Store:
     """Variables by name. Arrays in it are replaced, never written to, so that whoever read one before
-    an assignment keeps what was there."""
+    an assignment keeps what was there. What a variable holds may be with an owner, on a device."""
 
     def __init__(self) -> None:
         self._states: dict[int, States] = {}
         self._arrays: dict[Handle, Array] = {}
         self._called: set[int] = set()
         self._tables: dict[Handle, Entries] = {}
-
-    def shape(self, handle: Handle) -> Shape | None:
-        """The shape that a variable was last given; None before the first assignment."""
-        array = self._arrays.get(handle)
-        return None if array is None else array.shape
+        self._owners: dict[Handle, Owner] = {}
+        self._lost: dict[Handle, str] = {}
 
     def read(self, handle: Handle, dtype: DType) -> Array:
         """What was assigned last.
 
         Raises:
-            StateError: nothing was, or it is of another type.
+            StateError: nothing was, or it is of another type; or a device has it no more.
+            DeviceError: the device failed.
         """
-        array = self._arrays.get(handle)
+        owner = self._owners.get(handle)
+        array = self._arrays.get(handle) if owner is None else owner.held(handle).array()
+        if handle in self._lost:
+            raise StateError(
+                f"{handle} was on the device, which did not give it back ({self._lost[handle]}); {_ANEW}"
+            )
         if array is None:
             raise StateError(
                 f"{handle} is read before anything was assigned to it; a model that keeps state sets "
@@ -91,6 +139,33 @@ class Store:
         kept = np.array(array)
         kept.setflags(write=False)
         self._arrays[handle] = kept
+        self._owners.pop(handle, None)
+        self._lost.pop(handle, None)
+
+    def peek(self, handle: Handle, dtype: DType) -> Array | Held:
+        """As `read`, but where a device has it, only where it is."""
+        owner = self._owners.get(handle)
+        return self.read(handle, dtype) if owner is None else owner.held(handle)
+
+    def owned(self, handle: Handle, owner: Owner) -> None:
+        """That somebody has what a variable holds from now on."""
+        self._owners[handle] = owner
+        self._arrays.pop(handle, None)
+        self._lost.pop(handle, None)
+
+    def is_owner(self, handle: Handle, owner: Owner) -> bool:
+        """Whether that is who has it."""
+        return self._owners.get(handle) is owner
+
+    def give_back(self, owner: Owner) -> None:
+        """An owner ends: what it has comes here, or is lost."""
+        for handle in [h for h, o in self._owners.items() if o is owner]:
+            array = attempt(owner.held(handle).array)
+            if isinstance(array, Failed):
+                del self._owners[handle]
+                self._lost[handle] = in_a_line(array.error)
+            else:
+                self.assign(handle, array)
 
     def make_table(self, handle: Handle, key: DType, value: DType) -> None:
         """That there is a table; of the types that it was first made with."""
@@ -147,6 +222,8 @@ class Store:
     def reset(self) -> None:
         """As after loading: nothing assigned, nothing called. Tables keep what they have, as LiteRT's."""
         self._arrays.clear()
+        self._owners.clear()
+        self._lost.clear()
         self._called.clear()
         for states in self._states.values():
             for array in states.values():
@@ -156,16 +233,24 @@ class Store:
         """What `restore` brings back."""
         states = [a for found in self._states.values() for a in found.values()]
         copies = [(a, a.copy()) for a in states]
-        return dict(self._arrays), frozenset(self._called), copies, dict(self._tables)
+        for owner in set(self._owners.values()):
+            owner.begin()
+        return Snapshot(
+            dict(self._arrays), frozenset(self._called), copies, dict(self._tables),
+            dict(self._owners), dict(self._lost),
+        )  # fmt: skip
 
     def restore(self, before: Snapshot) -> None:
         """Forget what happened since a snapshot."""
-        self._arrays, self._called = dict(before[0]), set(before[1])
-        self._tables = dict(before[3])
-        known = {id(array) for array, _ in before[2]}
+        self._arrays, self._called = dict(before.arrays), set(before.called)
+        self._tables = dict(before.tables)
+        self._owners, self._lost = dict(before.owners), dict(before.lost)
+        for owner in set(self._owners.values()):
+            owner.step_back()
+        known = {id(array) for array, _ in before.states}
         for states in self._states.values():
             for array in states.values():
                 if id(array) not in known:  # first run in the run that failed
                     array[...] = 0
-        for array, contents in before[2]:
+        for array, contents in before.states:
             np.copyto(array, contents)

@@ -9,8 +9,8 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, StateError
+from tflgpu.flow.steps import Env, Told
 from tflgpu.flow.store import Handle, Store
-from tflgpu.flow.stretch import Env, Told
 from tflgpu.ir.dtypes import Array, DType
 
 #: What LiteRT has tables of: keys and values.

@@ -19,7 +19,7 @@ from tflgpu.errors import (
 )
 from tflgpu.flow.cut import Known
 from tflgpu.flow.program import Shared
-from tflgpu.flow.stretch import Env, Told
+from tflgpu.flow.steps import Env, Told
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ir.sizes import check_size

@@ -16,6 +16,7 @@ from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.options import DelegateOptions, OpResolverType
+from tflgpu.tflite.constants import packed_range
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
 
@@ -125,7 +126,8 @@ def array_of(info: TensorInfo, value: Any) -> Array:
     """``value`` as an array of a tensor's type; nothing is converted but the byte order.
 
     Raises:
-        InputError: it has another type, or is a text that UTF-8 cannot say.
+        InputError: it has another type, a number that 2 or 4 bits cannot hold, or is a text that
+            UTF-8 cannot say.
     """
     if info.dtype is DType.STRING:
         is_array = isinstance(value, (np.ndarray, np.generic))  # of a list NumPy drops final zeros
@@ -138,6 +140,13 @@ def array_of(info: TensorInfo, value: Any) -> Array:
             f"{source.dtype}; convert it with .astype(np.{expected}), or quantize it if the tensor "
             "is quantized"
         )
+    if info.dtype.packed and source.size:
+        low, high = packed_range(info.dtype)
+        if not low <= source.min() <= source.max() <= high:
+            raise InputError(
+                f"tensor {info.index} ({quoted(info.name)}) is of type {info.dtype.value}, whose values "
+                f"run from {low} to {high}; the given ones from {source.min()} to {source.max()}"
+            )
     return source
 
 

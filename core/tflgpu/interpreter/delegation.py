@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import in_a_line
+from tflgpu.compiler.keep import Pairs
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, OptionError
@@ -78,8 +79,10 @@ class Delegation:
         *,
         preserve_all: bool,
         fuse: bool,
+        keeping: Pairs = (),
     ) -> Session:
-        """A session for a graph; ``cpu`` runs what no device takes, by ``ops`` where it is NumPy.
+        """A session for a graph; ``cpu`` runs what no device takes, by ``ops`` where it is NumPy, and
+        ``keeping`` is as in `Engine.open_session`.
 
         Raises:
             UnsupportedError, DeviceError, PluginError, GraphError: as `Engine.open_session`.
@@ -92,10 +95,14 @@ class Delegation:
                 reason=self._why_none, code=self._code,
             )  # fmt: skip
         if self._given is not None:
-            return self._given.open_session(graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu)
+            return self._given.open_session(
+                graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu, keeping=keeping
+            )
         session = self._the_default().open_session(
             graph, preserve_all=preserve_all, fuse=fuse, cpu=cpu
         )
+        why = "nobody asked for this device, and the CPU goes on whatever becomes of it"
+        session.not_kept = {given: why for _, given in keeping}
         return _spared(session)
 
     def repeating(

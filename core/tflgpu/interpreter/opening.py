@@ -89,7 +89,7 @@ class Opening:
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
 
         made = FlowSession(
-            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating),
+            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
             self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
             strict=self.delegation.options.strict,
@@ -135,6 +135,13 @@ class Opening:
             return self.delegation.open_session(
                 graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse
             )
+
+    def _keeping(self, graph: Graph, pairs: Sequence[tuple[int, int]]) -> Session:
+        with self.lock:
+            return self.delegation.open_session(
+                graph, self.ops, self.cpu, preserve_all=self.preserve_all, fuse=self.fuse,
+                keeping=() if self.preserve_all or not self.fuse else pairs,
+            )  # fmt: skip
 
     def _repeating(self, graph: Graph, pairs: Sequence[tuple[int, int]]) -> Repeating | None:
         if self.preserve_all or not self.fuse:

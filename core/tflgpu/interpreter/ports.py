@@ -54,6 +54,8 @@ def converted(port: Port, value: Any) -> Array:
         InputError: it is no array of numbers, or would change.
     """
     is_text = port.dtype.kind == "S"
+    if np.ma.is_masked(value):
+        raise InputError(f"input {port.described}: elements are masked; fill them (.filled(0))")
     try:
         # Of a list of texts NumPy drops final zeros, unless they stay objects.
         kept = is_text and not isinstance(value, (np.ndarray, np.generic))
@@ -67,7 +69,7 @@ def converted(port: Port, value: Any) -> Array:
             found = array.astype(port.dtype)
         if np.array_equal(np.isinf(found), np.isinf(array)):
             return found  # digits are lost at most
-        raise InputError(f"input {port.described}: values to {np.abs(array).max()} do not fit")
+        raise InputError(f"input {port.described}: values to {_largest(array)} do not fit")
     if array.dtype.kind in "iu" and port.dtype.kind in "iu":
         found = array.astype(port.dtype)
         if np.array_equal(found, array):
@@ -75,7 +77,14 @@ def converted(port: Port, value: Any) -> Array:
         raise InputError(
             f"input {port.described}: values from {array.min()} to {array.max()} do not fit"
         )
-    raise InputError(f"input {port.described}: an array of {array.dtype} is not converted")
+    raise InputError(
+        f"input {port.described}: an array of {array.dtype} is not converted, since it might "
+        f"change; give one of {port.dtype}"
+    )
+
+
+def _largest(array: Array) -> Any:
+    return np.abs(array[np.isfinite(array)]).max()
 
 
 def listed(names: Sequence[str]) -> str:

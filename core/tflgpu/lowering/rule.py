@@ -54,6 +54,12 @@ class Unsupported:
     )
 
 
+@attrs.frozen
+class KnownLate(Unsupported):
+    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes of
+    results follow from that."""
+
+
 class PluginFault(str):
     """A reason that says what a plugin did wrong when it was asked."""
 

@@ -25,6 +25,7 @@ from tflgpu.ops.elementwise import (
     reference_of,
     widen,
 )
+from tflgpu.ops.stored_functions import by_steps, clamped, leaky
 
 _TYPES = FLOATS | QUANTIZED
 
@@ -145,6 +146,7 @@ def _clamp_op(
     return OpDef(
         name, no_attrs, infer_unary(name, _TYPES), _clamp(name, low, high), lambda: _shapes({}),
         max_version=version, elementwise=True, computes=computes,
+        as_stored=by_steps(clamped(low, high), lambda attributes, x: _clip(x, low, high)),
     )  # fmt: skip
 
 
@@ -156,6 +158,7 @@ OPS = (
     OpDef(
         "LEAKY_RELU", _parse_leaky, infer_unary("LEAKY_RELU", _TYPES),
         reference_of("LEAKY_RELU", _leaky), _leaky_samples, max_version=2, elementwise=True,
+        as_stored=by_steps(leaky, _leaky),
     ),
     OpDef(
         "PRELU", no_attrs, _infer_prelu, reference_of("PRELU", _prelu), _prelu_samples,

@@ -17,7 +17,7 @@ from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Batched, Filter, Hybrid, Integers, Items, Reordered, Work
+from tflgpu.ops.facets import Batched, Filter, Held, Hybrid, Integers, Items, Reordered, Work
 from tflgpu.ops.fields import Activation, Fields, Padding
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
@@ -184,15 +184,14 @@ class OpDef:
         checked: Positions of operands of whole numbers, some of which the reference refuses while the
             model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
-        work: Node -> an estimate of what it computes and moves, for ranking; None where the general
-            estimate will do, which counts the multiply-adds of a filter.
+        held: What becomes of tensors whose type a graph holds as another (4 bits as bytes, bf16 as f32).
+        work: Node -> an estimate of what it computes and moves; None = the multiply-adds of its filter.
         batch: Node and items -> what it has to become to compute several items at once, each as it
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
         composed: Which composites of a file it computes as one.
-        at_run_time: Attributes -> those that a node has where an operand that decides on its shape
-            is not a constant, so that it is run once that is known; None: the same. For ops of which
-            TFLite makes something else then.
+        at_run_time: Attributes -> those of a node where an operand that decides on its shape is no
+            constant, of which TFLite makes something else then; None: the same.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -235,6 +234,7 @@ class OpDef:
     positions: str = ""
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
+    held: Held = Held.NUMBERS
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True

@@ -17,7 +17,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.facets import copies_first
+from tflgpu.ops.facets import Held, copies_first
 
 
 @attrs.frozen
@@ -110,7 +110,7 @@ def _no_densify(node: Node) -> str | None:
 OPS = (
     OpDef(
         "BITCAST", _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, takes_stored=True,
-        limits=_no_bitcast,
+        limits=_no_bitcast, held=Held.BITS,
     ),
     OpDef(
         "DENSIFY", no_attrs, _infer_densify, _reference_densify, _densify_samples,

@@ -23,7 +23,8 @@ from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.facets import copies_first
+from tflgpu.ops.facets import Held, copies_first
+from tflgpu.ops.stored_functions import by_steps, rescaled
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
 
@@ -238,10 +239,12 @@ def _quantize_samples() -> list[Sample]:
 OPS = (
     OpDef("CAST", _parse_cast, _infer_cast, _reference_cast, _cast_samples,
           accuracy=Accuracy.EXACT, max_version=7, elementwise=True, takes_stored=True,
-          copies=copies_first),
+          copies=copies_first, held=Held.CLAMPED),
     OpDef("DEQUANTIZE", _parse_dequantize, _infer_dequantize, _reference_dequantize,
           _dequantize_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=6, elementwise=True,
           takes_stored=True),
     OpDef("QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
-          accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True, takes_stored=True),
+          accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True, takes_stored=True,
+          held=Held.CLAMPED,
+          as_stored=by_steps(rescaled, lambda attributes, x: x, converts=True)),
 )  # fmt: skip

@@ -20,6 +20,15 @@ from tflgpu.ir.graph import Node
 Spread = Callable[[Array], Array]
 
 
+class Held(enum.Enum):
+    """What an op does with tensors whose type a graph holds as another: bf16 as f32, whole numbers of 2
+    and 4 bits as bytes (`tflgpu.tflite.narrow`)."""
+
+    NUMBERS = "It computes on the numbers; results of fewer bits are the operands' own or none."
+    CLAMPED = "Of floats it makes the nearest whole number that the result's type holds."
+    BITS = "It looks at how elements are stored, and takes no such tensor."
+
+
 @attrs.frozen
 class Pads:
     """Rows and columns of zeros around an image."""

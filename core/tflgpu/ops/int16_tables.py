@@ -78,8 +78,12 @@ def _rounded(x: Array) -> Array:
 
 
 def _sigmoid_points() -> Array:
-    at = np.arange(256) / _PER_UNIT
-    return np.asarray(np.minimum(np.floor(65536 / (1 + np.exp(-at)) + 0.5), 65535), np.int64)
+    """The sigmoid in 65536ths, raised by half of what a straight line between two points would
+    lie below it in the middle, where that is most. The last one is the largest number."""
+    sigmoid = 1 / (1 + np.exp(-np.arange(256) / _PER_UNIT))
+    bend = sigmoid * (1 - sigmoid) * (2 * sigmoid - 1) / _PER_UNIT**2  # minus the second derivative
+    points = np.floor(65536 * (sigmoid + bend / 16) + 0.5)
+    return np.append(points[:-1], 65535).astype(np.int64)
 
 
 def _scaled(node: Node, shifts: tuple[int, ...]) -> Array | None:

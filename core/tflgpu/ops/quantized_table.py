@@ -1,12 +1,14 @@
-"""QUANTIZED_TABLE: a function of 16-bit numbers, given as one result for each of them.
+"""QUANTIZED_TABLE: a function of 8- or 16-bit numbers, given as one result for each of them.
 
 No file has this op. TFLite computes some functions of 16-bit quantized tensors from tables, so coarsely
-that the results are many steps off (`tflgpu.ops.int16_tables`). The float view of a quantized model
+that the results are many steps off (`tflgpu.ops.int16_tables`), and others on whole numbers, rounded in
+other ways (`tflgpu.ops.stored_functions`). The float view of a quantized model
 (`tflgpu.passes.float_view`) puts this op in their place:
 
     table[x / scale - low] * result
 
-with the operand's real numbers, which are whole multiples of ``scale``, and a table of 65536 whole numbers.
+with the operand's real numbers, which are whole multiples of ``scale``, and a table of a whole number for
+each that can be stored: 256 or 65536.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
 OP = "QUANTIZED_TABLE"
-#: Numbers of 16 bits.
-SIZE = 1 << 16
+#: Numbers of 8 and of 16 bits.
+SIZES = (1 << 8, 1 << 16)
 _FLOATS = frozenset({DType.F32, DType.F16})
 
 
@@ -42,14 +44,18 @@ def _parse(fields: Fields) -> QuantizedTable:
     scale, low, result = fields.number("scale"), fields.integer("low"), fields.number("result")
     if not scale > 0 or not result > 0:
         raise ModelError(f"{OP}: scales {scale} and {result} are not positive")
-    return QuantizedTable(QuantizeAndDequantize(scale, low, low + SIZE - 1), result)
+    size = fields.integer("size", SIZES[-1])
+    if size not in SIZES:
+        raise ModelError(f"{OP}: a table of {size} entries is for no type")
+    return QuantizedTable(QuantizeAndDequantize(scale, low, low + size - 1), result)
 
 
 def _infer(attributes: QuantizedTable, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, table = take_operands(OP, operands, 2)
     check_dtype(OP, x.dtype, _FLOATS)
-    if table.dtype is not DType.I32 or table.shape != (SIZE,):
-        raise ModelError(f"{OP}: the table (operand 1) is {table.spec}; i32 [{SIZE}] is needed")
+    size = attributes.operand.high - attributes.operand.low + 1
+    if table.dtype is not DType.I32 or table.shape != (size,):
+        raise ModelError(f"{OP}: the table (operand 1) is {table.spec}; i32 [{size}] is needed")
     return [x.spec]
 
 
@@ -60,16 +66,20 @@ def _reference(attributes: QuantizedTable, arrays: Sequence[Array | None]) -> li
     return [np.asarray(found).astype(x.dtype)]
 
 
-def _sample(id: str, shape: tuple[int, ...], low: int) -> Sample:
+def _sample(id: str, shape: tuple[int, ...], low: int, size: int = SIZES[-1]) -> Sample:
     # A table without any order, so that a neighbour's entry is wrong.
-    table = (np.arange(SIZE) * 40503 % SIZE - SIZE // 2).astype(np.int32)
-    fields = {"scale": 1 / 4096, "low": low, "result": 1 / 2048}
+    table = (np.arange(size) * 40503 % size - size // 2).astype(np.int32)
+    fields = {"scale": 16 / size, "low": low, "size": size, "result": 1 / 2048}
     # Beyond the ends the first and the last entry are taken.
     return Sample(id, fields, (Arg(shape, low=-9, high=9), Arg.of(table, DType.I32)))
 
 
 def _samples() -> list[Sample]:
-    return [_sample("vector", (13,), -(1 << 15)), _sample("image", (2, 3, 5, 7), -30000)]
+    return [
+        _sample("vector", (13,), -(1 << 15)),
+        _sample("image", (2, 3, 5, 7), -30000),
+        _sample("bytes", (3, 5, 6), -100, 1 << 8),
+    ]
 
 
 def _generate(draw: Draw) -> Sample:

@@ -32,6 +32,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
+from tflgpu.ops.stored_functions import Steps, absolute, by_steps, square_root
 
 _BOOL = frozenset({DType.BOOL})
 _I32 = frozenset({DType.I32})
@@ -167,12 +168,13 @@ def _op(
     int16_table: Callable[[Node], Array | None] | None = None,
     takes_stored: bool = False,
     composed: tuple[Composed, ...] = (),
+    stored: Steps | None = None,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_unary(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, computes=computes,
         largest_operand=largest_operand, int16_table=int16_table, takes_stored=takes_stored,
-        composed=composed,
+        composed=composed, as_stored=None if stored is None else by_steps(stored, compute),
     )  # fmt: skip
 
 
@@ -183,13 +185,14 @@ _SCALED = FLOATS | QUANTIZED
 
 OPS = (
     _op("ABS", lambda a, x: np.abs(x), lambda: _samples(ints=True, version=5),
-        _SCALED | _I32, Accuracy.EXACT, 5, plain=frozenset({DType.I16})),
+        _SCALED | _I32, Accuracy.EXACT, 5, plain=frozenset({DType.I16}), stored=absolute),
     # TFLite's kernel looks at no scale and no zero point.
     _op("NEG", lambda a, x: -x, lambda: _samples(ints=True), _SCALED | _INTS, Accuracy.EXACT,
         plain=frozenset({DType.I8, DType.I16}), takes_stored=True),
     _op("SIGN", lambda a, x: np.sign(x), lambda: _samples(ints=True, version=2), _SCALED | _I32, Accuracy.EXACT, 2),
     _op("SQUARE", lambda a, x: x * x, _samples),
-    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2),
+    _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2,
+        stored=square_root),
     _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3,
         int16_table=int16_tables.interpolated(_tabulated_rsqrt)),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,

@@ -183,9 +183,12 @@ class _Viewing:
         x = self._make_real(source)
         if is_simple(source) and range_of(source) == range_of(out):
             self._real[out.id] = x  # i8 and u8 forms of the same real numbers
-            maker = self.graph.producer(x)
-            if maker is not None:
+            if (maker := self.graph.producer(x)) is not None:
                 maker.origins = merged_origins(maker, node)
+        elif self._computes_stored(self._ops.get(node.op), node, inputs := [x]):
+            made = self._real[out.id] = self._new(out)
+            node.inputs, node.outputs = inputs, [made]
+            self.graph.nodes.append(node)
         else:
             self._simulate(x, out, node.origins)
 
@@ -244,9 +247,9 @@ class _Viewing:
             self._stored.add(out.id)
         return True
 
-    def _computes_stored(self, op: OpDef, node: Node, inputs: list[Value | None]) -> bool:
+    def _computes_stored(self, op: OpDef | None, node: Node, inputs: list[Value | None]) -> bool:
         """Let a node make the numbers that TFLite stores, where these are not the rounded ones."""
-        if op.as_stored is None:
+        if op is None or op.as_stored is None:
             return False
         given = [v for v in node.inputs if v is not None]
         made = [v for v in node.outputs if is_quantized(v)]

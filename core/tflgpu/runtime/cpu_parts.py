@@ -17,7 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.reference import ReferenceRecording
-from tflgpu.runtime.step import Step
+from tflgpu.runtime.session import Step
 
 _LOG = logging.getLogger("tflgpu")
 

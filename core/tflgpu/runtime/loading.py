@@ -10,6 +10,7 @@ import numpy as np
 
 from tflgpu.blame import attempt
 from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.keep import Kept, Pairs, kept_by
 from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
@@ -25,9 +26,8 @@ from tflgpu.lowering.reason import ReasonCode
 from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
-from tflgpu.runtime.session import Session, make_variables
-from tflgpu.runtime.state import Keeper
-from tflgpu.runtime.step import Step
+from tflgpu.runtime.session import Session, Step, make_variables
+from tflgpu.runtime.state import Keeper, too_large
 
 _LOG = logging.getLogger("tflgpu")
 
@@ -67,8 +67,17 @@ class Loader:
     whole: bool = False
     progress: Progress | None = None
 
-    def open(self, compiled: Compiled, report: Callable[[Compiled], DelegationReport]) -> Session:
-        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU.
+    def open(
+        self,
+        compiled: Compiled,
+        report: Callable[[Compiled], DelegationReport],
+        whole: Callable[[], Compiled] | None = None,
+        *,
+        pairs: Pairs = (),
+    ) -> Session:
+        """Load all parts. ``report`` is asked last, since a part may have gone to the CPU. ``whole`` gives
+        the same compiled graph with its nodes, where ``compiled`` has none of what became kernels. Of
+        ``pairs`` what parts on the device can keep is a variable of the session; it says why of the others.
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
@@ -77,29 +86,46 @@ class Loader:
             Whatever ``report`` raises; what was loaded is closed then.
         """
         close_what_ended()
+
+        def gone(index: int, reason: str, code: ReasonCode = ReasonCode.DEVICE_FAILED) -> Compiled:
+            nonlocal whole
+            found, whole = whole() if whole else compiled, None
+            return found.on_cpu(index, reason, code)
+
         variables = make_variables(compiled.graph)
         on_cpu = CpuLoader(self.cpu, self.known.ops(), variables)
         steps: list[Step] = []
+        kept = self._kept(compiled, pairs)
+        not_kept = dict(kept.refused)
         try:
             for index, part in enumerate(compiled.parts):
                 if part.delegated:
+                    loaded, held = kept.of(index, part)
+                    arrays = {v.id: np.zeros(v.shape, v.dtype.numpy) for v in held}
                     try:
-                        steps.append(self._on_device(part, variables))
+                        states = (*part.states, *held)
+                        steps.append(self._on_device(loaded, {**variables, **arrays}, states))
+                        variables.update(arrays)
                         continue
                     except MemoryLimitError as error:
                         if self.whole:
                             raise
-                        compiled = compiled.on_cpu(index, str(error), ReasonCode.DEVICE_LIMIT)
+                        compiled = gone(index, str(error), ReasonCode.DEVICE_LIMIT)
                     except DeviceError as error:
                         if not self.may_fall_back:
                             raise
-                        compiled = compiled.on_cpu(index, self._not_loaded(error))
+                        compiled = gone(index, self._not_loaded(error))
+                    not_kept.update(
+                        (v.id, "the device could not load what has to do with it") for v in held
+                    )
                 steps += on_cpu.load(compiled.parts[index])
             made = placed(report(compiled), on_cpu.placed)
-            return Session(compiled.graph, steps, made, variables)
+            session = Session(compiled.graph, steps, made, variables)
         except BaseException:
             attempt(close_all, [step.recording for step in steps])
             raise
+        session.not_kept = not_kept
+        return session
 
     def open_carrying(
         self,
@@ -128,6 +154,38 @@ class Loader:
         except BaseException:
             attempt(close_all, [step.recording])
             raise
+
+    def _kept(self, compiled: Compiled, pairs: Pairs) -> Kept:
+        if not pairs:
+            return Kept({}, {})
+        why = self._keeps_nothing()
+        if why:
+            return Kept({}, {given: why for _, given in pairs})
+        kept = kept_by(compiled.parts, compiled.refusals, pairs)
+        carries, refused = dict(kept.carries), dict(kept.refused)
+        for index in kept.carries:
+            part, values = kept.of(index, compiled.parts[index])
+            assert part.plan is not None
+            large = too_large(
+                part.plan.arena_bytes + part.plan.edge_bytes, sum(v.nbytes for v in values)
+            )
+            if large:
+                del carries[index]
+                refused.update((v.id, large) for v in values)
+        return Kept(carries, refused)
+
+    def _keeps_nothing(self) -> str:
+        """Why nothing is left on the device between runs; "" where it may be."""
+        if isinstance(self.device, NodeDevice):
+            return f"{self.device.info.backend} runs operators as they are, and keeps no tensors for them"
+        if self.guard_bands:
+            return "between guard bands (guard_bands) nothing stays on the device"
+        if not self.running.state_may_leave:
+            return (
+                "somebody may have to go on without the device, which then gives nothing back "
+                "(on_error, run_timeout)"
+            )
+        return ""
 
     def _on_device(
         self, part: Part, variables: dict[int, Array], states: tuple[Value, ...] | None = None

@@ -24,7 +24,7 @@ from tflgpu.ir.graph import Graph, Value
 from tflgpu.lowering.rule import Unsupported
 
 if TYPE_CHECKING:
-    from tflgpu.runtime.step import Step
+    from tflgpu.runtime.session import Step
 
 Place = Union[Buffer, Array]
 

@@ -8,15 +8,15 @@ recording to another is copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import attrs
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.checked import close_all
-from tflgpu.contract.device import Device
+from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.lending import Lender, NoRoomError
 from tflgpu.contract.offers import offers
@@ -27,7 +27,7 @@ from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
 from tflgpu.runtime.state import Keeper
-from tflgpu.runtime.step import Step
+from tflgpu.runtime.stateful import Stateful
 
 
 class Watcher(Protocol):
@@ -42,7 +42,37 @@ class Watcher(Protocol):
         ...
 
 
-class Session(Holder):
+@attrs.frozen
+class Step:
+    """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
+    again after an error, and in a forked child. ``run`` is what runs the recording to its end, so
+    many ``times``; ``submit`` begins a run that goes on by itself, None where none can. ``device`` makes buffers that the recording can be bound to.
+
+    ``keeper`` is the recording where that keeps state, which changes when all of a run is over, so that
+    an error in the middle leaves it as it was."""
+
+    recording: Recording
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    label: str
+    on_cpu: bool = False
+    keeper: Keeper | None = None
+    run: Callable[[], None] = attrs.field()
+    times: int = 1
+    device: Device | None = None
+    submit: Callable[[], Pending] | None = attrs.field()
+
+    @run.default
+    def _plainly(self) -> Callable[[], None]:
+        return self.recording.run
+
+    @submit.default
+    def _by_itself(self) -> Callable[[], Pending] | None:
+        is_plain = not self.on_cpu and self.run == self.recording.run
+        return self.recording.submit if is_plain else None
+
+
+class Session(Stateful, Holder):
     """Runs steps in order over host arrays. One thread at a time.
 
     Attributes:
@@ -145,54 +175,6 @@ class Session(Holder):
         return {}
 
     @property
-    def variables(self) -> Mapping[int, Array]:
-        """State tensors by value id. What is on a device is read back, and what these arrays hold
-        counts: ask for them before each use.
-
-        Raises:
-            StateError, DeviceError: as `tflgpu.runtime.state.Keeper.bring_home`.
-        """
-        for keeper in self._keepers:
-            try:
-                keeper.bring_home()
-            finally:
-                self._count(keeper)
-        return self._variables
-
-    @property
-    def kept(self) -> AbstractSet[int]:
-        """Which values are state tensors."""
-        return self._variables.keys()
-
-    @property
-    def at_hand(self) -> Mapping[int, Array]:
-        """Those state tensors that are in host memory, without asking for the others, which a run that
-        fails leaves as they were."""
-        away = {i for keeper in self._keepers if keeper.is_away for i in keeper.values}
-        return {i: a for i, a in self._variables.items() if i not in away}
-
-    def step_back(self) -> None:
-        """Let the state that is not `at_hand` be what it was before the last run."""
-        for keeper in self._keepers:
-            keeper.step_back()
-
-    def keep_at_hand(self) -> None:
-        """Let all state be in host memory from now on, for whoever reads and writes its arrays without
-        asking.
-
-        Raises:
-            StateError, DeviceError: as `variables`.
-        """
-        for keeper in self._keepers:
-            keeper.stay()
-
-    def _count(self, keeper: Keeper) -> None:
-        """What moving state has copied."""
-        self.traffic.to_device += keeper.copied[0]
-        self.traffic.to_host += keeper.copied[1]
-        keeper.copied[:] = 0, 0
-
-    @property
     def steps(self) -> tuple[Step, ...]:
         """The recordings, in order."""
         return self._steps
@@ -264,15 +246,6 @@ class Session(Holder):
         self.traffic.add(*self._copies)
         self.complete = True
 
-    def _commit(self) -> None:
-        for at, keeper in enumerate(self._keepers):
-            keeper.commit()
-            if any(keeper.copied):
-                self._count(keeper)
-            if keeper.edition != self._seen[at]:
-                self._seen[at] = keeper.edition
-                self._copies = self._places.copies()
-
     @property
     def device(self) -> Device | None:
         """The device whose buffers it can be bound to; None where no part runs on one."""
@@ -343,13 +316,6 @@ class Session(Holder):
                 raise
             self._look_up_outputs(step)
             self.complete, self._running = True, None
-
-    def reset_variables(self) -> None:
-        """Set every state tensor to zero (`Value.at_rest`)."""
-        for keeper in self._keepers:
-            keeper.begin_anew()
-        for index, array in self._variables.items():
-            array[...] = self._at_rest[index]
 
     def watch(self, watcher: Watcher) -> None:
         """Let ``watcher`` run the session from now on; `Session.run` is there for it. It must not

@@ -36,8 +36,10 @@ _LOG = logging.getLogger("tflgpu")
 #: where it was asked for soon after it had gone.
 QUIET = 2
 _MORE = 8
-#: Bytes of memory of its own (not weights, which recordings share) that a second recording may take.
+#: Bytes of memory of its own (not weights, which recordings share) that a second recording may take, and
+#: as many times the state's: a large cache is what is worst to move.
 _MOST_BYTES = 64 << 20
+_MOST_TIMES = 8
 _ANEW = "reset_all_variables() lets it begin anew"
 
 
@@ -50,6 +52,8 @@ class Keeper(Holder):
         copied: Bytes that moving the state has copied, to the device and to the host, since somebody
             counted them.
         edition: Another number whenever `copies` may have changed.
+        commits: How often the state was replaced by what a run made of it.
+        why_home: Why the state never goes to the device; "" where it does.
     """
 
     def __init__(
@@ -75,11 +79,12 @@ class Keeper(Holder):
         self._outputs = tuple(first.outputs[: self._made])
         before, after = first.inputs[self._given :], first.outputs[self._made :]
         self._forms = [(a.shape, a.dtype, a.nbytes) for a in before]
-        self._may_leave = (
-            may_leave
-            and nbytes <= _MOST_BYTES
-            and self._forms == [(a.shape, a.dtype, a.nbytes) for a in after]
-        )
+        self.why_home = "" if may_leave else "somebody may have to go on without the device"
+        if may_leave:
+            self.why_home = too_large(nbytes, sum(a.nbytes for a in before))
+        if self._forms != [(a.shape, a.dtype, a.nbytes) for a in after]:
+            self.why_home = "a run makes another form of it than it reads"
+        self._may_leave = not self.why_home
         # Inputs and outputs that are bound to somebody's buffers, by index.
         self._elsewhere: tuple[dict[int, Buffer], dict[int, Buffer]] = ({}, {})
         # Between their arrays and those of the second recording: to where, from where.
@@ -95,7 +100,7 @@ class Keeper(Holder):
         self._closed = False
         self._is_shared = getattr(first, "copies", None) == (0, 0)  # memory of host and device
         self.copied = [0, 0]
-        self.edition = 0
+        self.edition = self.commits = 0
         self.belongs_to_process()
 
     def __getattr__(self, name: str) -> Any:
@@ -213,6 +218,26 @@ class Keeper(Holder):
         if is_soon:
             self._patience *= _MORE
 
+    def peek(self, value_id: int) -> Array:
+        """A copy of one tensor of the state, which stays where it is.
+
+        Raises:
+            StateError, DeviceError: as `bring_home`.
+        """
+        if self._lost or (self._is_away and self.inherited):
+            self.bring_home()  # says so
+        home = self._homes[value_id]
+        found: Array = np.array(home)
+        if not self._is_away:
+            return found
+        at = list(self._homes).index(value_id)
+        shape, dtype, nbytes = self._forms[at]
+        read: Array = np.empty(shape, dtype)
+        self._pairs[at][self._turn].read(read)
+        self.copied[1] += 0 if self._is_shared else nbytes
+        np.copyto(found, read.reshape(home.shape), casting="unsafe")
+        return found
+
     def begin_anew(self) -> None:
         """All zeros."""
         self._quiet, self._lost = 0, ""
@@ -225,6 +250,7 @@ class Keeper(Holder):
         ran, self._ran = self._ran, None
         if ran is None:
             return
+        self.commits += 1
         if self._is_away:
             self._turn, self._can_step_back = 1 - ran, True
         else:
@@ -246,6 +272,7 @@ class Keeper(Holder):
             StateError, DeviceError: as `bring_home`.
         """
         self._may_leave = False
+        self.why_home = self.why_home or "it is read and written without asking"
         self._settle()
 
     # Inside
@@ -289,7 +316,7 @@ class Keeper(Holder):
                 raise
             refused = Unsupported(in_a_line(error))
         if refused is not None:
-            self._may_leave = False
+            self._may_leave, self.why_home = False, refused.reason
             _LOG.info("tflgpu: state stays in host memory: %s", refused.reason)
 
     def _move_out(self) -> Unsupported | None:
@@ -376,6 +403,17 @@ class Keeper(Holder):
         for pair in pairs:
             for buffer in pair:
                 attempt(buffer.close)
+
+
+def too_large(nbytes: int, state: int) -> str:
+    """Why a second recording takes too much memory for a state of so many bytes; "" where it does not."""
+    most = max(_MOST_BYTES, _MOST_TIMES * state)
+    if nbytes <= most:
+        return ""
+    return (
+        f"a second recording would take {nbytes >> 20} MiB, which is more than {most >> 20} MiB, for a "
+        f"state of {state} bytes"
+    )
 
 
 class _Submitted:

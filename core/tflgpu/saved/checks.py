@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import enum
+import inspect
 import sys
 import threading
 import types
@@ -25,6 +26,7 @@ from tflgpu.blame import shown
 Check = Callable[[Any], bool]
 
 _SEQUENCES = (tuple, list)
+_OURS = "tflgpu."
 
 
 class _Local(dict[str, Any]):
@@ -56,6 +58,8 @@ class Checks:
 
     names: Mapping[str, Any]
     _made: dict[Any, Check | None] = attrs.Factory(dict)
+    #: What annotations mean, by the module and the text.
+    _meant: dict[tuple[str, str], Any] = attrs.Factory(dict)
     #: Sequences that have passed a check, so that one that many share is not looked at again.
     _passed: set[tuple[int, int]] = attrs.Factory(set)
     _lock: threading.RLock = attrs.Factory(threading.RLock)
@@ -63,10 +67,31 @@ class Checks:
     def of_fields(self, kind: type[Any]) -> list[Check | None]:
         """One for each field that an attrs class is made of; None where anything may be there."""
         try:
-            hints = typing.get_type_hints(kind, None, _Local(kind, self.names))
+            hints = self.hints(kind)
         except (NameError, TypeError, AttributeError):  # a plugin's own way to annotate
             return [None] * len(attrs.fields(kind))
         return [self.of(hints.get(f.name, Any)) for f in attrs.fields(kind) if f.init]
+
+    def hints(self, kind: type[Any]) -> dict[str, Any]:
+        """Annotations by field, as `typing.get_type_hints` gives them. That evaluates each text anew,
+        and there are few different ones; here each is evaluated once, of modules that are ours: others may
+        annotate in ways that typing alone understands."""
+        ours = [base for base in kind.__mro__ if base is not object]
+        if not all(base.__module__.startswith(_OURS) for base in ours):
+            return typing.get_type_hints(kind, None, _Local(kind, self.names))
+        found: dict[str, Any] = {}
+        local = _Local(kind, self.names)
+        for base in reversed(ours):
+            for name, text in inspect.get_annotations(base).items():
+                place = (base.__module__, text)
+                if place not in self._meant:
+                    known = vars(sys.modules[base.__module__])
+                    # Text of our own source, which Python itself would evaluate but for the import
+                    # of annotations from the future.
+                    hint = eval(text, known, local)  # noqa: S307
+                    self._meant[place] = type(None) if hint is None else hint
+                found[name] = self._meant[place]
+        return found
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -120,6 +145,9 @@ class Checks:
         asked = [check for check in checks if check is not None]
         if len(asked) < len(checks):
             return None
+        if len(asked) == 2:  # most are something or None
+            first, second = asked
+            return lambda value: first(value) or second(value)
         return lambda value: any(check(value) for check in asked)
 
     def _tuple(self, inner: tuple[Any, ...]) -> Check:

@@ -23,6 +23,7 @@ from tflgpu.tflite import model_file, sparsity
 
 _ROOMS = (ir, ops, language, lowering, compiler)
 _START = "tflgpu.saved.start"
+_PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), _START)
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -70,7 +71,7 @@ class Classes:
     ) -> None:
         """``brought`` are classes from elsewhere; ``rooms`` are those besides the usual ones;
         ``later`` gives a table for what this one lacks."""
-        self._rooms = (*(f"{room.__name__}." for room in _ROOMS), _START, *rooms)
+        self._rooms = (*_PREFIXES, *rooms)
         self._kinds = {name_of(kind): kind for kind in brought}
         self._missing: set[str] = set()
         self._known: dict[type[Any], Known] = {}
@@ -109,7 +110,10 @@ class Classes:
     def _shipped(self, name: str) -> type[Any] | None:
         """The attrs class or enum of a name that a file may have made up."""
         module, _, plain = name.rpartition(".")
-        if not module.startswith(self._rooms) or module not in _modules():
+        if not module.startswith(self._rooms):
+            return None
+        # Most are there already; which others there are takes a look into the folders.
+        if module not in sys.modules and module not in _modules():
             return None
         found = vars(importlib.import_module(module)).get(plain)
         return found if _is_ours(found) and name_of(found) == name else None
@@ -123,11 +127,14 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         # As a rule it is of a module that is there already.
-        for module in _modules() & sys.modules.keys():
+        for module in [each for each in sys.modules if each.startswith(_PREFIXES)]:
             found = vars(sys.modules[module]).get(name)
             if _is_ours(found) and found.__module__ == module:
-                return found
-        return _shipped_names()[name]
+                break
+        else:
+            found = _shipped_names()[name]
+        self[name] = found
+        return found
 
 
 def name_of(kind: type) -> str:

@@ -74,8 +74,8 @@ class Keeping:
         *,
         anew: bool = False,
     ) -> Start:
-        """What becomes of a model's file: read from the folder, or made and kept there. With ``anew``
-        what is there is dropped first.
+        """What becomes of a model's file: read from the folder, where it is `Start.lean`, or made and
+        kept there. With ``anew`` what is there is dropped first.
 
         Raises:
             Whatever ``make`` does.
@@ -90,7 +90,7 @@ class Keeping:
             read=lambda path: read_start(path, origin, key),
             make=make,
             write=lambda path, start: write_saved(
-                path, start, origin.graph, key, code_by(device), origin, lasting=False
+                path, start.lean(), origin.graph, key, code_by(device), origin, lasting=False
             ),
         )
         hand_over(found.compiled, device)

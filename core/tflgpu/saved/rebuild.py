@@ -265,9 +265,9 @@ def _extent(kind: int, words: Sequence[int], at: int) -> tuple[int, int]:
 def _object(known: Known, parts: list[Any]) -> Any:
     if len(parts) != len(known.fields):
         _damaged(f"a {known.name} ends in the middle")
-    for place, check in enumerate(known.checks):
-        if check is not None and not check(parts[place]):
-            _damaged(f"{known.name}.{known.fields[place]} is {told(parts[place])}")
+    for check, part in zip(known.checks, parts, strict=True):
+        if check is not None and not check(part):
+            check_fields(known, dict(zip(known.fields, parts, strict=True)))  # says which
     return known.make(*parts)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import attrs
 
 from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.partition import Part
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ir.graph import Graph, Shape, Value
 
 
 @attrs.frozen(eq=False)
@@ -29,6 +30,28 @@ class Start:
     shapes: Mapping[int, Shape]
     edge: tuple[int, ...]
     warnings: tuple[str, ...] = ()
+
+    def lean(self) -> Start:
+        """The same without what nobody needs whose plans can be loaded: the nodes that became kernels,
+        with their options, costs and constants. Whoever needs them compiles the model's file again."""
+        parts = tuple(_lean(part) for part in self.compiled.parts)
+        whole = self.compiled.graph
+        nodes = [node for part in parts for node in part.nodes]
+        variables = [value for value in whole.values.values() if value.is_variable]
+        edges = [each for part in parts for each in (*part.inputs, *part.outputs)]
+        of_nodes = [
+            each for node in nodes for each in (*node.inputs, *node.outputs) if each is not None
+        ]
+        named: list[Value] = [*whole.inputs, *whole.outputs, *variables, *edges, *of_nodes]
+        graph = attrs.evolve(whole, nodes=nodes, values={value.id: value for value in named})
+        return attrs.evolve(self, compiled=attrs.evolve(self.compiled, graph=graph, parts=parts))
+
+
+def _lean(part: Part) -> Part:
+    # What state a part has is asked of its nodes.
+    if part.plan is None or part.states:
+        return part
+    return attrs.evolve(part, nodes=(), costs=())
 
 
 def start_of(

@@ -16,15 +16,16 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.rule import KnownLate, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
 from tflgpu.tflite.bodies import RUN_BY_HOST, run_by_host, runs_subgraphs
 from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
+from tflgpu.tflite.narrow import Narrow, held_type
 from tflgpu.tflite.schema import BUILTIN_CODES
-from tflgpu.tflite.states import check_states
+from tflgpu.tflite.states import check_states, kept_after_all
 from tflgpu.tflite.told import tensor_fields
 
 _LOG = logging.getLogger("tflgpu")
@@ -80,8 +81,9 @@ def build_subgraph(
     """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
     subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
     graph = Graph(info.name or "main")
+    edge = {*info.inputs, *info.outputs}
     for tensor in info.tensors:
-        _add_tensor(graph, tensor, info.tensors)
+        _add_tensor(graph, tensor, info.tensors, edge)
     graph.inputs = [graph.values[i] for i in info.inputs]
     graph.outputs = [graph.values[i] for i in info.outputs]
     for value in graph.inputs:
@@ -116,8 +118,10 @@ def _name(value: Value) -> str:
     return f"tensor {value.id} ({quoted(value.name)})"
 
 
-def _add_tensor(graph: Graph, info: TensorInfo, tensors: Sequence[TensorInfo]) -> None:
-    data, dtype = info.data, info.dtype
+def _add_tensor(
+    graph: Graph, info: TensorInfo, tensors: Sequence[TensorInfo], edge: Collection[int]
+) -> None:
+    data, dtype = info.data, held_type(info, edge)
     if data is not None and info.sparsity is not None:
         check_size(info.shape, dtype, f"the sparse tensor {info.index} ({quoted(info.name)})")
         data = info.sparsity.densify(data, info.shape)
@@ -127,11 +131,9 @@ def _add_tensor(graph: Graph, info: TensorInfo, tensors: Sequence[TensorInfo]) -
         real = real_numbers(info, tensors)
         if not isinstance(real, Unsupported):  # else whoever reads it says why it cannot
             data, dtype, quant = real, DType.F32, None
-    if data is not None and dtype is DType.BF16:
+    if data is not None and info.dtype is DType.BF16:
         data, dtype = of_bf16(data), DType.F32
         data.setflags(write=False)
-    if data is not None:
-        dtype = dtype.unpacked  # the reader unpacks numbers of less than 8 bits
     value = graph.add_value(
         info.shape, dtype, name=info.name, data=data, quant=quant, id=info.index
     )
@@ -173,9 +175,11 @@ class _Building:
         self.resized = resized
         self.foreign = foreign
         self.bodies = bodies
+        self.narrow = Narrow(graph, info.tensors)
         self.stale: list[str] = []
         self.used: set[int] = set()  # read or written so far
         self.spent: dict[int, str] = {}  # made by an operator, then changed in place by which one
+        self.makers: dict[int, tuple[OperatorInfo, Node]] = {}  # of variables
         given = {v.id for v in graph.values.values() if v.is_const or v.is_variable}
         self.ready = {v.id for v in graph.inputs} | given
         self.made_by = {i: op.index for op in reversed(info.operators) for i in op.outputs}
@@ -195,10 +199,13 @@ class _Building:
             definition = None  # somebody's own op; what has only its name may not stand for it
         if definition is not None and definition.owner:
             where += f", an op of plugin {definition.owner},"
-        reason = _why_not(operator, node, definition) or self._blocks(node)
+        narrow = self.narrow.refuses(node, definition)
+        reason = _why_not(operator, node, definition) or self._blocks(node) or narrow
         is_host = run_by_host(operator) and (definition is None or definition.texts)
         unknown = None if reason is None else UnknownOp(reason, host=is_host)
-        if unknown is not None and not is_namesake:
+        if (
+            unknown is not None and not is_namesake and narrow is None
+        ):  # others would see other types
             unknown = self._pass_on(node, unknown, where)
         late = next((v for v in inputs if v is not None and v.id in self.spent), None)
         if late is not None:
@@ -215,14 +222,25 @@ class _Building:
             for value in outputs:
                 value.shape_known = False
         self.ready.update(v.id for v in outputs)
+        variables = [v.id for v in outputs if self.info.tensors[v.id].is_variable]
+        self.makers.update(dict.fromkeys(variables, (operator, node)))
+        stored = []
+        if definition is not None and unknown is None:
+            stored = self.narrow.store(node, definition)
         if definition is None or unknown is not None or not evaluate(node, definition, where):
             self.graph.nodes.append(node)
+        for each in stored:
+            if not evaluate(each, self.ops[each.op], where):
+                self.graph.nodes.append(each)
 
     def _blocks(self, node: Node) -> str | None:
         """Why a tensor that is quantized by blocks cannot be read; None where all can."""
+        tensors = self.info.tensors
         for value in (*node.inputs, *node.outputs):
-            if value is not None and by_blocks(value, self.info.tensors[value.id]):
-                found = real_numbers(self.info.tensors[value.id], self.info.tensors)
+            if value is None or value.id >= len(tensors):
+                continue  # what is read in the place of an input has no blocks
+            if by_blocks(value, tensors[value.id]):
+                found = real_numbers(tensors[value.id], tensors)
                 assert isinstance(found, Unsupported)
                 return f"{_name(value)}: {found.reason}"
         return None
@@ -261,6 +279,8 @@ class _Building:
                 f"{where}: makes {len(specs)} tensors, but the file gives it {len(node.outputs)}"
             )
         states = check_states(node, definition, self.info.tensors, where)
+        if not isinstance(states, Unsupported):
+            states = self._keep(states)
         if isinstance(states, Unsupported):
             return UnknownOp(states.reason)
         self.spent.update(dict.fromkeys(states, node.label))
@@ -268,6 +288,24 @@ class _Building:
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
         return None
+
+    def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
+        """Those of the states that are no variables even so: others are made once, and then kept."""
+        begins, kept = [], []
+        for index in states:
+            value, made = self.graph.values[index], self.makers.get(index)
+            if made is None:
+                begins.append(index)
+                continue
+            found = kept_after_all(value, *made, self.ops.get(made[1].op), self.info)
+            if isinstance(found, Unsupported):
+                return found
+            (kept if found else begins).append(index)
+        for index in kept:
+            value, node = self.graph.values[index], self.makers[index][1]
+            value.is_variable, value.data = True, None
+            self.graph.nodes = [n for n in self.graph.nodes if n is not node]
+        return tuple(begins)
 
     def _pass_on(self, node: Node, unknown: UnknownOp, where: str) -> UnknownOp:
         """Ask who may have kernels for an operator that is not understood."""
@@ -278,7 +316,8 @@ class _Building:
             return unknown
         found = self.foreign(node)
         if isinstance(found, Unsupported):
-            return UnknownOp(f"{unknown.reason}; {found.reason}", host=unknown.host)
+            late = isinstance(found, KnownLate) and node.op not in self.ops
+            return UnknownOp(f"{unknown.reason}; {found.reason}", dynamic=late, host=unknown.host)
         for value, spec in zip(node.outputs, found, strict=True):
             self._settle(value, spec, where, known=True)
         return ForeignOp(unknown.reason, host=unknown.host)
@@ -296,7 +335,7 @@ class _Building:
                 else f"which operator {maker} makes only later"
             )
             raise ModelError(f"{where} reads {_name(value)}, {why}")
-        return value
+        return self.narrow.read(value)
 
     def _output(self, index: int, where: str) -> Value:
         value = self.graph.values[index]

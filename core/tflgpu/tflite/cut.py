@@ -24,6 +24,7 @@ from tflgpu.ops.base import Fields, OpDef
 from tflgpu.ops.convert import is_divisor
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+from tflgpu.ops.round_to_bf16 import OP as ROUNDING
 from tflgpu.ops.unknown import ForeignOp, unknown_reason
 from tflgpu.tflite.bodies import Bodies
 from tflgpu.tflite.schema import BUILTIN_CODES, default_fields, options_of
@@ -192,6 +193,9 @@ class _Writing:
                 return Unsupported(f"f32 cannot count with the scale of {value.name}")
         if node.op == SIMULATOR and isinstance(node.attrs, QuantizeAndDequantize):
             return self._add_simulator(node, node.attrs)
+        if node.op == ROUNDING and node.input(0).dtype is DType.F32:
+            self._add_rounding(node)
+            return None
         found = options_for(node, ops, self.repack)
         if isinstance(found, Unsupported):
             return found
@@ -254,6 +258,19 @@ class _Writing:
             ),
         )  # fmt: skip
         return None
+
+    def _add_rounding(self, node: Node) -> None:
+        """Rounding to bf16 is a cast to it and one back."""
+        (x,), (out,) = node.inputs, node.outputs
+        between = self._new(TensorSpec(f"{out.name} in bf16", out.shape, DType.BF16))
+        for source, result, types in (
+            (self.tensor(x), between, (DType.F32, DType.BF16)),
+            (between, self.tensor(out), (DType.BF16, DType.F32)),
+        ):
+            fields = dict(
+                zip(("in_data_type", "out_data_type"), (t.tflite for t in types), strict=True)
+            )
+            self._operator(node, OperatorSpec("CAST", fields, [source], [result], version=7))
 
     def _operator(self, node: Node, spec: OperatorSpec) -> None:
         self.operators.append(spec)

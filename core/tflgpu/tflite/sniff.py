@@ -28,6 +28,11 @@ def _looks_like(head: bytes) -> str:
         return "it looks like a gzip archive; unpack it and load the .tflite file inside"
     if head[:8] == b"LITERTLM":
         return "it looks like a LiteRT-LM bundle, which holds TFLite models; unpack it first"
+    if head.startswith(b"tflgpu saved "):
+        return (
+            "it is a compiled model, which goes with its .tflite file: load that, with "
+            "GpuDelegate(saved=...) naming this one"
+        )
     if head.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer, not the file itself; run `git lfs pull`"
     text = head.lstrip().lower()

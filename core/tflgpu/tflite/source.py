@@ -56,7 +56,8 @@ def _map(path: str) -> memoryview:
         with open(path, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
-        raise ModelError("no such file; check the path") from None
+        hint = "standard input is not read; give a path" if path == "-" else "check the path"
+        raise ModelError(f"no such file; {hint}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"cannot be read: {reason}") from error

@@ -6,18 +6,29 @@ begin: decoders begin so.
     RELU -> h (a variable in the file)      LSTM, whose output state is h
 
 Nobody may read h after that, since LiteRT's kernel has changed it by then.
+
+One operator is not run anew: DEQUANTIZE of a constant, which LiteRT runs once and whose result then stays in
+memory. Converters put one before each state of a model whose weights are 16-bit floats; such a state carries over
+from run to run as any other does.
+
+    zeros (a constant) -> DEQUANTIZE -> h (a variable in the file)      LSTM, whose output state is h
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
-from tflgpu.ir.graph import Node
+from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.ops.base import OpDef
-from tflgpu.tflite.model_file import TensorInfo
+from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo, TensorInfo
+
+#: What LiteRT runs once where its operand is a constant (dequantize.cc).
+_ONCE = "DEQUANTIZE"
 
 
 def check_states(
@@ -56,3 +67,27 @@ def check_states(
     if len(set(named)) < len(named):
         return Unsupported(f"one variable is several of its states (operands {list(states)})")
     return tuple(begins)
+
+
+def kept_after_all(
+    value: Value, maker: OperatorInfo, made: Node, definition: OpDef | None, info: SubgraphInfo
+) -> bool | Unsupported:
+    """Whether a state that an operator makes is made once only, and is kept from then on; or why such a
+    state is beyond tflgpu.
+
+    Args:
+        value: The state.
+        maker: The operator of the file that makes it.
+        made: The node that became of it.
+        definition: What defines that node.
+        info: Where they are in the file.
+    """
+    if maker.name != _ONCE or definition is None or info.tensors[maker.inputs[0]].data is None:
+        return False
+    where = f"tensor {value.id} ({quoted(value.name)}), a state, is made once, by operator {maker.index}"
+    if sum(value.id in o.inputs for o in info.operators) > 1:
+        return Unsupported(f"{where} ({maker.name}), and others read it too")
+    (begin,) = definition.reference(made.attrs, [made.input(0).data])
+    if np.any(begin):
+        return Unsupported(f"{where} ({maker.name}), of a constant that is not zeros")
+    return True

@@ -1,0 +1,336 @@
+"""Attention as converters write it becomes one node; what only looks like it does not. Against LiteRT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter as LiteRT
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.quant import Quantization
+from tflgpu.tflite.build import build_graph
+from tflgpu.tflite.read import read_model
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+
+B, N, T, S, H, D = 2, 3, 5, 7, 4, 6
+NAME = "ATTENTION"
+
+
+class Building:
+    """A model, an operator after the other."""
+
+    def __init__(self, steps: Quantization | None = None) -> None:
+        self.steps, self.version = steps, 1 if steps is None else 2
+        self.stored = DType.F32 if steps is None else DType.I8
+        self.tensors: list[TensorSpec] = []
+        self.operators: list[OperatorSpec] = []
+        self.inputs: list[int] = []
+
+    def add(self, spec: TensorSpec) -> int:
+        self.tensors.append(spec)
+        return len(self.tensors) - 1
+
+    def given(self, *shape: int, dtype: DType = DType.F32) -> int:
+        dtype = self.stored if dtype is DType.F32 else dtype
+        self.inputs.append(
+            self.add(TensorSpec(f"in{len(self.inputs)}", shape, dtype, quantization=self.steps))
+        )
+        return self.inputs[-1]
+
+    def const(self, data: Any, dtype: DType = DType.F32) -> int:
+        array = np.asarray(data, dtype.numpy)
+        return self.add(TensorSpec(f"c{len(self.tensors)}", array.shape, dtype, array))
+
+    def op(self, name: str, inputs: Sequence[int], shape: Sequence[int], **fields: Any) -> int:
+        steps = (
+            Quantization((1 / 256,), (-128,)) if self.steps and name == "SOFTMAX" else self.steps
+        )
+        spec = TensorSpec(f"t{len(self.tensors)}", tuple(shape), self.stored, quantization=steps)
+        made = self.add(spec)
+        self.operators.append(
+            OperatorSpec(name, fields, list(inputs), [made], version=self.version)
+        )
+        return made
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        return self.tensors[tensor].shape
+
+    def model(self, *outputs: int) -> bytes:
+        return write_model(ModelSpec(self.tensors, self.operators, self.inputs, list(outputs)))
+
+    # Attention
+
+    def transposed(self, x: int, *order: int) -> int:
+        shape = [self.shape(x)[axis] for axis in order]
+        return self.op("TRANSPOSE", [x, self.const(order, DType.I32)], shape)
+
+    def reshaped(self, x: int, *shape: int) -> int:
+        return self.op("RESHAPE", [x, self.const(shape, DType.I32)], shape)
+
+    def product(self, x: int, y: int, adj_x: bool = False, adj_y: bool = False) -> int:
+        a, b = self.shape(x), self.shape(y)
+        rows, columns = a[-1] if adj_x else a[-2], b[-2] if adj_y else b[-1]
+        lead = np.broadcast_shapes(a[:-2], b[:-2])
+        return self.op("BATCH_MATMUL", [x, y], (*lead, rows, columns), adj_x=adj_x, adj_y=adj_y)
+
+    def with_(self, name: str, x: int, y: int, **fields: Any) -> int:
+        shape = np.broadcast_shapes(self.shape(x), self.shape(y))
+        return self.op(name, [x, y], shape, **fields)
+
+    def softmax(self, x: int, beta: float = 1.0) -> int:
+        return self.op("SOFTMAX", [x], self.shape(x), beta=beta)
+
+
+def plain(b: Building, lead: Sequence[int] = (B, N), t: int = T) -> tuple[int, int, int]:
+    """Query, keys and values, heads first."""
+    return b.given(*lead, t, H), b.given(*lead, S, H), b.given(*lead, S, D)
+
+
+def whole(
+    b: Building, scores: int, v: int, *, scale: float | None = 0.5, mask: int | None = None,
+    beta: float = 1.0, adj_y: bool = False,
+) -> int:  # fmt: skip
+    if scale is not None:
+        scores = b.with_("MUL", scores, b.const(scale))
+    if mask is not None:
+        scores = b.with_("ADD", scores, mask)
+    return b.product(b.softmax(scores, beta), v, adj_y=adj_y)
+
+
+def by_hand(lead: Sequence[int] = (B, N), mask: Sequence[int] | None = (B, 1, T, S)) -> bytes:
+    b = Building()
+    q, k, v = plain(b, lead)
+    given = None if mask is None else b.given(*mask)
+    return b.model(whole(b, b.product(q, k, adj_y=True), v, mask=given))
+
+
+def divided() -> bytes:
+    b = Building()
+    q, k, v = plain(b)
+    scores = b.with_("DIV", b.product(q, k, adj_y=True), b.const([2.0]))
+    scores = b.with_("ADD", b.given(1, S), scores)
+    return b.model(b.product(b.softmax(scores), v))
+
+
+def selected(fill: float = -2.4e38, name: str = "SELECT_V2") -> bytes:
+    b = Building()
+    q, k, v = plain(b)
+    scores = b.with_("MUL", b.const(0.25), b.product(q, k, adj_y=True))
+    mask = b.given(*((B, 1, T, S) if name == "SELECT_V2" else (B, N, T, S)), dtype=DType.BOOL)
+    fills = b.const(fill if name == "SELECT_V2" else np.full((B, N, T, S), fill))
+    chosen = b.op(name, [mask, scores, fills], (B, N, T, S))
+    return b.model(b.product(b.softmax(chosen), v))
+
+
+def keras(t: int = T, *, back: bool = True) -> bytes:
+    """Tokens first, transposed; a decoder's one token is reshaped."""
+    b = Building()
+    q, k, v = b.given(B, t, N, H), b.given(B, S, N, H), b.given(B, S, N, D)
+    q = b.reshaped(q, B, N, 1, H) if t == 1 else b.transposed(q, 0, 2, 1, 3)
+    scores = b.product(q, b.transposed(k, 0, 2, 3, 1))
+    made = whole(b, scores, b.transposed(v, 0, 2, 1, 3), mask=b.given(1, 1, t, S))
+    return b.model(b.transposed(made, 0, 2, 1, 3) if back else made)
+
+
+def quantized() -> bytes:
+    b = Building(Quantization((0.05,), (3,)))
+    q, k, v = plain(b)
+    return b.model(whole(b, b.product(q, k, adj_y=True), v, scale=None, mask=b.given(B, 1, T, S)))
+
+
+def other_orders() -> bytes:
+    """Keys with numbers before tokens, values likewise."""
+    b = Building()
+    q, k, v = b.given(B, N, T, H), b.given(B, N, H, S), b.given(B, N, D, S)
+    return b.model(whole(b, b.product(q, k), v, adj_y=True))
+
+
+YES = {
+    "by hand": by_hand(),
+    "no mask": by_hand(mask=None),
+    "three axes": by_hand((N,), (N, T, S)),
+    "two axes": by_hand((), (S,)),
+    "five axes": by_hand((2, 1, N), (2, 1, 1, 1, S)),
+    "divided, mask first": divided(),
+    "selected": selected(),
+    "selected of all": selected(-np.inf, "SELECT"),
+    "Keras": keras(),
+    "Keras, not back": keras(back=False),
+    "one token": keras(1),
+    "one token, not back": keras(1, back=False),
+    "other orders": other_orders(),
+}
+
+
+def changed(**how: Any) -> bytes:
+    """What is not attention, or not only."""
+    b = Building()
+    lead = how.get("lead", (B, N))
+    q, k, v = plain(b)
+    if "lead" in how:
+        k = b.given(*lead, S, H)
+    if how.get("adj_x"):
+        q = b.given(B, N, H, T)
+    scores = b.product(q, k, adj_x=how.get("adj_x", False), adj_y=True)
+    scaled = b.with_("MUL", scores, b.const(how.get("scale", 0.5)))
+    mask = b.given(*how.get("mask", (T, S)))
+    masked = b.with_("ADD", scaled, mask, fused_activation_function=how.get("activation", 0))
+    shares = b.softmax(masked, how.get("beta", 1.0))
+    made = b.product(shares, v)
+    named = {"scores": scores, "scaled": scaled, "masked": masked, "shares": shares}
+    more = [named[how["also"]]] if "also" in how else []
+    if "taken" in how:
+        more = [b.with_("ADD", named[how["taken"]], b.const(1.0))]
+    return b.model(made, *more)
+
+
+NO = {
+    "scores are a result": changed(also="scores"),
+    "scaled scores are taken": changed(taken="scaled"),
+    "masked scores are taken": changed(taken="masked"),
+    "shares are a result": changed(also="shares"),
+    "shares are taken": changed(taken="shares"),
+    "beta": changed(beta=2.0),
+    "an activation": changed(activation=1),
+    "a scale each key": changed(scale=np.linspace(0.5, 1, S)),
+    "a scale that is none": changed(scale=np.inf),
+    "a mask for all keys": changed(mask=(T, 1)),
+    "one number for a mask": changed(mask=()),
+    "keys of fewer heads": changed(lead=(B, 1)),
+    "a query of columns": changed(adj_x=True),
+    "filled with infinity": selected(np.inf),
+    "filled with no number": selected(np.nan),
+    "whole numbers": quantized(),
+}
+
+
+@pytest.fixture(scope="module")
+def kernels(require_backend: Any) -> Iterator[GpuDelegate]:
+    require_backend("cpu_ref")
+    with GpuDelegate(backend="cpu_ref", device=1, enable_serialization=False) as made:
+        yield made
+
+
+def compiled(delegate: GpuDelegate, content: bytes) -> Any:
+    graph = build_graph(read_model(content), 0, delegate.ops)
+    return delegate.compile(graph)
+
+
+def ops(delegate: GpuDelegate, content: bytes) -> list[str]:
+    return [node.op for node in compiled(delegate, content).graph]
+
+
+def feeds(content: bytes, special: bool = False) -> list[Array]:
+    rng, found = np.random.default_rng(3), []
+    for tensor in (read_model(content).subgraphs[0].tensors[i] for i in inputs_of(content)):
+        if tensor.dtype is DType.BOOL:
+            found.append(rng.random(tensor.shape) < 0.7)
+        else:
+            found.append(rng.normal(size=tensor.shape).astype(np.float32))
+    if special:
+        mask = found[3]
+        mask[...] = np.where(rng.random(mask.shape) < 0.4, -np.inf, mask)
+        mask[0, 0, 1], mask[0, 0, 2, 3], mask[1, 0, 0, 2] = -np.inf, np.nan, np.inf
+        found[2][1, 1, 4, 2], found[0][1, 2, 3, 0] = np.nan, np.inf
+    return found
+
+
+def inputs_of(content: bytes) -> tuple[int, ...]:
+    return read_model(content).subgraphs[0].inputs
+
+
+def ran(interpreter: Any, given: Sequence[Array]) -> Array:
+    interpreter.allocate_tensors()
+    for details, array in zip(interpreter.get_input_details(), given, strict=True):
+        interpreter.set_tensor(details["index"], array)
+    interpreter.invoke()
+    found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    return found
+
+
+@pytest.mark.parametrize("name", YES)
+def test_it_is_found_and_gives_what_litert_gives(name: str, kernels: GpuDelegate) -> None:
+    content = YES[name]
+    given = feeds(content)
+    found = ops(kernels, content)
+    assert NAME in found
+    assert "SOFTMAX" not in found
+    assert "BATCH_MATMUL" not in found
+    if name in ("Keras", "one token"):
+        assert "TRANSPOSE" not in found
+    with Interpreter(model_content=content, experimental_delegates=[kernels]) as mine:
+        got = ran(mine, given)
+        assert not mine.delegation_report().refusals
+    np.testing.assert_allclose(got, ran(LiteRT(model_content=content), given), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NO)
+def test_what_only_looks_like_it_stays(name: str, kernels: GpuDelegate) -> None:
+    found = ops(kernels, NO[name])
+    assert NAME not in found
+    assert found.count("BATCH_MATMUL") == 2
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl"])
+def test_numbers_that_are_none_and_infinities(
+    backend: str, kernels: GpuDelegate, require_backend: Any
+) -> None:
+    """A query without a key, with one that is not a number or infinite; a value that is no number."""
+    require_backend(backend)
+    content = by_hand()
+    given = feeds(content, special=True)
+    expected = ran(LiteRT(model_content=content), given)
+    assert np.isnan(expected).any()
+    assert np.isfinite(expected).any()
+    delegate = kernels if backend == "cpu_ref" else GpuDelegate(backend=backend)
+    with Interpreter(model_content=content, experimental_delegates=[delegate]) as mine:
+        np.testing.assert_allclose(ran(mine, given), expected, rtol=1e-5, atol=1e-6)
+    if delegate is not kernels:
+        delegate.close()
+
+
+def test_where_all_tensors_are_kept_it_stays(kernels: GpuDelegate) -> None:
+    content = by_hand()
+    with Interpreter(
+        model_content=content, experimental_delegates=[kernels],
+        experimental_preserve_all_tensors=True,
+    ) as mine:  # fmt: skip
+        given = feeds(content)
+        expected = ran(LiteRT(model_content=content), given)
+        np.testing.assert_allclose(ran(mine, given), expected, rtol=1e-5, atol=1e-6)
+        softmax = read_model(content).subgraphs[0].operators[-2]
+        assert mine.get_tensor(softmax.outputs[0]).sum(-1) == pytest.approx(1.0)
+
+
+def test_operators_that_are_kept_off_keep_it_apart(require_backend: Any) -> None:
+    require_backend("cpu_ref")
+    with GpuDelegate(backend="cpu_ref", device=1, exclude=["SOFTMAX"]) as delegate:
+        found = compiled(delegate, by_hand())
+    assert [node.op for part in found.parts if not part.delegated for node in part.nodes] == [
+        "SOFTMAX"
+    ]
+
+
+def test_what_would_stay_on_the_cpu_runs_as_its_operators(
+    kernels: GpuDelegate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node would run by NumPy there, and LiteRT has kernels for the operators."""
+    from tflgpu.compiler import compile as compiling
+    from tflgpu.compiler.lower import OverLimit
+
+    plan_of = compiling.plan_of
+
+    def limited(nodes: Any, *more: Any) -> Any:
+        for node in nodes:
+            if node.op == NAME:
+                raise OverLimit(node, "too much shared memory")
+        return plan_of(nodes, *more)
+
+    monkeypatch.setattr(compiling, "plan_of", limited)
+    found = compiled(kernels, by_hand())
+    assert NAME not in [node.op for node in found.graph]
+    assert all(part.delegated for part in found.parts)

@@ -1,0 +1,533 @@
+"""Variables that stay on the device between runs: when they go there, who gets what they hold, what failed
+and reset runs leave. Everything against LiteRT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter as LiteRT
+from flow_models import (
+    BOOL,
+    I32,
+    RESOURCE,
+    Op,
+    accumulator,
+    branch,
+    const,
+    initializer,
+    model,
+    subgraph,
+    tensor,
+    variable,
+)
+from tflgpu import GpuDelegate, Interpreter
+from tflgpu.compiler.report_values import Place
+from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
+from tflgpu.flow.store import Store
+from tflgpu.ir.dtypes import Array
+from tflgpu.runtime.state import QUIET
+from tflgpu.tflite.model_file import SignatureInfo
+
+STEPS, SIZE = 7, 5
+ONCE: Op = ("CALL_ONCE", "", "", {"init_subgraph_index": 1})
+RNG = np.random.default_rng(7)
+X = np.array([1, 2], np.float32)
+ADDING = model(accumulator(ONCE), initializer([10, 20]))
+
+
+def cached() -> bytes:
+    """A step of a decoder: keys and values of a token go into caches, and all so far are attended to."""
+    cache, one = (1, STEPS, SIZE), (1, 1, SIZE)
+    tensors = [
+        tensor("x", one), tensor("at", (3,), I32), tensor("mask", (1, 1, STEPS)),
+        *(const(f"w{n}", RNG.normal(size=SIZE)) for n in "qkv"),
+        tensor("hk", (), RESOURCE), tensor("hv", (), RESOURCE),
+        *(tensor(n, one) for n in ("q", "k", "v", "y")),
+        *(tensor(n, cache) for n in ("k0", "k1", "v0", "v1")),
+        *(tensor(n, (1, 1, STEPS)) for n in ("s", "m", "p")),
+    ]  # fmt: skip
+    ops: list[Op] = [
+        ONCE, ("VAR_HANDLE", "", "hk", variable("k")), ("VAR_HANDLE", "", "hv", variable("v")),
+        ("MUL", "x wq", "q"), ("MUL", "x wk", "k"), ("MUL", "x wv", "v"),
+        ("READ_VARIABLE", "hk", "k0"), ("DYNAMIC_UPDATE_SLICE", "k0 k at", "k1"),
+        ("ASSIGN_VARIABLE", "hk k1", ""),
+        ("READ_VARIABLE", "hv", "v0"), ("DYNAMIC_UPDATE_SLICE", "v0 v at", "v1"),
+        ("ASSIGN_VARIABLE", "hv v1", ""),
+        ("BATCH_MATMUL", "q k1", "s", {"adj_y": True}), ("ADD", "s mask", "m"),
+        ("SOFTMAX", "m", "p", {"beta": 1.0}), ("BATCH_MATMUL", "p v1", "y"),
+    ]  # fmt: skip
+    first = subgraph(
+        [tensor("hk", (), RESOURCE), tensor("hv", (), RESOURCE), const("zeros", np.zeros(cache))],
+        [
+            ("VAR_HANDLE", "", "hk", variable("k")), ("VAR_HANDLE", "", "hv", variable("v")),
+            ("ASSIGN_VARIABLE", "hk zeros", ""), ("ASSIGN_VARIABLE", "hv zeros", ""),
+        ],
+        "", "",
+    )  # fmt: skip
+    return model(subgraph(tensors, ops, "x at mask", "y"), first)
+
+
+CACHED = cached()
+TOKENS = [
+    (
+        RNG.normal(size=(1, 1, SIZE)).astype(np.float32),
+        np.array([0, at, 0], np.int32),
+        np.where(np.arange(STEPS) <= at, 0, -1e9).astype(np.float32).reshape(1, 1, STEPS),
+    )
+    for at in range(STEPS)
+]
+
+
+class Device:
+    """cpu_ref's kernel interpreter, whose calls are counted and fail when told to.
+
+    Attributes:
+        fails: What the next runs raise.
+        unreadable: What reading any buffer raises.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        from tflgpu_cpu_ref.memory import HostBuffer
+        from tflgpu_cpu_ref.recording import CpuRefRecording
+
+        self.fails: list[BaseException] = []
+        self.unreadable: Exception | None = None
+        self.reads = self.writes = self.runs = 0
+        run, read, write = CpuRefRecording._run, HostBuffer._read, HostBuffer._write
+
+        def _run(recording: Any) -> None:
+            self.runs += 1
+            if self.fails:
+                raise self.fails.pop()
+            run(recording)
+
+        def _read(buffer: Any, nbytes: int) -> Any:
+            self.reads += 1
+            if self.unreadable is not None:
+                raise self.unreadable
+            return read(buffer, nbytes)
+
+        def _write(buffer: Any, data: Any) -> None:
+            self.writes += 1
+            write(buffer, data)
+
+        patch.setattr(CpuRefRecording, "_run", _run)
+        patch.setattr(HostBuffer, "_read", _read)
+        patch.setattr(HostBuffer, "_write", _write)
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        return self.writes, self.reads
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(monkeypatch)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Any]]:
+    """Makes an interpreter on the kernel interpreter, or on what is asked for."""
+    held: list[Any] = []
+
+    def make(content: bytes = ADDING, **options: Any) -> Any:
+        delegate = GpuDelegate(**{"backend": "cpu_ref", "device": 1, **options})
+        made = Interpreter(model_content=content, experimental_delegates=[delegate])
+        held.extend((delegate, made))
+        made.allocate_tensors()
+        return made
+
+    yield make
+    while held:
+        held.pop().close()
+
+
+def step(interpreter: Any, *given: Any) -> Array:
+    for details, value in zip(interpreter.get_input_details(), given, strict=True):
+        interpreter.set_tensor(details["index"], value)
+    interpreter.invoke()
+    found: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    return found
+
+
+def litert(content: bytes) -> Any:
+    made = LiteRT(model_content=content)
+    made.allocate_tensors()
+    return made
+
+
+def alike(mine: Any, theirs: Any, count: int, x: Any = X) -> None:
+    for n in range(count):
+        given = (np.asarray(x) * (n + 1)).astype(np.float32)
+        np.testing.assert_allclose(step(mine, given), step(theirs, given), rtol=1e-6)
+
+
+def of_variables(interpreter: Any) -> dict[str, str]:
+    """Why operators on variables are not on the device; "" for one that is."""
+    report = interpreter.delegation_report()
+    names = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
+    assert all(
+        (r.place is Place.DEVICE) == (not r.reason) for r in report.operators if r.op in names
+    )
+    return {row.op: row.reason for row in report.operators if row.op in names}
+
+
+@pytest.mark.parametrize("backend", ["cpu_ref", "opencl"])
+def test_a_cache_stays_on_the_device(
+    backend: str, device: Device, opened: Callable[..., Any], require_backend: Any
+) -> None:
+    require_backend(backend)
+    mine = opened(CACHED, backend=backend, device=1 if backend == "cpu_ref" else 0)
+    theirs = litert(CACHED)
+    report = mine.delegation_report()
+    assert [r.op for r in report.refusals] == ["CALL_ONCE"]  # which runs once
+    assert report.partitions == 1
+    tokens = TOKENS if backend == "opencl" else TOKENS[: QUIET + 2]
+    for given in tokens:
+        np.testing.assert_allclose(step(mine, *given), step(theirs, *given), rtol=1e-5, atol=1e-6)
+    if backend == "cpu_ref":
+        assert device.runs == len(tokens)
+        assert device.moved == (2, 0)  # both caches went there, once
+
+
+def test_what_is_a_result_as_well_is_read_and_stays(
+    device: Device, opened: Callable[..., Any]
+) -> None:
+    mine = opened()
+    assert set(of_variables(mine).values()) == {""}
+    alike(mine, litert(ADDING), QUIET + 4)
+    assert device.moved == (1, 4)  # of each run since it went
+
+
+@pytest.mark.parametrize("runs", [1, QUIET + 2], ids=["at home", "away"])
+def test_reset_lets_it_begin_with_its_first_value(
+    runs: int, device: Device, opened: Callable[..., Any]
+) -> None:
+    mine = opened()
+    for _ in range(2):
+        alike(mine, litert(ADDING), runs)
+        mine.reset_all_variables()
+    alike(mine, litert(ADDING), 1)
+
+
+def signed() -> bytes:
+    """Signatures that add to a variable, get it, set it, and multiply it."""
+    handle, old, new = tensor("h", (), RESOURCE), tensor("old"), tensor("new")
+    named: Op = ("VAR_HANDLE", "", "h", variable())
+    get = subgraph([handle, tensor("y")], [named, ("READ_VARIABLE", "h", "y")], "", "y")
+    put = subgraph(
+        [tensor("x"), handle, const("one", 1), tensor("y")],
+        [named, ("ASSIGN_VARIABLE", "h x", ""), ("ADD", "x one", "y")], "x", "y",
+    )  # fmt: skip
+    times = subgraph(
+        [tensor("x"), handle, old, new],
+        [
+            named, ("READ_VARIABLE", "h", "old"), ("MUL", "old x", "new"),
+            ("ASSIGN_VARIABLE", "h new", ""),
+        ],
+        "x", "new",
+    )  # fmt: skip
+    signatures = [
+        SignatureInfo("add", 0, {"x": 0}, {"y": 3}), SignatureInfo("get", 2, {}, {"y": 1}),
+        SignatureInfo("put", 3, {"x": 0}, {"y": 3}), SignatureInfo("times", 4, {"x": 0}, {"y": 3}),
+    ]  # fmt: skip
+    return model(accumulator(ONCE), initializer([10, 20]), get, put, times, signatures=signatures)
+
+
+def test_signatures_share_it(device: Device, opened: Callable[..., Any]) -> None:
+    content = signed()
+    mine, theirs = opened(content), LiteRT(model_content=content)
+    runners = [
+        {key: made.get_signature_runner(key) for key in ("add", "get", "put", "times")}
+        for made in (mine, theirs)
+    ]
+    calls = (
+        "add get add add add get add get put add times add times times times times add get put get"
+    )
+    for n, key in enumerate(calls.split()):
+        given = {} if key == "get" else {"x": (X * (1 + n % 3)).astype(np.float32)}
+        found, expected = (side[key](**given)["y"] for side in runners)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=f"call {n}, {key}")
+    assert device.writes > 1  # it was on the device, and went there again
+
+
+def test_interpreters_have_one_each(device: Device, opened: Callable[..., Any]) -> None:
+    one, other, theirs = opened(), opened(), litert(ADDING)
+    alike(one, theirs, QUIET + 2)
+    alike(other, litert(ADDING), QUIET + 2)
+    alike(one, theirs, 2)
+
+
+def test_it_outlives_allocation_and_other_shapes(
+    device: Device, opened: Callable[..., Any]
+) -> None:
+    """Of which one becomes the variable's own: what was assigned has two dimensions then."""
+    mine, theirs = opened(), litert(ADDING)
+    for n, shape in enumerate(((2,), (1, 2), (2,))):
+        for made in (mine, theirs):
+            made.resize_tensor_input(0, shape)
+            made.allocate_tensors()
+        for _ in range(QUIET + 2):
+            found, expected = (step(made, X.reshape(shape)) for made in (mine, theirs))
+            assert found.shape == ((2,) if not n else (1, 2))
+            np.testing.assert_allclose(found.ravel(), expected.ravel(), rtol=1e-6)
+    assert device.writes == 3
+
+
+@pytest.mark.parametrize("error", [DeviceError("no"), KeyboardInterrupt()], ids=["error", "signal"])
+@pytest.mark.parametrize("runs", [1, QUIET + 2], ids=["at home", "away"])
+def test_a_run_that_did_not_end_leaves_it(
+    error: BaseException, runs: int, device: Device, opened: Callable[..., Any]
+) -> None:
+    mine, theirs = opened(), litert(ADDING)
+    alike(mine, theirs, runs)
+    device.fails = [error]
+    with pytest.raises(type(error)):
+        step(mine, X * 100)
+    alike(mine, theirs, 3)
+
+
+@pytest.mark.parametrize("runs", [0, 1, QUIET, QUIET + 2])
+def test_what_fails_after_the_piece_has_run_leaves_it(
+    runs: int, device: Device, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session has committed by then: the run is taken back."""
+    mine, theirs = opened(), litert(ADDING)
+    alike(mine, theirs, runs)
+    owned = Store.owned
+
+    def interrupted(self: Store, *args: Any) -> None:
+        owned(self, *args)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        monkeypatch.setattr(Store, "owned", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step(mine, X * 100)
+        monkeypatch.setattr(Store, "owned", owned)
+    alike(mine, theirs, 3)
+
+
+def test_a_result_that_cannot_be_read_is_a_run_that_failed(
+    device: Device, opened: Callable[..., Any]
+) -> None:
+    mine, theirs = opened(), litert(ADDING)
+    alike(mine, theirs, QUIET + 2)
+    device.unreadable = DeviceError("not now")
+    with pytest.raises(DeviceError, match="not now"):
+        step(mine, X * 100)
+    device.unreadable = None
+    alike(mine, theirs, 2)
+
+
+def test_a_device_that_does_not_give_it_back(device: Device, opened: Callable[..., Any]) -> None:
+    """Nobody goes on with a state that is not the model's."""
+    mine = opened()
+    alike(mine, litert(ADDING), QUIET + 2)
+    device.fails = [DeviceLostError("gone")]
+    device.unreadable = DeviceLostError("nothing can be read")
+    with pytest.raises(DeviceLostError):
+        step(mine, X)
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"nothing can be read.*reset_all_variables"):
+            step(mine, X)
+    mine.reset_all_variables()
+    device.unreadable = None
+    alike(mine, litert(ADDING), QUIET + 2)
+
+
+HOME: dict[str, tuple[dict[str, Any], str]] = {
+    "cpu": ({"on_error": "cpu"}, "on_error"),
+    "retry": ({"on_error": "retry"}, "on_error"),
+    "timeout": ({"run_timeout": 60}, "run_timeout"),
+    "bands": ({"guard_bands": True}, "guard_bands"),
+    "guard": ({"accuracy_guard": 2}, "accuracy_guard"),
+    "nodes": ({"device": 0}, "runs operators as they are"),
+}
+
+
+@pytest.mark.parametrize("name", HOME)
+def test_it_stays_where_a_device_may_never_give_it_back(
+    name: str, device: Device, opened: Callable[..., Any]
+) -> None:
+    """Whatever becomes of the device, the variable was never there only."""
+    options, said = HOME[name]
+    mine, theirs = opened(**options), litert(ADDING)
+    assert all(said in reason for reason in of_variables(mine).values())
+    alike(mine, theirs, QUIET + 1)
+    if name in ("cpu", "retry"):
+        device.fails = [DeviceLostError("no")]
+        device.unreadable = DeviceLostError("nothing can be read")
+    alike(mine, theirs, QUIET + 1)
+    assert not device.fails
+    assert device.moved == (0, 0)
+
+
+def test_a_device_without_buffers_says_so_when_it_is_asked(
+    device: Device, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tflgpu.lowering.rule import Unsupported
+    from tflgpu_cpu_ref.device import CpuRefDevice
+
+    monkeypatch.setattr(CpuRefDevice, "_allocate_buffer", lambda *_: Unsupported("no buffers here"))
+    mine = opened()
+    alike(mine, litert(ADDING), QUIET + 2)
+    assert all("no buffers here" in reason for reason in of_variables(mine).values())
+    assert device.moved == (0, 0)
+
+
+def test_a_device_that_nobody_asked_for_keeps_none(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
+    monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
+    monkeypatch.setenv("TFLGPU_DEVICE", "1")
+    with Interpreter(model_content=ADDING) as mine:
+        mine.allocate_tensors()
+        assert all("nobody asked" in reason for reason in of_variables(mine).values())
+        theirs = litert(ADDING)
+        alike(mine, theirs, QUIET + 2)
+        device.fails = [DeviceLostError("gone")]
+        alike(mine, theirs, QUIET + 2)
+        assert not device.fails
+        assert device.moved == (0, 0)
+
+
+def test_runs_in_flight_and_bound_tensors_are_refused_and_leave_it(
+    device: Device, opened: Callable[..., Any]
+) -> None:
+    mine, theirs = opened(), litert(ADDING)
+    alike(mine, theirs, QUIET + 2)
+    with pytest.raises(UnsupportedError, match="keeps state besides control flow"):
+        mine.invoke_async({0: X})
+    with pytest.raises(UnsupportedError, match="control flow, resource variables"):
+        mine.bind_input(0, X.copy())
+    alike(mine, theirs, 2)
+
+
+def held(ops: list[Op], inputs: str, outputs: str, *tensors: Any) -> Any:
+    """A subgraph with a variable v."""
+    return subgraph(
+        [tensor("x"), tensor("h", (), RESOURCE), tensor("old"), tensor("new"), *tensors],
+        [ONCE, ("VAR_HANDLE", "", "h", variable()), *ops], inputs, outputs,
+    )  # fmt: skip
+
+
+READ, ADD, ASSIGN = (
+    ("READ_VARIABLE", "h", "old"),
+    ("ADD", "old x", "new"),
+    ("ASSIGN_VARIABLE", "h new", ""),
+)
+GET = subgraph(
+    [tensor("x"), tensor("h", (), RESOURCE), tensor("v"), tensor("y")],
+    [("VAR_HANDLE", "", "h", variable()), ("READ_VARIABLE", "h", "v"), ("ADD", "v x", "y")],
+    "x", "y",
+)  # fmt: skip
+SAME = subgraph([tensor("x")], [], "x", "x")
+
+#: Why a variable is not kept; "" where it is. All by the operators of the file.
+FORMS: dict[str, tuple[bytes, str]] = {
+    "what it held is a result": (
+        model(held([READ, ADD, ASSIGN], "x", "old"), initializer([10, 20])),
+        "what it held before a run is a result",
+    ),
+    "read again, and a result": (
+        model(held([READ, ADD, ASSIGN, ("READ_VARIABLE", "h", "again")], "x", "again",
+                   tensor("again")), initializer([10, 20])),
+        "",
+    ),
+    "read again, and taken": (
+        model(held([READ, ADD, ASSIGN, ("READ_VARIABLE", "h", "again"), ("MUL", "again x", "y")],
+                   "x", "y", tensor("again"), tensor("y")), initializer([10, 20])),
+        "",
+    ),
+    "only read": (
+        model(held([READ, ADD], "x", "new"), initializer([10, 20])),
+        "nothing assigns to it here",
+    ),
+    "only assigned": (
+        model(held([("ADD", "x x", "new"), ASSIGN], "x", "new"), initializer([10, 20])),
+        "nothing reads it before",
+    ),
+    "assigned twice": (
+        model(held([READ, ADD, ASSIGN, ("ASSIGN_VARIABLE", "h x", "")], "x", "new"),
+              initializer([10, 20])),
+        "assigned to several times",
+    ),
+    "an input is assigned": (
+        model(held([READ, ADD, ("ASSIGN_VARIABLE", "h x", "")], "x", "new"), initializer([10, 20])),
+        "no result of a compiled operator",
+    ),
+    "a branch reads it between": (
+        model(held([READ, ADD, ("LESS", "x old", "lt"), ("REDUCE_ALL", "lt ax", "c"),
+                    ("IF", "c x", "y", branch(2, 3)), ASSIGN], "x", "y", tensor("y"),
+                   tensor("lt", (2,), BOOL), tensor("c", (), BOOL), const("ax", [0], I32)),
+              initializer([10, 20]), GET, SAME),
+        "runs subgraphs that use variables",
+    ),
+    "a branch takes it": (
+        model(held([READ, ADD, ("LESS", "x old", "lt"), ("REDUCE_ALL", "lt ax", "c"),
+                    ("IF", "c new", "y", branch(2, 2)), ASSIGN], "x", "y", tensor("y"),
+                   tensor("lt", (2,), BOOL), tensor("c", (), BOOL), const("ax", [0], I32)),
+              initializer([10, 20]), SAME),
+        "which the host runs, takes it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_which_variables_are_kept(name: str, device: Device, opened: Callable[..., Any]) -> None:
+    content, why = FORMS[name]
+    mine, theirs = opened(content), litert(content)
+    for reason in of_variables(mine).values():
+        assert (why in reason) if why else reason == ""
+    alike(mine, theirs, QUIET + 3, [1, 30])
+    assert bool(device.writes) == (not why)
+
+
+def test_two_variables_of_which_another_signature_sets_one(
+    device: Device, opened: Callable[..., Any]
+) -> None:
+    """The other one comes home with what it is, and both go away again."""
+    main = subgraph(
+        [tensor("x"), *(tensor(n, (), RESOURCE) for n in "hg"), *map(tensor, "abcdy")],
+        [
+            ("CALL_ONCE", "", "", {"init_subgraph_index": 1}),
+            ("CALL_ONCE", "", "", {"init_subgraph_index": 2}),
+            ("VAR_HANDLE", "", "h", variable("v")), ("VAR_HANDLE", "", "g", variable("w")),
+            ("READ_VARIABLE", "h", "a"), ("READ_VARIABLE", "g", "b"),
+            ("ADD", "a x", "c"), ("ADD", "b c", "d"), ("MUL", "c d", "y"),
+            ("ASSIGN_VARIABLE", "h c", ""), ("ASSIGN_VARIABLE", "g d", ""),
+        ],
+        "x", "y",
+    )  # fmt: skip
+    put = subgraph(
+        [tensor("x"), tensor("h", (), RESOURCE), const("one", 1), tensor("y")],
+        [
+            ("VAR_HANDLE", "", "h", variable("w")), ("ASSIGN_VARIABLE", "h x", ""),
+            ("ADD", "x one", "y"),
+        ],
+        "x", "y",
+    )  # fmt: skip
+    names = [t.name for t in main.tensors]
+    content = model(
+        main, initializer([1, 2]), initializer([0.5, 0.25], "w"), put,
+        signatures=[
+            SignatureInfo("run", 0, {"x": 0}, {"y": names.index("y")}),
+            SignatureInfo("put", 3, {"x": 0}, {"y": 3}),
+        ],
+    )  # fmt: skip
+    mine, theirs = opened(content), LiteRT(model_content=content)
+    sides = [{k: m.get_signature_runner(k) for k in ("run", "put")} for m in (mine, theirs)]
+    for n, key in enumerate(["run"] * (QUIET + 2) + ["put", "run", "run", "put", "run"] * 3):
+        if n == 2 * QUIET + 4:
+            device.fails = [DeviceError("no")]
+            with pytest.raises(DeviceError):
+                sides[0]["run"](x=X * 50)
+        given = (X / (n + 1)).astype(np.float32)
+        found, expected = (side[key](x=given)["y"] for side in sides)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=f"call {n}, {key}")
+    assert device.writes >= 2
