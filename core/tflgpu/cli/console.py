@@ -172,7 +172,7 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Progress]:
+def counting() -> Iterator[Progress]:
     """A progress bar for ``progress.track(...)``, gone when done."""
     columns = (
         SpinnerColumn(),

@@ -96,7 +96,7 @@ def _classify(
             report = interpreter.delegation_report()
             delegated = f"{report.delegated_nodes} of {report.total_nodes} ops"
             begin = time.perf_counter()
-            with console.counting(title[0]) as progress:
+            with console.counting() as progress:
                 for image in progress.track(digits.images[:count], description=title[0]):
                     start = time.perf_counter()
                     interpreter.set_tensor(source, image)

@@ -61,7 +61,7 @@ def time_runs(call: Callable[[], object], runs: int) -> Timing:
     for _ in range(min(_WARM_UP, runs)):
         call()
     times = []
-    with console.counting("measuring") as progress:
+    with console.counting() as progress:
         for _ in progress.track(range(runs), description="measuring"):
             start = time.perf_counter()
             call()

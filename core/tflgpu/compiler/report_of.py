@@ -70,15 +70,6 @@ def cpu_report(graph: Graph, reason: str, code: ReasonCode) -> DelegationReport:
     return DelegationReport(len(names), 0, refusals, operators=operators)
 
 
-def for_reason(report: DelegationReport, reason: str, code: ReasonCode) -> DelegationReport:
-    """A report of a graph that the CPU runs as a whole, with another reason for that."""
-    return attrs.evolve(
-        report,
-        refusals=tuple(attrs.evolve(r, reason=reason, code=code) for r in report.refusals),
-        operators=tuple(attrs.evolve(o, reason=reason, code=code) for o in report.operators),
-    )
-
-
 def with_numerics(
     report: DelegationReport, graph: Graph, integers: Iterable[int], in_floats: Mapping[int, str]
 ) -> DelegationReport:

@@ -94,7 +94,7 @@ def _function_cases(scalar: Scalar) -> list[Case]:
     ]  # fmt: skip
 
 
-def _compare_cases(scalar: Scalar) -> list[Case]:
+def _compare_cases() -> list[Case]:
     def build(op: str) -> Callable[..., Expr]:
         return lambda k, a, b: k.cast(make.binary(op, a, b), Scalar.I32)
 
@@ -235,7 +235,7 @@ def table(scalar: Scalar) -> list[Case]:
     return (
         own
         + _function_cases(scalar)
-        + _compare_cases(scalar)
+        + _compare_cases()
         + _logic_cases(scalar)
         + _cast_cases(scalar)
         + _bit_cases(scalar)

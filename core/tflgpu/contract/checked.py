@@ -20,7 +20,7 @@ from tflgpu.blame import Failed, attempt, describe, shown
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_buffer
-from tflgpu.contract.checked_recording import Edge, checked_recording
+from tflgpu.contract.checked_recording import checked_recording
 from tflgpu.contract.device import (
     CustomOps,
     Device,
@@ -30,6 +30,7 @@ from tflgpu.contract.device import (
     NodeRun,
     Recording,
 )
+from tflgpu.contract.edge import Edge
 from tflgpu.contract.given_up import is_given_up
 from tflgpu.contract.offers import offers
 from tflgpu.contract.party import Party

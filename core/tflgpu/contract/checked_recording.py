@@ -8,7 +8,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.blame import attempt, shown
@@ -16,40 +15,14 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_reason, inner_buffers
 from tflgpu.contract.checked_pending import CheckedPending
 from tflgpu.contract.device import DispatchTime, Recording
+from tflgpu.contract.edge import Edge
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.contract.party import Party
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.ir.graph import Shape
 from tflgpu.lowering.rule import Unsupported
-
-
-@attrs.frozen
-class Edge:
-    """What an input or output of a recording has to be."""
-
-    name: str
-    shape: Shape
-    dtype: np.dtype[Any]
-
-    def misfit(self, array: object, *, writable: bool) -> str | None:
-        """What is wrong with an array, None where it fits."""
-        # Asked of every array that is lent: words are made where something is wrong only.
-        if not isinstance(array, np.ndarray):
-            return f"is a {type(array).__name__}, not an array of {self._wanted}"
-        if array.shape != self.shape or array.dtype != self.dtype:
-            return f"is {array.dtype}{list(array.shape)}, not {self._wanted}"
-        if not array.flags.c_contiguous:
-            return f"is not packed row-major (its strides are {array.strides})"
-        if writable and not array.flags.writeable:
-            return "cannot be written"
-        return None
-
-    @property
-    def _wanted(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
 
 
 class CheckedRecording:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.delegation import Delegation
+from tflgpu.interpreter.ports import converted, fits, listed, ports
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import DelegateOptions
@@ -48,32 +48,13 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         """
         if isinstance(key, str):
             if key not in self.names:
-                raise KeyError(
-                    f"no output is called {quoted(key)}; there are {_listed(self.names)}"
-                )
+                raise KeyError(f"no output is called {quoted(key)}; there are {listed(self.names)}")
             key = self.names.index(key)
         return super().__getitem__(key)
 
     def asdict(self) -> dict[str, Array]:
         """The arrays by name."""
         return dict(zip(self.names, self, strict=True))
-
-
-@attrs.frozen
-class _Port:
-    """An input or output: its names in the first signature and in the file, and its shape."""
-
-    index: int
-    name: str
-    aliases: frozenset[str]
-    shape: tuple[int, ...]
-    open_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def described(self) -> str:
-        """For messages."""
-        return f"{quoted(self.name)} ({self.dtype}{list(self.open_shape)})"
 
 
 class Model:
@@ -231,9 +212,9 @@ class Model:
     def _look(self) -> None:
         names = _signature_names(self._interpreter)
         details = self._interpreter.get_input_details
-        self._inputs = tuple(_ports(details(), names.get("inputs", {})))
+        self._inputs = tuple(ports(details(), names.get("inputs", {})))
         self._outputs = tuple(
-            _ports(self._interpreter.get_output_details(), names.get("outputs", {}))
+            ports(self._interpreter.get_output_details(), names.get("outputs", {}))
         )
 
     def _assigned(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[int, Array]:
@@ -250,22 +231,22 @@ class Model:
             ]
             if not at:
                 raise InputError(
-                    f"no input is called {quoted(name)}; there are {_listed(self.input_names)}"
+                    f"no input is called {quoted(name)}; there are {listed(self.input_names)}"
                 )
             if at[0] in found:
                 raise InputError(f"input {quoted(name)} is given twice")
             found[at[0]] = value
-        return {i: _converted(self._inputs[i], found[i]) for i in sorted(found)}
+        return {i: converted(self._inputs[i], found[i]) for i in sorted(found)}
 
     def _batch(self, given: Mapping[int, Array]) -> int | None:
         """How many runs arrays with a longer leading dimension ask for, None for one as it is."""
         counts = {}
         for i, array in given.items():
             port = self._inputs[i]
-            if _fits(array.shape, port.open_shape) or array.shape == port.shape:
+            if fits(array.shape, port.open_shape) or array.shape == port.shape:
                 continue
             inner = port.open_shape[1:]
-            if port.shape[:1] != (1,) or not array.ndim or not _fits(array.shape[1:], inner):
+            if port.shape[:1] != (1,) or not array.ndim or not fits(array.shape[1:], inner):
                 raise InputError(
                     f"an array of shape {list(array.shape)} for input {port.described}"
                 )
@@ -338,7 +319,7 @@ class Model:
         counts = {}
         for i, array in given.items():
             port = self._inputs[i]
-            if not array.ndim or not _fits(array.shape[1:], port.open_shape[1:]):
+            if not array.ndim or not fits(array.shape[1:], port.open_shape[1:]):
                 raise InputError(
                     f"an array of shape {list(array.shape)} for input {port.described}"
                 )
@@ -391,57 +372,3 @@ def _signature_names(interpreter: Interpreter) -> dict[str, dict[int, str]]:
         return {}
     sides = {"inputs": own[0].inputs, "outputs": own[0].outputs}
     return {side: {index: n for n, index in named.items()} for side, named in sides.items()}
-
-
-def _ports(details: Sequence[dict[str, Any]], names: Mapping[int, str]) -> Iterator[_Port]:
-    for d in details:
-        index, own = d["index"], str(d["name"])
-        yield _Port(
-            index, names.get(index, own), frozenset({own}), tuple(int(n) for n in d["shape"]),
-            tuple(int(n) for n in d["shape_signature"]), np.dtype(d["dtype"]),
-        )  # fmt: skip
-
-
-def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    return len(shape) == len(wanted) and all(
-        b in (-1, a) for a, b in zip(shape, wanted, strict=True)
-    )
-
-
-def _converted(port: _Port, value: Any) -> Array:
-    """An array of the input's type.
-
-    Raises:
-        InputError: it is no array of numbers, or would change.
-    """
-    is_text = port.dtype.kind == "S"
-    if np.ma.is_masked(value):
-        raise InputError(f"input {port.described}: elements are masked; fill them (.filled(0))")
-    try:
-        # Of a list of texts NumPy drops final zeros, unless they stay objects.
-        kept = is_text and not isinstance(value, (np.ndarray, np.generic))
-        array = np.asarray(value, np.object_ if kept else None)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"input {port.described}: no array can be made of it: {error}") from error
-    if array.dtype == port.dtype or (is_text and array.dtype.kind in "OSU"):
-        return array  # texts are looked at one by one when they are set
-    if array.dtype.kind in "fiub" and port.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            found = array.astype(port.dtype)
-        if np.array_equal(np.isinf(found), np.isinf(array)):
-            return found  # digits are lost at most
-        largest = np.abs(array[np.isfinite(array)]).max()
-        raise InputError(f"input {port.described}: values to {largest} do not fit")
-    if array.dtype.kind in "iu" and port.dtype.kind in "iu":
-        found = array.astype(port.dtype)
-        if np.array_equal(found, array):
-            return found
-        raise InputError(
-            f"input {port.described}: values from {array.min()} to {array.max()} do not fit"
-        )
-    said = f"an array of {array.dtype} is not converted; give one of {port.dtype}"
-    raise InputError(f"input {port.described}: {said}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(quoted, names)) or "none"

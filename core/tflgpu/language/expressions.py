@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 from typing import ClassVar, Union
 
 import attrs
@@ -400,8 +399,14 @@ class SharedLoad(Expr):
     index: Expr
 
 
-@cache
 def method_name(kind: type) -> str:
     """By what name a printer's method for a class of nodes is found: ``shared_load`` for
     `SharedLoad`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+    found = _method_names.get(kind)
+    if found is None:
+        found = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+        _method_names[kind] = found
+    return found
+
+
+_method_names: dict[type, str] = {}

@@ -2,8 +2,9 @@
 
 `Printer` walks a kernel and lays out statements, names, precedence and shared sub-expressions,
 which these languages have in common; whatever a language spells its own way is one small
-method that a dialect overrides. Every such method for an expression gets the node and the code
-of its operands. The text depends on nothing but the kernel, so it can key a cache.
+method that a dialect overrides. The method for a class of nodes has its name (`load`, `shared_load`)
+and gets the node and the code of its operands. The text depends on nothing but the kernel, so it can
+key a cache.
 """
 
 from __future__ import annotations

@@ -6,116 +6,27 @@ else lists ops: the registry finds the modules by itself.
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
-from tflgpu.blame import shown
-from tflgpu.errors import DynamicError, ModelError
+from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.facets import Batched, Filter, Held, Hybrid, Integers, Items, Reordered, Work
+from tflgpu.ops.fields import Activation, Fields, Padding
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
+from tflgpu.ops.samples import Accuracy, Arg, Draw, Sample
 
-_T = TypeVar("_T")
-
-
-class Activation(enum.Enum):
-    """Fused activations; the values are TFLite's `ActivationFunctionType` codes."""
-
-    NONE = 0
-    RELU = 1
-    RELU_N1_TO_1 = 2
-    RELU6 = 3
-    TANH = 4
-    SIGN_BIT = 5
-
-
-class Padding(enum.Enum):
-    """TFLite's `Padding` codes."""
-
-    SAME = 0
-    VALID = 1
-
-
-@attrs.frozen
-class Fields:
-    """The values of an operator's options, by the schema's snake_case names.
-
-    The names are TFLite's, not a flatbuffer's: a `.tflite` file, the C structs of a running
-    LiteRT, or a test's dict all feed the same `OpDef.parse`. ``custom_options`` are the raw
-    bytes of a custom op.
-    """
-
-    op: str
-    values: Mapping[str, Any]
-    custom_options: bytes = b""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The raw value of a field, ``default`` where it is absent."""
-        return self.values.get(name, default)
-
-    def integer(self, name: str, default: int = 0, *, minimum: int | None = None) -> int:
-        """A whole-number field.
-
-        Raises:
-            ModelError: the value is not a number or lies below ``minimum``.
-        """
-        value = self.values.get(name, default)
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            raise ModelError(f"{self.op}: option {name} is {shown(value)}, not a number") from None
-        if minimum is not None and number < minimum:
-            raise ModelError(f"{self.op}: option {name} is {number}, must be >= {minimum}")
-        return number
-
-    def number(self, name: str, default: float = 0.0) -> float:
-        """A float field."""
-        value = self.values.get(name, default)
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise ModelError(f"{self.op}: option {name} is {shown(value)}, not a number") from None
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """A flag."""
-        return bool(self.values.get(name, default))
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """A vector of whole numbers, empty where it is absent."""
-        value = self.values.get(name)
-        return () if value is None else tuple(int(v) for v in value)
-
-    def activation(self) -> Activation:
-        """The ``fused_activation_function`` field.
-
-        Raises:
-            ModelError: the code is not one of the schema's.
-        """
-        code = self.integer("fused_activation_function")
-        try:
-            return Activation(code)
-        except ValueError:
-            raise ModelError(f"{self.op}: unknown fused activation code {code}") from None
-
-    def padding(self) -> Padding:
-        """The ``padding`` field.
-
-        Raises:
-            ModelError: the code is not one of the schema's.
-        """
-        code = self.integer("padding")
-        try:
-            return Padding(code)
-        except ValueError:
-            raise ModelError(f"{self.op}: unknown padding code {code}") from None
+__all__ = [
+    "Accuracy", "Activation", "Arg", "Composed", "Draw", "Fields", "Infer", "NoAttrs", "OpDef", "Operand",
+    "Padding", "Reading", "Reference", "Sample", "no_attrs",
+]  # fmt: skip
 
 
 @attrs.frozen
@@ -149,85 +60,6 @@ class Operand:
         if self.data is None:
             raise DynamicError(f"{op}: {what} must be a constant")
         return self.data
-
-
-class Accuracy(enum.Enum):
-    """How close a result must be to the oracle (see `tflgpu.conformance.tolerance`)."""
-
-    EXACT = "exact"
-    ROUNDED = "rounded"
-    TRANSCENDENTAL = "transcendental"
-    ACCUMULATE = "accumulate"
-    QUANTIZED = "quantized"
-
-
-@attrs.frozen
-class Arg:
-    """One operand of a `Sample`: drawn at random in [low, high), or a constant.
-
-    ``data`` makes it a constant; ``const=True`` draws a random constant (weights);
-    ``variable=True`` makes it a variable, which a stateful op reads and changes.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType = DType.F32
-    low: float = -1.0
-    high: float = 1.0
-    const: bool = False
-    data: Array | None = attrs.field(default=None, eq=False)
-    variable: bool = False
-
-    @classmethod
-    def of(cls, data: Any, dtype: DType = DType.F32) -> Arg:
-        """A constant with the given contents."""
-        array = np.asarray(data, dtype=dtype.numpy)
-        return cls(array.shape, dtype, const=True, data=array)
-
-    def draw(self, rng: np.random.Generator) -> Array:
-        """Contents: the constant's own, else random numbers of its range and type."""
-        if self.data is not None:
-            return self.data
-        if self.dtype is DType.BOOL:
-            return rng.random(self.shape) < 0.5
-        if self.dtype.is_int:
-            return rng.integers(int(self.low), max(int(self.high), int(self.low) + 1), self.shape,
-                                dtype=self.dtype.numpy)  # fmt: skip
-        drawn = rng.uniform(self.low, self.high, self.shape)
-        if self.dtype.numpy.kind == "c":
-            drawn = drawn + 1j * rng.uniform(self.low, self.high, self.shape)
-        return np.asarray(drawn).astype(self.dtype.numpy)
-
-
-@attrs.frozen
-class Sample:
-    """One test case of an op: options by TFLite's field names, and operands (None = absent).
-
-    ``accumulates``: products summed into one output element, for tolerances of class ACCUMULATE.
-    """
-
-    id: str
-    fields: Mapping[str, Any]
-    args: tuple[Arg | None, ...]
-    version: int = 1
-    accumulates: int = 1
-    custom_options: bytes = b""
-
-
-class Draw(Protocol):
-    """What a generator of samples draws from; `tflgpu.conformance` brings one that finds the
-    smallest failing example."""
-
-    def integer(self, low: int, high: int) -> int:
-        """A whole number, both ends included."""
-        ...
-
-    def choice(self, options: Sequence[_T]) -> _T:
-        """One of several; the first is taken for the simplest."""
-        ...
-
-    def size(self, most: int = 17) -> int:
-        """A dimension: 1, a prime, a multiple of 4 or a neighbour of one."""
-        ...
 
 
 @attrs.frozen

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
@@ -90,8 +88,3 @@ def first_size(node: Node, items: Items, operand: int) -> Batched | str:
     changed = sizes.copy()
     changed.reshape(-1)[0] *= items.count
     return Batched(node.attrs, {operand: changed})
-
-
-def with_constants(found: Batched, constants: dict[int, Array]) -> Batched:
-    """The same, with more constants changed."""
-    return attrs.evolve(found, constants={**found.constants, **constants})

@@ -1,4 +1,5 @@
-"""The part of SPIR-V that kernels need: opcodes and enumerants, by the specification's names.
+"""The part of SPIR-V that kernels need, and what they may come to compute: opcodes and enumerants, by
+the specification's names.
 
 SPIR-V specification 1.3, sections 3.2 to 3.32, the GLSL.std.450 extended instruction set, and
 SPV_KHR_cooperative_matrix.
@@ -37,12 +38,35 @@ Op = enum.IntEnum("Op", {
     "Return": 253, "Unreachable": 255, "GroupNonUniformShuffleXor": 346,
     "TypeCooperativeMatrixKHR": 4456, "CooperativeMatrixLoadKHR": 4457,
     "CooperativeMatrixStoreKHR": 4458, "CooperativeMatrixMulAddKHR": 4459,
+    # What no kernel has yet, so that a new function or node finds its instruction here.
+    "VectorExtractDynamic": 77, "VectorInsertDynamic": 78, "VectorShuffle": 79,
+    "CompositeInsert": 82, "QuantizeToF16": 116, "SRem": 138, "SMod": 139, "FRem": 140,
+    "FMod": 141, "VectorTimesScalar": 142, "IAddCarry": 149, "ISubBorrow": 150,
+    "UMulExtended": 151, "SMulExtended": 152, "Any": 154, "All": 155, "IsNan": 156, "IsInf": 157,
+    "FUnordEqual": 181, "FOrdNotEqual": 182, "FUnordLessThan": 185, "FUnordGreaterThan": 187,
+    "FUnordLessThanEqual": 189, "FUnordGreaterThanEqual": 191, "Not": 200, "BitFieldInsert": 201,
+    "BitFieldSExtract": 202, "BitFieldUExtract": 203, "BitReverse": 204, "BitCount": 205,
+    "AtomicLoad": 227, "AtomicExchange": 229,
+    "AtomicCompareExchange": 230, "AtomicIAdd": 234, "AtomicISub": 235, "AtomicSMin": 236,
+    "AtomicUMin": 237, "AtomicSMax": 238, "AtomicUMax": 239, "AtomicAnd": 240, "AtomicOr": 241,
+    "AtomicXor": 242, "GroupNonUniformElect": 333, "GroupNonUniformAll": 334,
+    "GroupNonUniformAny": 335, "GroupNonUniformBroadcast": 337,
+    "GroupNonUniformBroadcastFirst": 338, "GroupNonUniformBallot": 339,
+    "GroupNonUniformShuffle": 345, "GroupNonUniformShuffleUp": 347,
+    "GroupNonUniformShuffleDown": 348,
 })  # fmt: skip
 #: Instructions of GLSL.std.450.
 Glsl = enum.IntEnum("Glsl", {
     "RoundEven": 2, "Trunc": 3, "FAbs": 4, "SAbs": 5, "FSign": 6, "SSign": 7, "Floor": 8,
     "Ceil": 9, "Pow": 26, "Exp": 27, "Log": 28, "Sqrt": 31, "InverseSqrt": 32, "FMin": 37,
     "UMin": 38, "SMin": 39, "FMax": 40, "UMax": 41, "SMax": 42, "Fma": 50, "NMin": 79, "NMax": 80,
+    # As above.
+    "Round": 1, "Fract": 10, "Sin": 13, "Cos": 14, "Tan": 15, "Asin": 16, "Acos": 17, "Atan": 18,
+    "Sinh": 19, "Cosh": 20, "Tanh": 21, "Asinh": 22, "Acosh": 23, "Atanh": 24, "Atan2": 25,
+    "Exp2": 29, "Log2": 30, "FClamp": 43, "UClamp": 44, "SClamp": 45, "FMix": 46, "Step": 48,
+    "Ldexp": 53, "PackSnorm4x8": 54, "PackUnorm4x8": 55, "PackHalf2x16": 58, "UnpackHalf2x16": 62,
+    "UnpackSnorm4x8": 63, "UnpackUnorm4x8": 64, "FindILsb": 73, "FindSMsb": 74, "FindUMsb": 75,
+    "NClamp": 81,
 })  # fmt: skip
 #: What a module asks of a device.
 Capability = enum.IntEnum("Capability", {

@@ -1,0 +1,92 @@
+"""A model's inputs and outputs as `Model` has them: by name, with shapes that arrays fit or do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import InputError
+from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import Array
+
+
+@attrs.frozen
+class Port:
+    """An input or output: its names in the first signature and in the file, and its shape."""
+
+    index: int
+    name: str
+    aliases: frozenset[str]
+    shape: tuple[int, ...]
+    open_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def described(self) -> str:
+        """For messages."""
+        return f"{quoted(self.name)} ({self.dtype}{list(self.open_shape)})"
+
+
+def ports(details: Sequence[dict[str, Any]], names: Mapping[int, str]) -> Iterator[Port]:
+    """Of details as `tensor_details` gives them; ``names`` are a signature's, by tensor."""
+    for d in details:
+        index, own = d["index"], str(d["name"])
+        yield Port(
+            index, names.get(index, own), frozenset({own}), tuple(int(n) for n in d["shape"]),
+            tuple(int(n) for n in d["shape_signature"]), np.dtype(d["dtype"]),
+        )  # fmt: skip
+
+
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether an array's shape is one that may have -1 for any size."""
+    return len(shape) == len(wanted) and all(
+        b in (-1, a) for a, b in zip(shape, wanted, strict=True)
+    )
+
+
+def converted(port: Port, value: Any) -> Array:
+    """An array of the input's type.
+
+    Raises:
+        InputError: it is no array of numbers, or would change.
+    """
+    is_text = port.dtype.kind == "S"
+    if np.ma.is_masked(value):
+        raise InputError(f"input {port.described}: elements are masked; fill them (.filled(0))")
+    try:
+        # Of a list of texts NumPy drops final zeros, unless they stay objects.
+        kept = is_text and not isinstance(value, (np.ndarray, np.generic))
+        array = np.asarray(value, np.object_ if kept else None)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"input {port.described}: no array can be made of it: {error}") from error
+    if array.dtype == port.dtype or (is_text and array.dtype.kind in "OSU"):
+        return array  # texts are looked at one by one when they are set
+    if array.dtype.kind in "fiub" and port.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            found = array.astype(port.dtype)
+        if np.array_equal(np.isinf(found), np.isinf(array)):
+            return found  # digits are lost at most
+        raise InputError(f"input {port.described}: values to {_largest(array)} do not fit")
+    if array.dtype.kind in "iu" and port.dtype.kind in "iu":
+        found = array.astype(port.dtype)
+        if np.array_equal(found, array):
+            return found
+        raise InputError(
+            f"input {port.described}: values from {array.min()} to {array.max()} do not fit"
+        )
+    raise InputError(
+        f"input {port.described}: an array of {array.dtype} is not converted, since it might "
+        f"change; give one of {port.dtype}"
+    )
+
+
+def _largest(array: Array) -> Any:
+    return np.abs(array[np.isfinite(array)]).max()
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names, for messages."""
+    return ", ".join(map(quoted, names)) or "none"

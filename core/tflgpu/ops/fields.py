@@ -1,0 +1,104 @@
+"""An operator's options, as whoever has them gives them: values by the schema's names."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from tflgpu.blame import shown
+from tflgpu.errors import ModelError
+
+
+class Activation(enum.Enum):
+    """Fused activations; the values are TFLite's `ActivationFunctionType` codes."""
+
+    NONE = 0
+    RELU = 1
+    RELU_N1_TO_1 = 2
+    RELU6 = 3
+    TANH = 4
+    SIGN_BIT = 5
+
+
+class Padding(enum.Enum):
+    """TFLite's `Padding` codes."""
+
+    SAME = 0
+    VALID = 1
+
+
+@attrs.frozen
+class Fields:
+    """The values of an operator's options, by the schema's snake_case names.
+
+    The names are TFLite's, not a flatbuffer's: a `.tflite` file, the C structs of a running
+    LiteRT, or a test's dict all feed the same `OpDef.parse`. ``custom_options`` are the raw
+    bytes of a custom op.
+    """
+
+    op: str
+    values: Mapping[str, Any]
+    custom_options: bytes = b""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The raw value of a field, ``default`` where it is absent."""
+        return self.values.get(name, default)
+
+    def integer(self, name: str, default: int = 0, *, minimum: int | None = None) -> int:
+        """A whole-number field.
+
+        Raises:
+            ModelError: the value is not a number or lies below ``minimum``.
+        """
+        value = self.values.get(name, default)
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{self.op}: option {name} is {shown(value)}, not a number") from None
+        if minimum is not None and number < minimum:
+            raise ModelError(f"{self.op}: option {name} is {number}, must be >= {minimum}")
+        return number
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """A float field."""
+        value = self.values.get(name, default)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{self.op}: option {name} is {shown(value)}, not a number") from None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A flag."""
+        return bool(self.values.get(name, default))
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A vector of whole numbers, empty where it is absent."""
+        value = self.values.get(name)
+        return () if value is None else tuple(int(v) for v in value)
+
+    def activation(self) -> Activation:
+        """The ``fused_activation_function`` field.
+
+        Raises:
+            ModelError: the code is not one of the schema's.
+        """
+        code = self.integer("fused_activation_function")
+        try:
+            return Activation(code)
+        except ValueError:
+            raise ModelError(f"{self.op}: unknown fused activation code {code}") from None
+
+    def padding(self) -> Padding:
+        """The ``padding`` field.
+
+        Raises:
+            ModelError: the code is not one of the schema's.
+        """
+        code = self.integer("padding")
+        try:
+            return Padding(code)
+        except ValueError:
+            raise ModelError(f"{self.op}: unknown padding code {code}") from None

@@ -1,0 +1,22 @@
+"""What tests of open shapes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from shape_models import BACKENDS
+from tflgpu import GpuDelegate
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def delegates(
+    request: pytest.FixtureRequest, require_backend: Callable[[str], object]
+) -> Iterator[list[GpuDelegate] | None]:
+    """What an interpreter is given: nothing, or a delegate that falls back."""
+    if request.param == "none":
+        yield None
+        return
+    require_backend(request.param)
+    with GpuDelegate(backend=request.param) as made:
+        yield [made]
