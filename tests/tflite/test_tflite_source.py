@@ -55,7 +55,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_path_with_a_zero_byte() -> None:
-    with pytest.raises(ModelError, match="cannot be read: embedded null"):
+    with pytest.raises(ModelError, match=r"cannot be read: .*embedded null"):
         read_model("model\0.tflite")
 
 
