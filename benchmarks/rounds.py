@@ -156,7 +156,7 @@ def _take_turns(
     gc.collect()
     gc.disable()
     try:
-        with console.counting(title) as progress:
+        with console.counting() as progress:
             for i in progress.track(range(rounds), description=title):
                 first = i % max(1, len(running))
                 for item in (*running[first:], *running[:first]):

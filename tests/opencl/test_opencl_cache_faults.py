@@ -277,7 +277,8 @@ def test_a_kill_in_the_middle_of_loading(
 ) -> None:
     assert use(KEEP) == 2
     slow = "from tflgpu_opencl.program import Compiler; Compiler._from_binary = "
-    slow += "lambda self, binary: (print('loading', flush=True), time.sleep(60))"
+    # The line in one piece: several threads load programs.
+    slow += r"lambda self, binary: (print('loading\n', end='', flush=True), time.sleep(60))"
     process = start(KEEP, before=slow)
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"

@@ -185,6 +185,9 @@ def _cut(
     first, last = (lowest, highest) if step > 0 else (highest, lowest)
     start = begin + dim if begin < 0 else begin
     if attributes.shrink_axis_mask >> entry & 1:
+        # Otherwise than in TensorFlow, where the index counts, begin_mask wins over it here too.
+        if attributes.begin_mask >> entry & 1:
+            start = 0 if step > 0 else dim - 1
         if not 0 <= start < dim:
             raise ModelError(
                 f"STRIDED_SLICE: begin {entry} is {begin}, outside a dimension of {dim} that it "
@@ -268,6 +271,7 @@ def _strided_samples() -> Sequence[Sample]:
         sample("shrink", (3, 5, 7), [1, 0, 2], [2, 5, 3], [1, 1, 1], shrink_axis_mask=5),
         sample("shrink_negative", (3, 5, 7), [-1, 0, 0], [0, 5, 7], [1, 1, 1],
                shrink_axis_mask=1),
+        sample("shrink_masked", (3, 5), [2, 1], [3, 2], [1, 1], begin_mask=3, shrink_axis_mask=3),
         sample("shrink_channels", (3, 5), [0, 3], [3, 4], [1, 1], shrink_axis_mask=2),
         sample("new_axis", (3, 5), [0, 0, 1], [3, 0, 5], [1, 1, 1], new_axis_mask=2, version=4),
         sample("ellipsis", x, [0, 2], [0, 7], [1, 1], ellipsis_mask=1, version=4),
