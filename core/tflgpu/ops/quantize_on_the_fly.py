@@ -19,6 +19,7 @@ PortableAsymmetricQuantizeFloats).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -29,7 +30,7 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import present, take_operands
-from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
 from tflgpu.ops.facets import Batched, Items, Rounding
 from tflgpu.ops.items import rows_of
@@ -117,13 +118,34 @@ def _batch(node: Node, items: Items) -> Batched | str:
     return Batched(node.attrs) if refused is None else refused
 
 
-def _image(pixels: int) -> Array:
-    """An image of a channel, from -5 to 2.5: numbers a quarter of a step beyond a step, and the ends."""
-    low, high = -5.0, 2.5
-    steps = np.arange(pixels) * 89 % 253
-    image = low + (high - low) * (steps + 1.25) / (HIGH - LOW)
-    image[pixels // 3], image[-2] = low, high
-    return np.asarray(image, np.float32).reshape(1, pixels, 1)
+def _clear(shape: tuple[int, ...], rows: int, rounding: Rounding, below: int) -> Array:
+    """Numbers a quarter of a step beyond a step, in f16 too. Half way between two steps either is right,
+    as devices may divide with an error of 2.5 ulp, and random numbers come to lie there.
+
+    Args:
+        shape: Of the result.
+        rows: How many ranges it has; so long is what each of the others shares.
+        rounding: Symmetric rows reach from -127 to 127 steps.
+        below: How many of the 255 steps of an asymmetric row lie below 0.
+    """
+    symmetric = rounding is Rounding.SYMMETRIC
+    low, high = (-SIDE, SIDE) if symmetric else (-below, HIGH - LOW - below)
+    length = math.prod(shape) // rows
+    steps = low + np.arange(rows * length).reshape(rows, length) * 89 % (high - low - 1) + 0.25
+    steps[:, length // 3], steps[:, -1] = low, high
+    size = np.exp2(-5.0 - np.arange(rows) % 3)[:, None]
+    return np.asarray(steps * size, np.float32).reshape(shape)
+
+
+def _generate(draw: Draw) -> Sample:
+    rounding = draw.choice(tuple(Rounding))
+    shape = tuple(draw.size(9) for _ in range(draw.integer(2, 4)))
+    first = draw.integer(1, len(shape) - 1)
+    fields = {"axes": tuple(range(first, len(shape))), "rounding": rounding.value}
+    below = draw.choice((0, 64, 200, HIGH - LOW))
+    return Sample(
+        "clear", fields, (Arg.of(_clear(shape, math.prod(shape[:first]), rounding, below)),)
+    )
 
 
 def _samples() -> list[Sample]:
@@ -135,8 +157,8 @@ def _samples() -> list[Sample]:
         fields = {"axes": axes, "rounding": rounding.value}
         return Sample(id, fields, (Arg(shape, low=low, high=high),))
 
-    # Ranges that put no number half way between two steps, in f16 neither: there either step is right,
-    # as devices may divide with an error of 2.5 ulp.
+    image = _clear((1, 8209, 1), 1, Rounding.ASYMMETRIC, 170)
+    # Ranges that put no number half way between two steps, in f16 neither.
     return [
         sample("rows", (5, 13), (1,), -3.3, 5.0),
         sample("rows_symmetric", (5, 13), (1,), -3.0, 5.0, symmetric=True),
@@ -144,11 +166,21 @@ def _samples() -> list[Sample]:
         sample("negative_symmetric", (2, 3, 5, 6), (1, 2, 3), -9.2, -1.0, symmetric=True),
         sample("columns", (2, 11, 7), (1,), -1.3, 1.0),
         sample("columns_symmetric", (2, 11, 8), (1,), -1.1, 1.0, symmetric=True),
-        # So large that several workgroups look for the range, and one of so many random numbers would
-        # lie half way between two steps.
-        Sample("image", {"axes": (1, 2), "rounding": "asymmetric"}, (Arg.of(_image(8209)),)),
+        # So large that several workgroups look for the range.
+        Sample("image", {"axes": (1, 2), "rounding": "asymmetric"}, (Arg.of(image),)),
         Sample("zeros", {"axes": (1,), "rounding": "asymmetric"}, (Arg.of(np.zeros((3, 5))),)),
     ]
 
 
-OPS = (OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, batch=_batch),)
+OPS = (
+    OpDef(
+        OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ROUNDED,
+        batch=_batch,
+        generate=_generate,
+    ),
+)
