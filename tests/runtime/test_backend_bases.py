@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,31 @@ class TestCalls:
         calls.append((divmod, (1, 0)), "by zero")
         with pytest.raises(DeviceError, match="by zero: 7"):
             calls.submit()
+
+    @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signals here")
+    def test_a_signal_is_heard_among_many_calls(self) -> None:
+        """Not only after the last one, which here sends another signal."""
+        send = ctypes.CDLL(None)["raise"]  # of 0: nothing
+        calls = self.Asked()
+        heard: list[int] = []
+        for number in (signal.SIGUSR1, *[0] * 600, signal.SIGUSR2):
+            calls.append((send, (int(number),)), "send")
+
+        def hear(number: int, frame: object) -> None:
+            heard.append(number)
+            if number == signal.SIGUSR1:
+                raise KeyboardInterrupt
+
+        before = [
+            (number, signal.signal(number, hear)) for number in (signal.SIGUSR1, signal.SIGUSR2)
+        ]
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                calls.submit()
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+        assert heard == [signal.SIGUSR1]
 
     def test_what_lives_until_the_next_time(self) -> None:
         calls = self.Asked()

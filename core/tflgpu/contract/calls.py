@@ -14,11 +14,14 @@ from tflgpu.errors import DeviceError
 
 #: A function that gives a status, 0 where it succeeded, and its arguments.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
+#: Calls in a batch. During one no signal is heard, and where a driver takes no more commands for now
+#: each call waits for the device.
+_MOST = 256
 
 
 @attrs.frozen
 class _Batch:
-    """Calls of one function in a row, and what each of them does."""
+    """Up to ``_MOST`` calls of one function in a row, and what each of them does."""
 
     function: Callable[..., Any]
     calls: list[tuple[Any, ...]]
@@ -56,7 +59,8 @@ class Calls:
     def append(self, call: Call, label: str, *alive: Any) -> None:
         """Add one; ``alive`` is what it needs to exist."""
         function, args = call
-        if not self._batches or self._batches[-1].function is not function:
+        last = self._batches[-1] if self._batches else None
+        if last is None or last.function is not function or len(last.calls) == _MOST:
             self._batches.append(_Batch(function, [], []))
         self._batches[-1].calls.append(args)
         self._batches[-1].labels.append(label)
