@@ -209,7 +209,7 @@ class Engine(OpenedDevice):
             here = (
                 f"{info.backend} device {info.index} ({info.name}) has no kernels"
                 if info
-                else ("there is no device")
+                else "there is no device"
             )
             raise SavedModelError(
                 f"{here}, and only what is compiled for a device that runs "

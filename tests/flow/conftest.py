@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from tflgpu import GpuDelegate, Interpreter
 
+from tests.watched_device import WatchedDevice
+
 sys.path.insert(0, str(Path(__file__).parent))
-from kept_variables import ADDING, Device
+from kept_variables import ADDING
 
 
 @pytest.fixture(scope="session", params=["none", "cpu_ref", "opencl"])
@@ -34,8 +36,8 @@ def by_numpy(require_backend: Callable[[str], object]) -> Iterator[list[GpuDeleg
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    return Device(monkeypatch)
+def device(monkeypatch: pytest.MonkeyPatch) -> WatchedDevice:
+    return WatchedDevice(monkeypatch)
 
 
 @pytest.fixture

@@ -21,12 +21,14 @@ from flow_models import (
     tensor,
     variable,
 )
-from kept_variables import ADDING, ONCE, Device, X, alike, litert, of_variables, step
+from kept_variables import ADDING, ONCE, X, alike, litert, of_variables, step
 from tflgpu import Interpreter
 from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from tflgpu.flow.store import Store
 from tflgpu.runtime.state import QUIET
 from tflgpu.tflite.model_file import SignatureInfo
+
+from tests.watched_device import WatchedDevice
 
 STEPS, SIZE = 7, 5
 RNG = np.random.default_rng(7)
@@ -77,7 +79,7 @@ TOKENS = [
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "opencl"])
 def test_a_cache_stays_on_the_device(
-    backend: str, device: Device, opened: Callable[..., Any], require_backend: Any
+    backend: str, device: WatchedDevice, opened: Callable[..., Any], require_backend: Any
 ) -> None:
     require_backend(backend)
     mine = opened(CACHED, backend=backend, device=1 if backend == "cpu_ref" else 0)
@@ -94,7 +96,7 @@ def test_a_cache_stays_on_the_device(
 
 
 def test_what_is_a_result_as_well_is_read_and_stays(
-    device: Device, opened: Callable[..., Any]
+    device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     mine = opened()
     assert set(of_variables(mine).values()) == {""}
@@ -104,7 +106,7 @@ def test_what_is_a_result_as_well_is_read_and_stays(
 
 @pytest.mark.parametrize("runs", [1, QUIET + 2], ids=["at home", "away"])
 def test_reset_lets_it_begin_with_its_first_value(
-    runs: int, device: Device, opened: Callable[..., Any]
+    runs: int, device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     mine = opened()
     for _ in range(2):
@@ -137,7 +139,7 @@ def signed() -> bytes:
     return model(accumulator(ONCE), initializer([10, 20]), get, put, times, signatures=signatures)
 
 
-def test_signatures_share_it(device: Device, opened: Callable[..., Any]) -> None:
+def test_signatures_share_it(device: WatchedDevice, opened: Callable[..., Any]) -> None:
     content = signed()
     mine, theirs = opened(content), LiteRT(model_content=content)
     runners = [
@@ -155,7 +157,7 @@ def test_signatures_share_it(device: Device, opened: Callable[..., Any]) -> None
 
 
 def test_another_signature_that_takes_it_for_another_type_is_told(
-    device: Device, opened: Callable[..., Any]
+    device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     other = subgraph(
         [tensor("x", dtype=I32), tensor("h", (), RESOURCE), tensor("a", dtype=I32),
@@ -177,7 +179,7 @@ def test_another_signature_that_takes_it_for_another_type_is_told(
     alike(mine, theirs, 1)
 
 
-def test_interpreters_have_one_each(device: Device, opened: Callable[..., Any]) -> None:
+def test_interpreters_have_one_each(device: WatchedDevice, opened: Callable[..., Any]) -> None:
     one, other, theirs = opened(), opened(), litert(ADDING)
     alike(one, theirs, QUIET + 2)
     alike(other, litert(ADDING), QUIET + 2)
@@ -185,7 +187,7 @@ def test_interpreters_have_one_each(device: Device, opened: Callable[..., Any]) 
 
 
 def test_it_outlives_allocation_and_other_shapes(
-    device: Device, opened: Callable[..., Any]
+    device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     """Of which one becomes the variable's own: what was assigned has two dimensions then."""
     mine, theirs = opened(), litert(ADDING)
@@ -203,7 +205,7 @@ def test_it_outlives_allocation_and_other_shapes(
 @pytest.mark.parametrize("error", [DeviceError("no"), KeyboardInterrupt()], ids=["error", "signal"])
 @pytest.mark.parametrize("runs", [1, QUIET + 2], ids=["at home", "away"])
 def test_a_run_that_did_not_end_leaves_it(
-    error: BaseException, runs: int, device: Device, opened: Callable[..., Any]
+    error: BaseException, runs: int, device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     mine, theirs = opened(), litert(ADDING)
     alike(mine, theirs, runs)
@@ -215,7 +217,7 @@ def test_a_run_that_did_not_end_leaves_it(
 
 @pytest.mark.parametrize("runs", [0, 1, QUIET, QUIET + 2])
 def test_what_fails_after_the_piece_has_run_leaves_it(
-    runs: int, device: Device, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    runs: int, device: WatchedDevice, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session has committed by then: the run is taken back."""
     mine, theirs = opened(), litert(ADDING)
@@ -235,7 +237,7 @@ def test_what_fails_after_the_piece_has_run_leaves_it(
 
 
 def test_a_result_that_cannot_be_read_is_a_run_that_failed(
-    device: Device, opened: Callable[..., Any]
+    device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     mine, theirs = opened(), litert(ADDING)
     alike(mine, theirs, QUIET + 2)
@@ -246,7 +248,9 @@ def test_a_result_that_cannot_be_read_is_a_run_that_failed(
     alike(mine, theirs, 2)
 
 
-def test_a_device_that_does_not_give_it_back(device: Device, opened: Callable[..., Any]) -> None:
+def test_a_device_that_does_not_give_it_back(
+    device: WatchedDevice, opened: Callable[..., Any]
+) -> None:
     """Nobody goes on with a state that is not the model's."""
     mine = opened()
     alike(mine, litert(ADDING), QUIET + 2)
@@ -274,7 +278,7 @@ HOME: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", HOME)
 def test_it_stays_where_a_device_may_never_give_it_back(
-    name: str, device: Device, opened: Callable[..., Any]
+    name: str, device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     """Whatever becomes of the device, the variable was never there only."""
     options, said = HOME[name]
@@ -290,7 +294,7 @@ def test_it_stays_where_a_device_may_never_give_it_back(
 
 
 def test_a_device_without_buffers_says_so_when_it_is_asked(
-    device: Device, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    device: WatchedDevice, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tflgpu.lowering.rule import Unsupported
     from tflgpu_cpu_ref.device import CpuRefDevice
@@ -303,7 +307,7 @@ def test_a_device_without_buffers_says_so_when_it_is_asked(
 
 
 def test_a_device_that_nobody_asked_for_keeps_none(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: WatchedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
     monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
@@ -320,7 +324,7 @@ def test_a_device_that_nobody_asked_for_keeps_none(
 
 
 def test_runs_in_flight_and_bound_tensors_are_refused_and_leave_it(
-    device: Device, opened: Callable[..., Any]
+    device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     mine, theirs = opened(), litert(ADDING)
     alike(mine, theirs, QUIET + 2)

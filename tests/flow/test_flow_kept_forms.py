@@ -23,10 +23,12 @@ from flow_models import (
     tensor,
     variable,
 )
-from kept_variables import ADDING, ONCE, Device, X, alike, litert, of_variables, step
+from kept_variables import ADDING, ONCE, X, alike, litert, of_variables, step
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.runtime.state import QUIET
 from tflgpu.tflite.model_file import SignatureInfo
+
+from tests.watched_device import WatchedDevice
 
 
 def held(ops: list[Op], inputs: str, outputs: str, *tensors: Any) -> Any:
@@ -100,7 +102,9 @@ FORMS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_which_variables_are_kept(name: str, device: Device, opened: Callable[..., Any]) -> None:
+def test_which_variables_are_kept(
+    name: str, device: WatchedDevice, opened: Callable[..., Any]
+) -> None:
     content, why = FORMS[name]
     mine, theirs = opened(content), litert(content)
     for reason in of_variables(mine).values():
@@ -110,7 +114,7 @@ def test_which_variables_are_kept(name: str, device: Device, opened: Callable[..
 
 
 def test_two_variables_of_which_another_signature_sets_one(
-    device: Device, opened: Callable[..., Any]
+    device: WatchedDevice, opened: Callable[..., Any]
 ) -> None:
     """The other one comes home with what it is, and both go away again."""
     main = subgraph(
@@ -164,7 +168,9 @@ def beside(op: str) -> bytes:
 
 
 @pytest.mark.parametrize("op", ["elsewhere", "made"])
-def test_where_the_cpu_runs_some_of_it(op: str, device: Device, opened: Callable[..., Any]) -> None:
+def test_where_the_cpu_runs_some_of_it(
+    op: str, device: WatchedDevice, opened: Callable[..., Any]
+) -> None:
     """It is kept where one part on the device has all that has to do with it."""
     content = beside(op)
     mine, theirs = opened(content, exclude=["NEG"]), litert(content)
@@ -175,7 +181,7 @@ def test_where_the_cpu_runs_some_of_it(op: str, device: Device, opened: Callable
 
 
 def test_compiled_graphs_from_files(
-    device: Device, opened: Callable[..., Any], tmp_path: Path
+    device: WatchedDevice, opened: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A second start takes what the first one has compiled, and keeps the variable as well."""
     for _ in range(2):
@@ -186,7 +192,7 @@ def test_compiled_graphs_from_files(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_does_not_go_on_with_it(device: Device, opened: Callable[..., Any]) -> None:
+def test_a_child_does_not_go_on_with_it(device: WatchedDevice, opened: Callable[..., Any]) -> None:
     mine, theirs = opened(), litert(ADDING)
     alike(mine, theirs, QUIET + 2)
     child = os.fork()

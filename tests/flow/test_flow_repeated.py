@@ -43,6 +43,8 @@ from tflgpu.errors import DeviceError
 from tflgpu.flow import loops
 from tflgpu.ir.dtypes import DType
 
+from tests.watched_device import WatchedDevice
+
 WHILE = ("WHILE", "i x", "io xo", loop(1, 2))
 MAIN = subgraph([*STATE, tensor("io", (), I32), tensor("xo")], [WHILE], "i x", "io xo")
 BODY = counting([const("h", 0.75), const("w", [[1, -1], [0.5, 1]]), tensor("y"), tensor("z"),
@@ -194,34 +196,13 @@ def floats(limit: float, *, is_state: bool = False) -> bytes:
     return model(main, cond, body)
 
 
-class Moves:
-    """Reads and writes of cpu_ref's buffers."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        from tflgpu_cpu_ref.memory import HostBuffer
-
-        self.reads = self.writes = 0
-        read, write = HostBuffer._read, HostBuffer._write
-
-        def _read(buffer: Any, nbytes: int) -> Any:
-            self.reads += 1
-            return read(buffer, nbytes)
-
-        def _write(buffer: Any, data: Any) -> None:
-            self.writes += 1
-            write(buffer, data)
-
-        patch.setattr(HostBuffer, "_read", _read)
-        patch.setattr(HostBuffer, "_write", _write)
-
-
 @pytest.mark.parametrize("is_state", [False, True])
 def test_a_loop_that_its_values_end_keeps_them_on_the_device(
     is_state: bool, kernels: list[GpuDelegate], runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only whether there is another round is read in each; where that is itself one of the values, all
     go by the host."""
-    moves = Moves(monkeypatch)
+    moves = WatchedDevice(monkeypatch)
     content, ones = floats(1e4, is_state=is_state), np.ones(2, np.float32)
     feeds = [[ones, ones, True], [ones * 3, ones * 0.5, True], [ones * 1e6, ones, False],
              [ones * 3e3, ones, True], [ones, ones * 2, True]]  # fmt: skip

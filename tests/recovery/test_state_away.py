@@ -15,6 +15,8 @@ from tflgpu.errors import DeviceError, DeviceLostError, StateError
 from tflgpu.lowering.rule import Unsupported
 from tflgpu.runtime.state import QUIET
 
+from tests.watched_device import WatchedDevice
+
 sys.path.insert(0, str(Path(__file__).parent))
 import recovery_models as models
 
@@ -22,61 +24,9 @@ HIDDEN, CELL = 15, 16
 STREAM = [models.INPUTS[i % 4] * (1 + i % 3) for i in range(QUIET + 4)]
 
 
-class Device:
-    """cpu_ref's kernel interpreter, whose calls are counted and fail when told to.
-
-    Attributes:
-        fails: What the next runs raise.
-        unreadable: What reading any buffer raises.
-        half_written: Memory in which a run that fails leaves something.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        from tflgpu_cpu_ref.device import CpuRefDevice
-        from tflgpu_cpu_ref.memory import HostBuffer
-        from tflgpu_cpu_ref.recording import CpuRefRecording
-
-        self.fails: list[BaseException] = []
-        self.unreadable: Exception | None = None
-        self.half_written: Any = None
-        self.reads = self.writes = self.loads = 0
-        run, load = CpuRefRecording._run, CpuRefDevice._load
-        read, write = HostBuffer._read, HostBuffer._write
-
-        def _run(recording: Any) -> None:
-            if self.fails:
-                if self.half_written is not None:
-                    self.half_written.bytes[:] = 7
-                raise self.fails.pop()
-            run(recording)
-
-        def _load(*args: Any, **kwargs: Any) -> Any:
-            self.loads += 1
-            return load(*args, **kwargs)
-
-        def _read(buffer: Any, nbytes: int) -> Any:
-            self.reads += 1
-            if self.unreadable is not None:
-                raise self.unreadable
-            return read(buffer, nbytes)
-
-        def _write(buffer: Any, data: Any) -> None:
-            self.writes += 1
-            write(buffer, data)
-
-        patch.setattr(CpuRefRecording, "_run", _run)
-        patch.setattr(CpuRefDevice, "_load", _load)
-        patch.setattr(HostBuffer, "_read", _read)
-        patch.setattr(HostBuffer, "_write", _write)
-
-    @property
-    def moved(self) -> tuple[int, int]:
-        return self.writes, self.reads
-
-
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    return Device(monkeypatch)
+def device(monkeypatch: pytest.MonkeyPatch) -> WatchedDevice:
+    return WatchedDevice(monkeypatch)
 
 
 @pytest.fixture
@@ -126,7 +76,7 @@ def state_of(inputs: list[Any]) -> list[Any]:
 
 
 def test_it_goes_when_nobody_asks_and_comes_back_for_who_does(
-    device: Device, streaming: Callable[..., Any]
+    device: WatchedDevice, streaming: Callable[..., Any]
 ) -> None:
     interpreter = streaming(QUIET)
     assert device.moved == (0, 0)
@@ -146,7 +96,7 @@ def test_it_goes_when_nobody_asks_and_comes_back_for_who_does(
 
 
 def test_what_is_written_to_it_is_where_the_next_run_begins(
-    device: Device, streaming: Callable[..., Any]
+    device: WatchedDevice, streaming: Callable[..., Any]
 ) -> None:
     interpreter, fresh = streaming(), streaming(0)
     for index in (HIDDEN, CELL):
@@ -157,7 +107,7 @@ def test_what_is_written_to_it_is_where_the_next_run_begins(
         np.testing.assert_allclose(step(interpreter, x), step(fresh, x), atol=1e-6)
 
 
-def test_reset_lets_it_begin_anew(device: Device, streaming: Callable[..., Any]) -> None:
+def test_reset_lets_it_begin_anew(device: WatchedDevice, streaming: Callable[..., Any]) -> None:
     interpreter = streaming()
     interpreter.reset_all_variables()
     np.testing.assert_array_equal(interpreter.get_tensor(CELL), 0)
@@ -170,7 +120,7 @@ def test_reset_lets_it_begin_anew(device: Device, streaming: Callable[..., Any])
 
 @pytest.mark.parametrize("error", [DeviceError("no"), KeyboardInterrupt()], ids=["error", "signal"])
 def test_a_run_that_did_not_end_leaves_it(
-    error: BaseException, device: Device, streaming: Callable[..., Any]
+    error: BaseException, device: WatchedDevice, streaming: Callable[..., Any]
 ) -> None:
     interpreter = streaming()
     keeper = interpreter._main.session._keepers[0]
@@ -188,7 +138,7 @@ def test_a_run_that_did_not_end_leaves_it(
 @pytest.mark.parametrize("on_error", ["cpu", "retry"])
 @pytest.mark.parametrize("kind", [DeviceError, DeviceLostError])
 def test_who_goes_on_after_an_error_has_it(
-    on_error: str, kind: type[DeviceError], device: Device, streaming: Callable[..., Any]
+    on_error: str, kind: type[DeviceError], device: WatchedDevice, streaming: Callable[..., Any]
 ) -> None:
     """Whatever becomes of the device: the state was never there only."""
     interpreter = streaming(on_error=on_error)
@@ -199,7 +149,9 @@ def test_who_goes_on_after_an_error_has_it(
     assert not device.fails
 
 
-def test_a_device_that_does_not_give_it_back(device: Device, streaming: Callable[..., Any]) -> None:
+def test_a_device_that_does_not_give_it_back(
+    device: WatchedDevice, streaming: Callable[..., Any]
+) -> None:
     """Nobody goes on with a state that is not the model's."""
     interpreter = streaming()
     device.fails = [DeviceLostError("gone")]
@@ -239,7 +191,7 @@ def refusals(patch: pytest.MonkeyPatch, which: str) -> None:
 @pytest.mark.parametrize("which", ["no buffers", "not bound", "no memory"])
 def test_a_device_that_cannot_keep_it(
     which: str,
-    device: Device,
+    device: WatchedDevice,
     streaming: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -251,14 +203,14 @@ def test_a_device_that_cannot_keep_it(
 
 
 def test_it_stays_where_a_device_may_never_give_it_back(
-    device: Device, streaming: Callable[..., Any]
+    device: WatchedDevice, streaming: Callable[..., Any]
 ) -> None:
     interpreter = streaming(run_timeout=60)
     goes_on(interpreter)
     assert device.moved == (0, 0)
 
 
-def test_bound_tensors_and_state(device: Device, streaming: Callable[..., Any]) -> None:
+def test_bound_tensors_and_state(device: WatchedDevice, streaming: Callable[..., Any]) -> None:
     """Both recordings read and write what is bound, before the state goes and after it went."""
     interpreter = streaming()
     loads = device.loads
@@ -277,7 +229,7 @@ def test_bound_tensors_and_state(device: Device, streaming: Callable[..., Any]) 
 
 
 def test_a_device_that_nobody_asked_for_has_no_state_of_its_own(
-    device: Device, monkeypatch: pytest.MonkeyPatch
+    device: WatchedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the CPU goes on whatever becomes of the device."""
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
