@@ -181,6 +181,8 @@ class OpDef:
             do not hold does what any other one outside does.
         positions: The attribute that holds the type of all results, which are positions in an operand:
             i64 or i32. "" = there is none.
+        result_type: The type of all results, where TFLite's kernel gives it to them whatever the file says
+            (`tflgpu.tflite.settled`); None: the file has to say the type that the op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while the
             model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
@@ -232,6 +234,7 @@ class OpDef:
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     positions: str = ""
+    result_type: DType | None = None
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
     held: Held = Held.NUMBERS

@@ -25,6 +25,7 @@ from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.narrow import Narrow, held_type
 from tflgpu.tflite.schema import BUILTIN_CODES
+from tflgpu.tflite.settled import settled
 from tflgpu.tflite.states import check_states, kept_after_all
 from tflgpu.tflite.told import tensor_fields
 
@@ -80,6 +81,7 @@ def build_subgraph(
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
     subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
+    info = settled(info, ops)
     graph = Graph(info.name or "main")
     edge = {*info.inputs, *info.outputs}
     for tensor in info.tensors:
