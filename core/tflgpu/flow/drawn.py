@@ -108,7 +108,7 @@ class Draws:
 def _uniform(words: Array) -> Array:
     """f32 in [0, 1): the 23 lowest bits are the fraction of a number from 1 to 2."""
     ones = (words & _U32(0x7FFFFF)) | _U32(127 << 23)
-    return ones.view(np.float32) - np.float32(1)
+    return np.asarray(ones.view(np.float32) - np.float32(1))
 
 
 def _normal(words: Array) -> Array:

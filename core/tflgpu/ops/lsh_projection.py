@@ -111,23 +111,25 @@ def fingerprint(rows: Array) -> Array:
 
 
 def _at(rows: Array, place: int) -> Array:
-    return np.ascontiguousarray(rows[:, place : place + 8]).view("<u8")[:, 0].astype(_U64)
+    words = np.ascontiguousarray(rows[:, place : place + 8]).view("<u8")
+    return np.asarray(words[:, 0], _U64)
 
 
 def _half(rows: Array, place: int) -> Array:
-    return np.ascontiguousarray(rows[:, place : place + 4]).view("<u4")[:, 0].astype(_U64)
+    words = np.ascontiguousarray(rows[:, place : place + 4]).view("<u4")
+    return np.asarray(words[:, 0], _U64)
 
 
 def _turn(x: Array, by: int) -> Array:
-    return x >> _U64(by) | x << _U64(64 - by)
+    return np.asarray(x >> _U64(by) | x << _U64(64 - by))
 
 
 def _fold(x: Array) -> Array:
-    return x ^ x >> _U64(47)
+    return np.asarray(x ^ x >> _U64(47))
 
 
 def _join(u: Array, v: Array, factor: Array) -> Array:
-    return _fold((_fold((u ^ v) * factor) ^ v) * factor) * factor
+    return np.asarray(_fold((_fold((u ^ v) * factor) ^ v) * factor) * factor)
 
 
 def _short(rows: Array, width: int) -> Array:
@@ -141,7 +143,7 @@ def _short(rows: Array, width: int) -> Array:
         return np.full(len(rows), _K2)
     first, middle, last = (rows[:, i].astype(_U64) for i in (0, width >> 1, width - 1))
     y, z = first + (middle << _U64(8)), _U64(width) + (last << _U64(2))
-    return _fold(y * _K2 ^ z * _K0) * _K2
+    return np.asarray(_fold(y * _K2 ^ z * _K0) * _K2)
 
 
 def _middle(rows: Array, width: int, factor: Array) -> Array:
