@@ -192,6 +192,8 @@ class OpDef:
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
         composed: Which composites of a file it computes as one.
+        refit: Attributes, operands and whether inputs of the model have other shapes than the file's ->
+            new contents for constants of the file, by position, that say what those shapes decide.
         at_run_time: Attributes -> those of a node where an operand that decides on its shape is no
             constant, of which TFLite makes something else then; None: the same.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
@@ -243,6 +245,7 @@ class OpDef:
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
     composed: tuple[Composed, ...] = ()
+    refit: Callable[[Any, Sequence[Operand | None], bool], dict[int, Array]] | None = None
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 
