@@ -129,7 +129,7 @@ def _check(item: Any) -> None:
         if not isinstance(item.accuracy, Accuracy):
             fail("accuracy", "an Accuracy")
         for field in ("generate", "affine", "moves", "copies", "reorder", "work", "states",
-                      "at_run_time", "int16_table", "stored_where", "as_stored"):  # fmt: skip
+                      "at_run_time", "int16_table", "stored_where", "as_stored", "in_digits"):  # fmt: skip
             if getattr(item, field) is not None and not callable(getattr(item, field)):
                 fail(field, "a function or None")
         for field in _FLAGS:
