@@ -41,6 +41,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
                    "QUANTIZED_TABLE", "RESHAPE"}),
         "makes these conversions, and takes those of the file away",
     ),
+    "passes/digits.py": (frozenset({"STORED_DIGIT", "STORED_SUMS"}), "makes them"),
     "passes/find_attention.py": (
         frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX", "TRANSPOSE",
                    "RESHAPE", "ATTENTION", "TILE", "BROADCAST_TO"}),

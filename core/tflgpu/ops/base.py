@@ -17,7 +17,17 @@ from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Batched, Filter, Held, Hybrid, Integers, Items, Reordered, Work
+from tflgpu.ops.facets import (
+    Batched,
+    Filter,
+    Held,
+    Hybrid,
+    InDigits,
+    Integers,
+    Items,
+    Reordered,
+    Work,
+)
 from tflgpu.ops.fields import Activation, Fields, Padding
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
@@ -173,6 +183,8 @@ class OpDef:
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
             rounds them afterwards, or an `Instead` of a node that does; None where that is the true
             result, rounded.
+        in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
+            too long for f32 (`InDigits`); None where they do not, or need not.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -232,6 +244,7 @@ class OpDef:
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
     as_stored: Callable[[Node], Any] | None = None
+    in_digits: Callable[[Node], InDigits | None] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
