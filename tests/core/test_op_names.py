@@ -49,8 +49,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "passes/fold_dequantize.py": (frozenset({"DEQUANTIZE"}), "is about constants of it"),
     "passes/fuse_normalization.py": (
-        frozenset({"MEAN", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL",
-                   "MEAN_STDDEV_NORMALIZATION"}),
+        frozenset({"MEAN", "SQUARED_DIFFERENCE", "SQUARE", "RSQRT", "SQRT", "ADD", "SUB", "MUL",
+                   "DIV", "MEAN_STDDEV_NORMALIZATION"}),
         "reads the chains that converters make of these, and writes one",
     ),
     "passes/fuse_rms.py": (
@@ -59,7 +59,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "passes/global_pool.py": (frozenset({"AVERAGE_POOL_2D", "MEAN"}), "makes one of the other"),
     "passes/keep_dims.py": (
-        frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "RSQRT", "ADD", "SUB", "MUL"}),
+        frozenset({"MEAN", "RESHAPE", "SQUARED_DIFFERENCE", "SQUARE", "RSQRT", "SQRT", "ADD", "SUB",
+                   "MUL", "DIV"}),
         "brings the same chains into one form",
     ),
     "passes/merge_padding.py": (frozenset({"PAD", "PADV2"}), "moves these into filters"),
