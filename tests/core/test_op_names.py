@@ -37,11 +37,14 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
     "passes/float_view.py": (
-        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY",
-                   "QUANTIZED_TABLE", "RESHAPE"}),
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
     ),
     "passes/digits.py": (frozenset({"STORED_DIGIT", "STORED_SUMS"}), "makes them"),
+    "passes/twins.py": (
+        frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZE_AND_DEQUANTIZE"}), "makes these conversions"),
+    "passes/hybrid_data.py": (
+        frozenset({"QUANTIZE_ON_THE_FLY", "RESHAPE"}), "rounds data by them"),
     "passes/find_attention.py": (
         frozenset({"BATCH_MATMUL", "MUL", "DIV", "ADD", "SELECT", "SELECT_V2", "SOFTMAX", "TRANSPOSE",
                    "RESHAPE", "ATTENTION", "TILE", "BROADCAST_TO"}),
