@@ -12,6 +12,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
+from tflgpu.tflite.settled import settled_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -113,6 +114,16 @@ def test_what_reads_such_a_result_reads_what_was_made() -> None:
             assert interpreter.get_tensor(index).dtype == theirs.get_tensor(index).dtype
             np.testing.assert_array_equal(interpreter.get_tensor(index), theirs.get_tensor(index))
         assert len(interpreter.get_tensor(3)) == np.count_nonzero(X < 1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_model_is_settled_as_a_whole(known: bool) -> None:
+    """Also one of a known file, which is read only where somebody asks."""
+    read = read_model(model("LESS", DType.I8), lambda data: known)
+    assert type(read).__name__ == ("LaterModel" if known else "ModelFile")
+    made = settled_model(read, builtin_ops())
+    assert [t.dtype for t in made.main.tensors] == [DType.F32, DType.F32, DType.I32, DType.BOOL]
+    assert settled_model(made, builtin_ops()) is made
 
 
 def test_another_op_still_has_to_have_the_type_that_it_makes() -> None:
