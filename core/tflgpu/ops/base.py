@@ -17,7 +17,17 @@ from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Batched, Filter, Held, Hybrid, Integers, Items, Reordered, Work
+from tflgpu.ops.facets import (
+    Batched,
+    Filter,
+    Held,
+    Hybrid,
+    InDigits,
+    Integers,
+    Items,
+    Reordered,
+    Work,
+)
 from tflgpu.ops.fields import Activation, Fields, Padding
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
@@ -173,6 +183,8 @@ class OpDef:
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
             rounds them afterwards, or an `Instead` of a node that does; None where that is the true
             result, rounded.
+        in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
+            too long for f32 (`InDigits`); None where they do not, or need not.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -192,6 +204,8 @@ class OpDef:
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
         composed: Which composites of a file it computes as one.
+        refit: Attributes, operands and whether inputs of the model have other shapes than the file's ->
+            new contents for constants of the file, by position, that say what those shapes decide.
         at_run_time: Attributes -> those of a node where an operand that decides on its shape is no
             constant, of which TFLite makes something else then; None: the same.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
@@ -230,6 +244,7 @@ class OpDef:
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
     as_stored: Callable[[Node], Any] | None = None
+    in_digits: Callable[[Node], InDigits | None] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
@@ -243,6 +258,7 @@ class OpDef:
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
     composed: tuple[Composed, ...] = ()
+    refit: Callable[[Any, Sequence[Operand | None], bool], dict[int, Array]] | None = None
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 

@@ -16,6 +16,9 @@ such a table:
 
     i16 -> EXP -> i16       f32 -> QUANTIZED_TABLE
 
+Sums of products of 16-bit data, which f32 has no room for, are put together of exact ones
+(`tflgpu.passes.digits`).
+
 Where a kernel of TFLite's makes something else of stored numbers than the rounded result, the op may know
 how, and makes it (`OpDef.as_stored`); nothing rounds it then:
 
@@ -38,14 +41,13 @@ from typing import Union
 import attrs
 import numpy as np
 
-from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef, Operand
+from tflgpu.lowering.reason import Unsupported
+from tflgpu.ops.base import OpDef
 from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.facets import Filter, Instead, OnTheFly
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
@@ -56,8 +58,10 @@ from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
-from tflgpu.passes.bias_steps import product_of_scales, same_steps
-from tflgpu.passes.scales import is_quantized, is_simple, one_scale, only_moves, range_of
+from tflgpu.passes.bias_steps import steps_of_bias
+from tflgpu.passes.digits import sum_digits
+from tflgpu.passes.legacy_weights import read_legacy_weights
+from tflgpu.passes.scales import inferred, is_quantized, is_simple, one_scale, only_moves, range_of
 
 _WIDE = frozenset({DType.I32, DType.I64})
 
@@ -74,12 +78,14 @@ class FloatView:
         origins: The file's operators that read or make quantized tensors.
         integers: Those of them that are computed on the stored numbers.
         in_floats: Where that was wanted, why the others are not.
+        exact: Those whose sums are whole numbers that f16 does not hold.
     """
 
     graph: Graph
     origins: frozenset[int]
     integers: frozenset[int] = frozenset()
     in_floats: Mapping[int, str] = attrs.Factory(dict)
+    exact: frozenset[int] = frozenset()
 
 
 def float_view(
@@ -107,7 +113,10 @@ def float_view(
     """
     view = _Viewing(graph.copy(), ops, in_integers, rounds_hybrid=rounds_hybrid)
     view.run(keep_stored=keep_stored)
-    return FloatView(view.graph, frozenset(view.origins), frozenset(view.integers), view.in_floats)
+    return FloatView(
+        view.graph, frozenset(view.origins), frozenset(view.integers), view.in_floats,
+        frozenset(view.exact),
+    )  # fmt: skip
 
 
 class _Viewing:
@@ -125,6 +134,7 @@ class _Viewing:
         self.graph = graph
         self.origins: set[int] = set()
         self.integers: set[int] = set()
+        self.exact: set[int] = set()
         self.in_floats: dict[int, str] = {}
         self._in_integers = in_integers
         self._ops = ops
@@ -161,7 +171,7 @@ class _Viewing:
             self._keep(node)
         elif node.op == "QUANTIZE" and source is not None:
             self._quantize(node, source)
-        elif not self._look_up(node) and not self._compute(node):
+        elif not (self._look_up(node) or self._sum_digits(node) or self._compute(node)):
             self._keep(node)
 
     # Conversions of the file
@@ -203,8 +213,8 @@ class _Viewing:
         if inputs is None:
             return False
         if op.hybrid is not None and node.input(0).dtype is DType.F32:
-            self._read_legacy_weights(node, inputs)
-        specs = _infer(op, node, inputs)
+            read_legacy_weights(self.graph, node, inputs)
+        specs = inferred(op, node, inputs)
         wanted = [
             TensorSpec(v.shape, DType.F32) if is_quantized(v) else v.spec for v in node.outputs
         ]
@@ -287,6 +297,17 @@ class _Viewing:
         )  # fmt: skip
         return True
 
+    def _sum_digits(self, node: Node) -> bool:
+        """Take a node over as sums of digits; False where its op does not."""
+        op = self._ops.get(node.op)
+        if op is None or op.in_digits is None or isinstance(node.attrs, UnknownOp):
+            return False
+        found = op.in_digits(node)
+        if found is not None:
+            self._real[node.outputs[0].id] = sum_digits(self.graph, node, found, self._make_real)
+            self.exact.update(node.origins)
+        return found is not None
+
     def _stays_in_integers(self, node: Node) -> bool:
         """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
         for it."""
@@ -336,9 +357,7 @@ class _Viewing:
         self._stored.update(v.id for v in node.outputs)
 
     def _real_bias(self, kind: Filter, node: Node, bias: Value) -> Value | None:
-        quant = product_of_scales(kind, node, bias)
-        if quant is None or same_steps(quant, bias.quant):
-            quant = bias.quant
+        quant = steps_of_bias(kind, node, bias)
         if quant is None:
             return None
         if bias.data is None:
@@ -346,18 +365,6 @@ class _Viewing:
         return self.graph.add_const(quant.dequantize(bias.data), name=bias.name)
 
     # Float data and 8-bit weights
-
-    def _read_legacy_weights(self, node: Node, inputs: list[Value | None]) -> None:
-        """Weights that the first converters stored as u8 beside float data: their bits are those of
-        i8, whose 0 is 0, and TFLite's kernels look at no zero point."""
-        for index, value in enumerate(node.inputs):
-            if value is None or value.dtype is not DType.U8 or value.data is None:
-                continue
-            if value.quant is not None:
-                zeros = (0,) * len(value.quant.scale)
-                quant = Quantization(value.quant.scale, zeros, value.quant.axis)
-                data = quant.dequantize(np.ascontiguousarray(value.data).view(np.int8))
-                inputs[index] = self.graph.add_const(data, name=value.name)
 
     def _round_data(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
         """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
@@ -440,11 +447,3 @@ class _Viewing:
         twin = self.graph.add_value(like.shape, DType.F32, name=like.name)
         twin.shape_known = like.shape_known
         return twin
-
-
-def _infer(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:
-    operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
-    try:
-        return list(op.infer(node.attrs, operands))
-    except TflgpuError:
-        return None
