@@ -64,6 +64,16 @@ UNDEFINED = (
     Undefined(
         "FAKE_QUANT", "", REFUSED, "takes the bits of all elements for those of f32 numbers",
     ),
+    *(
+        Undefined(
+            "LSH_PROJECTION", " f32->", here, "takes the bits of hashes and weights for those of f32"
+        )
+        for here in (REFUSED, DEFINED)
+    ),
+    Undefined(
+        "LSH_PROJECTION", " i32->", REFUSED,
+        "writes i32 numbers into a result of another type, beyond its end where it is smaller",
+    ),
     Undefined(
         "SPLIT|TRANSPOSE", " i32->", REFUSED,
         "reads i32 numbers where there are others, beyond their end where they are smaller",
