@@ -122,6 +122,9 @@ def _check(item: Any) -> None:
                 fail(field, "a text")
         if item.verdict is not None and not isinstance(item.verdict, Verdict):
             fail("verdict", "a Verdict or None")
+    for field in ("fuses", "keeps_state"):
+        if not isinstance(getattr(item, field, True), bool):
+            fail(field, "True or False")
     if isinstance(item, (KernelRule, GroupRule)) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
     if isinstance(item, Pass) and not _takes(item.run, 2):
