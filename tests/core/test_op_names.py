@@ -29,6 +29,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"SLICE", "CONCATENATION", "RESHAPE", "ADD", "DYNAMIC_UPDATE_SLICE"}),
         "reads what converters make of the first ones, and writes the last",
     ),
+    "flow/drawn.py": (
+        frozenset({"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"}),
+        "draws these, which LiteRT's kernels would begin anew for each shape",
+    ),
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
@@ -112,7 +116,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
         frozenset({"CAST", "NARROW"}), "puts the second before nodes, and the first behind them"),
     "conformance/other_builtins.py": (
         frozenset({
-            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM", "LSH_PROJECTION", "STABLEHLO_COMPOSITE",
+            "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL", "SKIP_GRAM", "STABLEHLO_COMPOSITE",
         }),
         "says of those that nobody here defines who runs them",
     ),

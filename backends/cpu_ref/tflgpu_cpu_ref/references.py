@@ -12,7 +12,7 @@ from tflgpu.contract.device import NodeRun, Recording
 from tflgpu.errors import StateError
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.reference import ReferenceRecording
 

@@ -10,7 +10,7 @@ from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import KnownLate, Unsupported
+from tflgpu.lowering.reason import KnownLate, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType

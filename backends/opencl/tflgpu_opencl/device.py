@@ -12,7 +12,7 @@ from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl import devices
 from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported

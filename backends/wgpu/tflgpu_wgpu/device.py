@@ -10,7 +10,7 @@ from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.kernel_device import KernelDevice
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.tuning import tuning_of
 
 from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_shuffle

@@ -8,7 +8,7 @@ import numpy as np
 
 from tflgpu.blame import Failed, Refused, attempt
 from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.partition import states_of
+from tflgpu.compiler.parts import states_of
 from tflgpu.errors import KernelError, PluginError
 from tflgpu.ir.asked import Unedited, answered
 from tflgpu.ir.graph import Value

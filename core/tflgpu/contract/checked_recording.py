@@ -22,7 +22,7 @@ from tflgpu.contract.party import Party
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 
 class CheckedRecording:

@@ -11,7 +11,7 @@ from tflgpu.contract.device import DispatchTime, NodeRun
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 
 class BaseNodeRecording:

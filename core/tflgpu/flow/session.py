@@ -23,8 +23,7 @@ from tflgpu.flow.store import Handle, Held, Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.places import Place, Traffic
 from tflgpu.runtime.session import Session

@@ -41,10 +41,15 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
 
 
 def tensor_details(
-    info: TensorInfo, shape: Sequence[int], *, compress: bool = False
+    info: TensorInfo,
+    shape: Sequence[int],
+    held: np.dtype[Any] | None = None,
+    *,
+    compress: bool = False,
 ) -> dict[str, Any]:
     """The details of a tensor that has ``shape`` now; with ``compress``, a zero point that all
-    channels share is given once.
+    channels share is given once. ``held`` is the type of the array that has its contents: an operator
+    may give its result another type than the file, and is right.
 
     Shapes, zero points and sparsity indices are int32 arrays, scales a float32 array.
     ``quantization`` is ``(scale, zero_point)`` for one scale, else ``(0.0, 0)``.
@@ -62,7 +67,7 @@ def tensor_details(
         "index": info.index,
         "shape": np.array(shape, np.int32),
         "shape_signature": np.array(info.signature(tuple(shape)), np.int32),
-        "dtype": numpy_type(info),
+        "dtype": numpy_type(info) if held is None or held.hasobject else held.type,
         "quantization": (float(scales[0]), int(points[0])) if len(scales) == 1 else (0.0, 0),
         "quantization_parameters": {
             "scales": np.array(scales, np.float32),

@@ -281,7 +281,13 @@ class Subgraph:
             InputError: no such tensor, or one of a type that NumPy lacks.
         """
         info = self.tensor(index)
-        return tensor_details(info, self.shape(info.index), compress=self._compress)
+        session = None if self._memory is None else self._memory.session
+        made = session is not None and info.index in self.info.outputs
+        array = session.arrays.get(info.index) if session is not None and made else None
+        return tensor_details(
+            info, self.shape(info.index), None if array is None else array.dtype,
+            compress=self._compress,
+        )  # fmt: skip
 
     def tensor(self, index: int) -> TensorInfo:
         """What the file says of a tensor.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import ClassVar, Union
 
 import attrs
@@ -34,10 +35,15 @@ LOGICAL = frozenset({"land", "lor"})
 COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
+def _not_yet(op: str, a: Operand, b: Operand) -> Expr:
+    import_module("tflgpu.language.make")  # puts its own in this one's place
+    return _combine(op, a, b)
+
+
 #: What Python's operators build. Which operands may meet, and as what, is decided one file above,
-#: which builds on the classes here and so puts itself in when it is imported; the package's
-#: `__init__` imports it, so it is always there.
-_combine: Callable[[str, Operand, Operand], Expr]
+#: which builds on the classes here and so puts itself in when it is imported, at the latest when the
+#: first operator asks.
+_combine: Callable[[str, Operand, Operand], Expr] = _not_yet
 
 
 def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None:

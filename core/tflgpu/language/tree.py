@@ -2,7 +2,7 @@
 `tflgpu.language.expressions`, and can be had from here too.
 
 Statements are immutable, as expressions are. What they mean is defined by the NumPy interpreter
-(`tflgpu.language.interpret`); one that decides about no others says it itself (`Stmt.run`).
+(`tflgpu.language.interpreter`); one that decides about no others says it itself (`Stmt.run`).
 """
 
 from __future__ import annotations

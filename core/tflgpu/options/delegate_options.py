@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import PartitionBy
+from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.errors import OptionError
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.options import priorities, sources
 from tflgpu.options.accuracy import AccuracyGuard, Guard
 from tflgpu.options.checks import (

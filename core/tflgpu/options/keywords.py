@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypedDict, Union
 
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import PartitionBy
-from tflgpu.lowering.lowering import Precision
+from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.lowering.precision import Precision
 from tflgpu.options.accuracy import AccuracyGuard
 from tflgpu.options.enums import (
     ExperimentalFlags,

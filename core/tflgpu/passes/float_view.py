@@ -44,7 +44,7 @@ from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef, Operand
 from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.facets import Filter, Instead, OnTheFly

@@ -6,7 +6,7 @@ It is there as a graph, or as the bytes of its file, of which a graph is built w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -14,8 +14,10 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import FileOptions, Graph
-from tflgpu.language.tree import Kernel, Stmt
 from tflgpu.saved.origin import Origin
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel, Stmt
 
 
 class Given(Protocol):

@@ -16,7 +16,7 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.rule import KnownLate, Unsupported
+from tflgpu.lowering.reason import KnownLate, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
@@ -25,6 +25,7 @@ from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.narrow import Narrow, held_type
 from tflgpu.tflite.schema import BUILTIN_CODES
+from tflgpu.tflite.settled import settled
 from tflgpu.tflite.states import check_states, kept_after_all
 from tflgpu.tflite.told import tensor_fields
 
@@ -80,6 +81,7 @@ def build_subgraph(
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
     subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
+    info = settled(info, ops)
     graph = Graph(info.name or "main")
     edge = {*info.inputs, *info.outputs}
     for tensor in info.tensors:
@@ -254,6 +256,7 @@ class _Building:
         operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
         try:
             node.attrs = definition.parse(fields)
+            self._refit(node, definition, operands)
             specs = definition.infer(node.attrs, operands)
         except UnsupportedError as error:
             unknown = UnknownOp(str(error), dynamic=isinstance(error, DynamicError))
@@ -288,6 +291,18 @@ class _Building:
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
         return None
+
+    def _refit(self, node: Node, definition: OpDef, operands: list[Operand | None]) -> None:
+        """Replace what constants of the file say of shapes that are others here. What operators
+        computed is as it should be, or LiteRT's kernels refuse it too."""
+        if definition.refit is None:
+            return
+        for i, data in definition.refit(node.attrs, operands, self.resized).items():
+            old = node.input(i)
+            if old.id < len(self.info.tensors) and self.info.tensors[old.id].data is not None:
+                data.setflags(write=False)
+                value = self.graph.add_value(data.shape, old.dtype, name=old.name, data=data)
+                node.inputs[i], operands[i] = value, Operand(value.spec, data)
 
     def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
         """Those of the states that are no variables even so: others are made once, and then kept."""
