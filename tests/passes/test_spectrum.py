@@ -88,6 +88,41 @@ def test_only_for_kernels_in_f32(context: PassContext) -> None:
     assert "RFFT2D" in names(_run(_graph(_size, 1, 7, 1, 16), context))
 
 
+@pytest.mark.parametrize("device", [0, 1], ids=["reference", "kernels"])
+def test_the_phase_of_a_negative_end_is_litert_s(device: int) -> None:
+    """-0 of the imaginary part makes it minus half a turn; 0, or a rounding error, plus."""
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    from tflgpu.ir.dtypes import DType
+
+    shape = (9, 1, 17)
+    spec = ModelSpec(
+        [
+            TensorSpec("x", (9, 1, 32)), TensorSpec("n", (2,), DType.I32, [1, 32]),
+            TensorSpec("c", shape, DType.C64), TensorSpec("re", shape), TensorSpec("im", shape),
+            TensorSpec("phase", shape),
+        ],
+        [
+            OperatorSpec("RFFT2D", {}, [0, 1], [2]), OperatorSpec("REAL", {}, [2], [3]),
+            OperatorSpec("IMAG", {}, [2], [4]), OperatorSpec("ATAN2", {}, [4, 3], [5]),
+        ],
+        [0], [5],
+    )  # fmt: skip
+    content = write_model(spec)
+    x = np.random.default_rng(0).normal(size=(9, 1, 32)).astype(np.float32)
+    found = []
+    with (
+        GpuDelegate(backend="cpu_ref", device=device) as delegate,
+        Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        for each in (ours, litert.Interpreter(model_content=content)):
+            each.allocate_tensors()
+            each.set_tensor(0, x)
+            each.invoke()
+            found.append(each.get_tensor(5))
+    assert (found[1][..., [0, -1]] < -3).any()
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-4)
+
+
 def test_sound_stays_on_a_device_and_is_as_litert_hears_it() -> None:
     litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
     from tflgpu.ir.dtypes import DType

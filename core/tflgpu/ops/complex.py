@@ -63,6 +63,8 @@ def _reference_rfft(attributes: NoAttrs, arrays: Sequence[Array | None]) -> list
     x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
     used = x[..., :height, :width].astype(np.float64)
     found = np.fft.rfft2(used, s=(height, width), axes=(-2, -1)).astype(np.complex64)
+    if height == 1:  # the ends of a spectrum are real; LiteRT's kernel gives them -0
+        found.imag[..., [0, -1]] = -0.0
     # Every number has a part in every sum, though a fast transform leaves products with zero out.
     found[~np.isfinite(used).all((-2, -1))] = complex(np.nan, np.nan)
     return [found]

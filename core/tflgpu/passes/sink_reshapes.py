@@ -58,7 +58,10 @@ def _found(
         reshape = rewriter.producer(value, "RESHAPE")
         if value is None or reshape is None or rewriter.sole_use(value) is not node:
             continue
-        if value.shape != node.outputs[0].shape or not _behind_filter(rewriter, context, reshape):
+        result = node.outputs[0]
+        if value.shape != result.shape or value.dtype is not result.dtype:
+            continue  # what whole numbers or booleans a node makes, a device might not reshape
+        if not _behind_filter(rewriter, context, reshape):
             continue
         source = reshape.input(0)
         others = [v for i, v in enumerate(node.inputs) if i != at and v is not None]

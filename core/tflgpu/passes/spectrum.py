@@ -31,6 +31,10 @@ _PARTS = ("COMPLEX_ABS", "REAL", "IMAG")
 _RESHAPES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 #: Longer ones have too many products, and tables of many megabytes.
 _LONGEST = 1024
+#: LiteRT has -0 for the imaginary parts of the first and the last number of a spectrum, which are real, so
+#: that the phase of a negative one is minus half a turn. A sum of zeros is 0 of either sign, and the phase
+#: would be chance; a negative number that no result can show is not.
+_LEAST = np.float32(1.2e-38)
 
 
 def run(graph: Graph, context: PassContext) -> int:
@@ -82,10 +86,14 @@ def _rewrite(rewriter: Rewriter, node: Node, between: list[Node], ends: list[Nod
         "RESHAPE", ReshapeAttrs(flat.shape), [x], [flat], before=first, origins=node.origins
     )
     parts = []
-    for name, table in zip(("real", "imaginary"), _tables(width, taken), strict=True):
+    signs = np.zeros(width // 2 + 1, np.float32)
+    signs[[0, -1]] = -_LEAST
+    bias = rewriter.const(signs) if any(end.op == "IMAG" for end in ends) else None
+    tables = zip(("real", "imaginary"), _tables(width, taken), (None, bias), strict=True)
+    for name, table, added in tables:
         made = rewriter.value((rows, width // 2 + 1), DType.F32, f"{node.outputs[0].name}/{name}")
         rewriter.insert(
-            "FULLY_CONNECTED", FullyConnected(), [flat, rewriter.const(table, made.name), None],
+            "FULLY_CONNECTED", FullyConnected(), [flat, rewriter.const(table, made.name), added],
             [made], before=first, origins=node.origins,
         )  # fmt: skip
         parts.append(made)
@@ -113,7 +121,8 @@ def _tables(width: int, taken: int) -> tuple[Array, Array]:
     """Cosines and sines, f32[width / 2 + 1, taken]."""
     turns = np.outer(np.arange(width // 2 + 1), np.arange(taken)) % width
     angles = turns * (2 * np.pi / width)
-    return np.cos(angles).astype(np.float32), (-np.sin(angles)).astype(np.float32)
+    sines = np.where(turns % (width // 2), np.sin(angles), 0)  # of half a turn it is 0, not 1e-16
+    return np.cos(angles).astype(np.float32), (-sines).astype(np.float32)
 
 
 PASS = Pass("spectrum", run)
