@@ -36,7 +36,7 @@ class NodeWriter:
         Raises:
             KernelError: there is none.
         """
-        kind: type[Any] = type(node)
+        kind: type = type(node)
         found: Callable[..., Any] | None = getattr(self, self.prefix + method_name(kind), None)
         if found is None:
             raise self.fail(f"{type(self).__name__} does not write {kind.__name__}")
