@@ -37,6 +37,7 @@ from tflgpu.options.enums import (
 from tflgpu.options.kinds import Count, Loss, Member, OrNone, Seconds, Truth
 from tflgpu.options.names import Device, Folder, Name, Nodes, Size, Token
 from tflgpu.options.other_names import canonical, flags_of, forced
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _PRIORITY = Member(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
 
 
-@attrs.frozen(kw_only=True, init=False)
+@frozen(kw_only=True, init=False)
 class DelegateOptions:
     """Options of `GpuDelegate`, the counterpart of TFLite's `TfLiteGpuDelegateOptionsV2` and of the
     options of its Metal and Java delegates. docs/options.md has them in a table.

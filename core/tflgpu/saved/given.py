@@ -15,6 +15,7 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import FileOptions, Graph
 from tflgpu.saved.origin import Origin
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel, Stmt
@@ -40,7 +41,7 @@ class Given(Protocol):
         ...
 
 
-@attrs.frozen
+@frozen
 class GivenGraph:
     """A graph. ``compile`` compiles it as it was compiled when it was saved."""
 
@@ -66,7 +67,7 @@ class GivenGraph:
         return body_in(self.compile(), number, kernel)
 
 
-@attrs.frozen
+@frozen
 class GivenOrigin:
     """The bytes of a model's file."""
 
