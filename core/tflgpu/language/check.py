@@ -46,11 +46,12 @@ from tflgpu.language.tree import (
 )
 from tflgpu.language.types import BOOL, I32, Scalar
 from tflgpu.language.walk import postorder, statements, walk
+from tflgpu.values import define
 
 MAX_WORKGROUP = 1024
 
 
-@attrs.define
+@define
 class _Scope:
     """What is known at one point of the kernel."""
 

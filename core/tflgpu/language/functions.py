@@ -11,18 +11,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.types import Scalar, Type, type_of
+from tflgpu.values import frozen
 
 FLOATS = frozenset({Scalar.F32, Scalar.F16})
 #: Floats and signed integers.
 NUMBERS = FLOATS | {Scalar.I32}
 
 
-@attrs.frozen
+@frozen
 class Function:
     """One function; its arguments are all of one type.
 

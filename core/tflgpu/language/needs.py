@@ -16,6 +16,7 @@ from tflgpu.language.subgroup import lacking, largest_group
 from tflgpu.language.tree import Binary, Buffer, Call, Cast, Expr, Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.language.walk import children, expressions
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 _EXACT = frozenset({"isnan", "sign"})
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Features:
     """What kernels may use of a device; what is printed may depend on it.
 
@@ -51,7 +52,7 @@ class Features:
         return cls(**{field.name: getattr(caps, field.name) for field in attrs.fields(Features)})
 
 
-@attrs.frozen
+@frozen
 class Needs:
     """What a kernel needs.
 
