@@ -22,7 +22,8 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.bodies import Bodies, key_of
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
-from tflgpu.lowering.lowering import Lowering, Precision, storage_of
+from tflgpu.lowering.lowering import Lowering, storage_of
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops import conv, depthwise, fully_connected
 from tflgpu.ops.base import OpDef, Sample

@@ -21,7 +21,7 @@ from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.sizes import check_size
 from tflgpu.ir.verify import verify
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef, Operand
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.unknown import unknown_reason
