@@ -25,7 +25,7 @@ from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Lowering, storage_of
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule
-from tflgpu.ops import conv, depthwise, fully_connected
+from tflgpu.ops import conv, depthwise, fully_connected, normalize
 from tflgpu.ops.base import OpDef, Sample
 
 
@@ -167,9 +167,9 @@ def test_a_function_that_changes_what_it_was_given_writes_again() -> None:
 def _cases() -> list[Any]:
     return [
         pytest.param(op, id=op.name)
-        for family in (conv, depthwise, fully_connected)
+        for family in (conv, depthwise, fully_connected, normalize)
         for op in family.OPS
-        if op.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+        if op.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", normalize.NAME)
     ]
 
 
