@@ -48,7 +48,7 @@ UNDEFINED = (
         "BATCH_MATMUL|DIV|ELU|EXP|GELU|HARD_SWISH|LEAKY_RELU|MEAN|MUL|PRELU|REDUCE_PROD|RELU|RELU6|"
         "RELU_0_TO_1|RELU_N1_TO_1|SOFTMAX|SUM|TANH", _SMALL, REFUSED,
         "divides by a scale that is not there, and so 0: the same number, whatever the operands, is "
-        "made of a NaN, of which C++ leaves the integer undefined",
+        "made of a NaN or an infinity, of which C++ leaves the integer undefined",
     ),
     Undefined(
         "NOT_EQUAL", "->i16$", REFUSED, "compares quantized bytes only, and writes no result",
