@@ -41,6 +41,9 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
     Raises:
         Refused: something is not what it must be; ``what`` begins the message.
     """
+    for field in ("fuses", "keeps_state"):
+        if not isinstance(getattr(item, field, True), bool):
+            fail(field, "True or False")
     if isinstance(item, (KernelRule, GroupRule)) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
     if isinstance(item, Pass) and not _takes(item.run, 2):

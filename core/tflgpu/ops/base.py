@@ -144,7 +144,8 @@ class OpDef:
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
-        texts: Whether it takes tensors of texts (strings), as arrays of ``bytes``; others refuse them.
+        texts: Whether it takes or makes tensors of texts (strings), as arrays of ``bytes``, and runs on
+            the host by its reference then; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Refused, shown
+from tflgpu.blame import Failed, Refused, shown
+from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
@@ -48,7 +49,7 @@ def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
 
         def ask(node: Node, *more: Any) -> Any:
             def action() -> Any:
-                found = facet(node, *more)
+                found = _asked(facet, node, *more)
                 return None if found is None else check(found, node)
 
             return guarded(name, action)
@@ -120,7 +121,7 @@ def _filter(kind: Filter, guarded: Guard) -> Filter:
 def _integers(kind: Integers, guarded: Guard) -> Integers:
     def attributes(node: Node) -> Any:
         def action() -> Any:
-            found = kind.attributes(node)
+            found = _asked(kind.attributes, node)
             if found is None or (isinstance(found, str) and not found):
                 raise Refused(f"{shown(found)}, which is neither attributes nor a reason")
             return found
@@ -133,7 +134,7 @@ def _integers(kind: Integers, guarded: Guard) -> Integers:
 def _hybrid(facet: Callable[[Node], Hybrid], guarded: Guard) -> Callable[[Node], Hybrid]:
     def ask(node: Node) -> Hybrid:
         def action() -> Hybrid:
-            found = facet(node)
+            found = _asked(facet, node)
             if not isinstance(found, Hybrid) or not isinstance(found.data, tuple):
                 raise Refused(f"{shown(found)}, not a Hybrid of a tuple")
             for data in found.data:
@@ -173,6 +174,13 @@ def _states(
         return result
 
     return ask
+
+
+def _asked(facet: Callable[..., Any], node: Node, *more: Any) -> Any:
+    found = ask(facet, node, node, *more)
+    if isinstance(found, Failed):
+        raise found.error
+    return found
 
 
 def _is(kind: type[_T], found: object) -> _T:
