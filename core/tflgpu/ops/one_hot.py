@@ -71,6 +71,8 @@ def _parse_topk(fields: Fields) -> TopK:
 def _infer_topk(attributes: TopK, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, count = take_operands("TOPK_V2", operands, 2)
     k = const_integer("TOPK_V2", count, "k (operand 1)")
+    if x.dtype in (DType.C64, DType.C128):
+        raise ModelError("TOPK_V2: operand 0 is of complex numbers, of which none is the largest")
     if x.rank == 0 or not 0 <= k <= x.shape[-1]:
         raise ModelError(f"TOPK_V2: k is {k} for an operand of shape {list(x.shape)}")
     shape = (*x.shape[:-1], k)
