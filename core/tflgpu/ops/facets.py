@@ -199,11 +199,13 @@ class Instead:
         op: Its op.
         attributes: Its attributes.
         constants: Operands that it has behind the node's.
+        replaced: Real numbers in the place of the node's own constants, by position.
     """
 
     op: str
     attributes: Any
     constants: tuple[Array, ...] = ()
+    replaced: Mapping[int, Array] = attrs.Factory(dict)
 
 
 @attrs.frozen
