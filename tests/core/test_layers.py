@@ -35,6 +35,7 @@ ROOMS = (
     "compat",
     "hookspecs",
     "plugin_sources",
+    "plugin_ops",
     "plugin_values",
     "plugin_host",
     "plugins",

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from tflgpu.compiler.partition import Declined, Part
+from tflgpu.compiler.machines import ROUND_FIGURES, TimeModel
+from tflgpu.compiler.parts import Declined, Part
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.report_values import CompositeReport
-from tflgpu.compiler.times import ROUND_FIGURES, TimeModel
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
 

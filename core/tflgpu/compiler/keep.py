@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tflgpu.compiler.partition import Declined, Part
+from tflgpu.compiler.parts import Declined, Part
 from tflgpu.compiler.repeat import as_state
 from tflgpu.ir.graph import Value
 

@@ -10,8 +10,8 @@ import attrs
 from tflgpu.compiler.equal_constants import firsts
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
-from tflgpu.language.builder import Size3
 from tflgpu.language.tree import Kernel
+from tflgpu.language.types import Size3
 
 
 @attrs.frozen

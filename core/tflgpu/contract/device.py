@@ -12,7 +12,7 @@ Level 0 of the conformance suite asks for all of this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -21,10 +21,12 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.pending import Pending
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.lowering.reason import Unsupported
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
+    from tflgpu.ops.base import OpDef
 
 API_VERSION = 2
 

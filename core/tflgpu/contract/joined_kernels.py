@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,7 +17,9 @@ from tflgpu.contract.kept_kernels import KeptKernels, P
 from tflgpu.contract.kernel_cache import W
 from tflgpu.contract.parallel import in_parallel
 from tflgpu.errors import CompileError, DeviceError
-from tflgpu.language.tree import Kernel
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 
 @attrs.frozen

@@ -12,11 +12,11 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.interpreter.resizing import named
 from tflgpu.ir.brief import listed
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 
 if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
     from tflgpu.tflite.build import Foreign
 
 _LOG = logging.getLogger("tflgpu")

@@ -14,7 +14,7 @@ from tflgpu.interpreter.given import Given
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Traffic
 from tflgpu.runtime.session import Session
 

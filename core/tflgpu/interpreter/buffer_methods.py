@@ -17,7 +17,7 @@ from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.interpreter.given import recognised
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import truth
 from tflgpu.tflite.model_file import ModelFile
 

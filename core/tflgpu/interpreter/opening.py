@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,13 +16,15 @@ from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
 
 
 @attrs.define(eq=False)
@@ -89,9 +92,10 @@ class Opening:
         if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+        from tflgpu.tflite.settled import settled_model
 
         made = FlowSession(
-            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
+            settled_model(self.model, self.ops), number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
             self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
             strict=self.delegation.options.strict,

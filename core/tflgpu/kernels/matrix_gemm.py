@@ -32,7 +32,8 @@ from tflgpu.language.matrix import TILE, Matrix, MatrixRole
 from tflgpu.language.tree import Buffer, Expr, Name, Shared
 from tflgpu.language.types import F16x4, F32x4, Scalar
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.view import ReadView
 
 #: What ``low`` is scaled by: f16 has 11 bits.

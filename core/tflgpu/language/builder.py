@@ -46,10 +46,8 @@ from tflgpu.language.tree import (
     Var,
     Vec,
 )
-from tflgpu.language.types import F32, I32, Scalar, Type
+from tflgpu.language.types import F32, I32, Scalar, Size3, Type
 from tflgpu.language.unique import unique
-
-Size3 = tuple[int, int, int]
 
 
 class Builder(MatrixBuilder, SubgroupBuilder):

@@ -13,8 +13,8 @@ NaN and infinities are values like any others; `tflgpu.language.evaluate` says w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import ClassVar, Union
 
 import attrs
@@ -34,10 +34,15 @@ LOGICAL = frozenset({"land", "lor"})
 COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
+def _not_yet(op: str, a: Operand, b: Operand) -> Expr:
+    import_module("tflgpu.language.make")  # puts its own in this one's place
+    return _combine(op, a, b)
+
+
 #: What Python's operators build. Which operands may meet, and as what, is decided one file above,
-#: which builds on the classes here and so puts itself in when it is imported; the package's
-#: `__init__` imports it, so it is always there.
-_combine: Callable[[str, Operand, Operand], Expr]
+#: which builds on the classes here and so puts itself in when it is imported, at the latest when the
+#: first operator asks.
+_combine: Callable[[str, Operand, Operand], Expr] = _not_yet
 
 
 def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None:
@@ -56,7 +61,7 @@ class Expr:
 
     A class of expressions is an attrs class whose operands are the fields annotated ``Expr`` or
     ``tuple[Expr, ...]``. It says here what the rest of the language asks of it; a printer's method
-    for it has its name (`method_name`).
+    for it has its name (`tflgpu.language.node_writer`).
     """
 
     type: Type
@@ -397,16 +402,3 @@ class SharedLoad(Expr):
     type: Type
     array: Shared
     index: Expr
-
-
-def method_name(kind: type) -> str:
-    """By what name a printer's method for a class of nodes is found: ``shared_load`` for
-    `SharedLoad`."""
-    found = _method_names.get(kind)
-    if found is None:
-        found = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-        _method_names[kind] = found
-    return found
-
-
-_method_names: dict[type, str] = {}

@@ -2,7 +2,7 @@
 `tflgpu.language.expressions`, and can be had from here too.
 
 Statements are immutable, as expressions are. What they mean is defined by the NumPy interpreter
-(`tflgpu.language.interpret`); one that decides about no others says it itself (`Stmt.run`).
+(`tflgpu.language.interpreter`); one that decides about no others says it itself (`Stmt.run`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Stmt:
 
     A class of statements is an attrs class whose operands are the fields annotated ``Expr``. It says
     here what the rest of the language asks of it; a printer's method for it has its name
-    (`tflgpu.language.expressions.method_name`). Those that hold blocks, leave one, or set a variable
+    (`tflgpu.language.node_writer.method_name`). Those that hold blocks, leave one, or set a variable
     are known to the checks, the interpreter and the printers themselves.
     """
 

@@ -8,6 +8,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+#: Of workgroups, or of a workgroup's invocations, along each axis.
+Size3 = tuple[int, int, int]
+
 
 class Scalar(enum.Enum):
     """A lane's type. I8, U8 and I16 exist in buffers only: a load widens them to I32."""

@@ -25,7 +25,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.sizes import check_size
 from tflgpu.ir.verify import verify
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import NoAttrs, OpDef, Operand
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.reshape import ReshapeAttrs

@@ -11,7 +11,7 @@ import numpy as np
 from tflgpu.blame import attempt
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.keep import Kept, Pairs, kept_by
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
 from tflgpu.contract.checked import close_all

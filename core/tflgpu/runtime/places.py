@@ -21,7 +21,7 @@ from tflgpu.contract.device import Recording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 if TYPE_CHECKING:
     from tflgpu.runtime.session import Step

@@ -24,7 +24,7 @@ from tflgpu.contract.pending import Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
 from tflgpu.runtime.state import Keeper
 from tflgpu.runtime.stateful import Stateful
