@@ -91,6 +91,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (
         frozenset({"MULTINOMIAL"}), "is about what LiteRT does not tell of it",
     ),
+    "passes/unfold_normalization.py": (
+        frozenset({"TRANSPOSE", "RESHAPE", "MEAN_STDDEV_NORMALIZATION"}),
+        "takes the first two away around the last",
+    ),
     "tflite/inline.py": (
         frozenset({"STABLEHLO_COMPOSITE", "RESHAPE", "CONCATENATION"}),
         "writes the first as what it is made of, and copies by the others",
