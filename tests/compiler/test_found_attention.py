@@ -222,6 +222,33 @@ YES = {
 }
 
 
+def two_masks(first: Sequence[int] = (1, N, T, S), second: Sequence[int] = (B, 1, T, S)) -> bytes:
+    b = Building()
+    q, k, v = plain(b)
+    scores = b.with_("ADD", b.product(q, k, adj_y=True), b.given(*first))
+    return b.model(whole(b, scores, v, scale=None, mask=b.given(*second)))
+
+
+def windows(items: int = 1, *, places: bool = True) -> bytes:
+    """As Swin has it: four windows an item, a bias for each place, a mask for each window."""
+    b, rng = Building(), np.random.default_rng(8)
+    q, k, v = plain(b, (4 * items, N))
+    scores = b.with_("MUL", b.product(q, k, adj_y=True), b.const(0.5))
+    if places:
+        scores = b.with_("ADD", scores, b.const(rng.normal(size=(1, N, T, S))))
+    seen = b.const(np.where(rng.random((1, 4, 1, T, S)) < 0.3, -100, 0))
+    scores = b.with_("ADD", b.reshaped(scores, items, 4, N, T, S), seen)
+    scores = b.reshaped(scores, 4 * items, N, T, S)
+    return b.model(b.product(b.softmax(scores), v))
+
+
+YES |= {
+    "two masks": two_masks(),
+    "windows": windows(),
+    "windows only": windows(places=False),
+}
+
+
 def changed(**how: Any) -> bytes:
     """What is not attention, or not only."""
     b = Building()
@@ -262,6 +289,8 @@ NO = {
     "filled with no number": selected(np.nan),
     "transposed otherwise": keys_first(True, (2, 2), (1, 0, 2, 3)),
     "whole numbers": quantized(),
+    "a window's mask for several items": windows(2),
+    "a second mask for all keys": two_masks(second=(T, 1)),
 }
 
 
@@ -320,6 +349,7 @@ def test_it_is_found_and_gives_what_litert_gives(name: str, kernels: GpuDelegate
     if name in ("Keras", "Keras 2", "Keras 2, queries in rows", "one token"):
         assert "TRANSPOSE" not in found
     assert bool({"TILE", "BROADCAST_TO"} & set(found)) == (name == "groups of other sizes")
+    assert found.count("ADD") == (name == "two masks")  # of constants it is done beforehand
     with Interpreter(model_content=content, experimental_delegates=[kernels]) as mine:
         got = ran(mine, given)
         assert not mine.delegation_report().refusals

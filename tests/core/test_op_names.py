@@ -36,6 +36,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
+    "passes/batch.py": (
+        frozenset({"RESHAPE", "TRANSPOSE"}), "brings rows of several items into order by these"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
