@@ -30,7 +30,8 @@ _FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keep
           "takes_stored", "texts", "one_scale")  # fmt: skip
 #: Functions of an op that it need not have.
 _FACETS = ("generate", "affine", "moves", "copies", "reorder", "work", "states", "at_run_time",
-           "int16_table", "stored_where", "as_stored", "hybrid", "batch")  # fmt: skip
+           "int16_table", "stored_where", "as_stored", "in_digits", "hybrid", "batch",
+           "refit")  # fmt: skip
 _POSITIONS = ("counts", "settings", "indices", "checked")
 
 

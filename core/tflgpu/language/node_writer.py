@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar
 
 from tflgpu.errors import KernelError
-from tflgpu.language.expressions import method_name
 from tflgpu.language.tree import Expr, Kernel, Stmt
+
+
+@cache
+def method_name(kind: type) -> str:
+    """By what name a writer's method for a class of nodes is found: ``shared_load`` for `SharedLoad`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 class NodeWriter:
@@ -29,7 +36,7 @@ class NodeWriter:
         Raises:
             KernelError: there is none.
         """
-        kind: type[Any] = type(node)
+        kind: type = type(node)
         found: Callable[..., Any] | None = getattr(self, self.prefix + method_name(kind), None)
         if found is None:
             raise self.fail(f"{type(self).__name__} does not write {kind.__name__}")

@@ -17,7 +17,17 @@ from tflgpu.errors import DynamicError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.affine import Affine
-from tflgpu.ops.facets import Batched, Filter, Held, Hybrid, Integers, Items, Reordered, Work
+from tflgpu.ops.facets import (
+    Batched,
+    Filter,
+    Held,
+    Hybrid,
+    InDigits,
+    Integers,
+    Items,
+    Reordered,
+    Work,
+)
 from tflgpu.ops.fields import Activation, Fields, Padding
 from tflgpu.ops.items import elementwise
 from tflgpu.ops.moves import Moves, whole
@@ -134,7 +144,8 @@ class OpDef:
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
-        texts: Whether it takes tensors of texts (strings), as arrays of ``bytes``; others refuse them.
+        texts: Whether it takes or makes tensors of texts (strings), as arrays of ``bytes``, and runs on
+            the host by its reference then; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
@@ -173,6 +184,8 @@ class OpDef:
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
             rounds them afterwards, or an `Instead` of a node that does; None where that is the true
             result, rounded.
+        in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
+            too long for f32 (`InDigits`); None where they do not, or need not.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
             file gives them.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
@@ -232,6 +245,7 @@ class OpDef:
     hybrid: Callable[[Node], Hybrid] | None = None
     int16_table: Callable[[Node], Array | None] | None = None
     as_stored: Callable[[Node], Any] | None = None
+    in_digits: Callable[[Node], InDigits | None] | None = None
     counts: tuple[int, ...] = ()
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()

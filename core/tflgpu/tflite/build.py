@@ -203,7 +203,7 @@ class _Building:
             where += f", an op of plugin {definition.owner},"
         narrow = self.narrow.refuses(node, definition)
         reason = _why_not(operator, node, definition) or self._blocks(node) or narrow
-        is_host = run_by_host(operator) and (definition is None or definition.texts)
+        is_host = _is_hosts(operator, definition)
         unknown = None if reason is None else UnknownOp(reason, host=is_host)
         if (
             unknown is not None and not is_namesake and narrow is None
@@ -414,9 +414,15 @@ def _placeholder(node: Node) -> Value | None:
     return next((v for v in node.inputs if v is not None and not v.shape_known), None)
 
 
+def _is_hosts(operator: OperatorInfo, definition: OpDef | None) -> bool:
+    """Whether an interpreter runs an operator, where it is what its definition is of."""
+    is_known = not operator.is_custom if definition is None else definition.texts
+    return is_known and run_by_host(operator)
+
+
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
-    if run_by_host(operator) and (definition is None or definition.texts):
+    if _is_hosts(operator, definition):
         what = "control flow and variables" if operator.name in RUN_BY_HOST else "texts (strings)"
         return f"{what} are the interpreter's own"
     if definition is None and runs_subgraphs(operator.fields):

@@ -59,4 +59,4 @@ def settled_model(model: ModelFile, ops: Mapping[str, OpDef]) -> ModelFile:
     subgraphs = tuple(settled(s, ops) for s in model.subgraphs)
     if all(a is b for a, b in zip(subgraphs, model.subgraphs, strict=True)):
         return model
-    return attrs.evolve(model, subgraphs=subgraphs)
+    return attrs.evolve(model.whole, subgraphs=subgraphs)
