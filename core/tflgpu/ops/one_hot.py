@@ -21,7 +21,7 @@ from tflgpu.ops.axes import (
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.items import along, each_row, rows_of
+from tflgpu.ops.items import each_row, lifted, rows_of
 
 
 @attrs.frozen
@@ -130,7 +130,9 @@ def _topk_samples() -> Sequence[Sample]:
 
 
 def _batch_one_hot(node: Node, items: Items) -> Batched | str:
-    refused = rows_of(node, items, (0,)) or along(node.attrs.axis, len(node.outputs[0].shape))
+    refused = rows_of(node, items, (0,))
+    if refused is None and node.attrs.axis % len(node.outputs[0].shape) == 0:
+        return lifted(node, items, (0,), attrs.evolve(node.attrs, axis=1))
     return refused or Batched(node.attrs)
 
 
