@@ -11,8 +11,8 @@ from typing import Any
 
 from tflgpu.blame import Refused
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
-from tflgpu.ops.base import Accuracy, Activation, OpDef
-from tflgpu.ops.facets import Filter, Integers
+from tflgpu.ops.base import Accuracy, Activation, Composed, OpDef
+from tflgpu.ops.facets import Filter, Held, Integers
 from tflgpu.passes.base import Pass
 
 RULES = (KernelRule, ElementwiseRule, GroupRule)
@@ -27,7 +27,12 @@ FIELDS: Mapping[type, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] 
 }
 
 _FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keeps_values",
-          "takes_stored")  # fmt: skip
+          "takes_stored", "texts", "one_scale")  # fmt: skip
+#: Functions of an op that it need not have.
+_FACETS = ("generate", "affine", "moves", "copies", "reorder", "work", "states", "at_run_time",
+           "int16_table", "stored_where", "as_stored", "in_digits", "hybrid", "batch",
+           "refit")  # fmt: skip
+_POSITIONS = ("counts", "settings", "indices", "checked")
 
 
 def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
@@ -36,6 +41,9 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
     Raises:
         Refused: something is not what it must be; ``what`` begins the message.
     """
+    for field in ("fuses", "keeps_state"):
+        if not isinstance(getattr(item, field, True), bool):
+            fail(field, "True or False")
     if isinstance(item, (KernelRule, GroupRule)) and item.name == "elementwise":
         fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
     if isinstance(item, Pass) and not _takes(item.run, 2):
@@ -44,29 +52,53 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
             "`PassContext` (tflgpu.passes.context), which has the ops and the device's capabilities"
         )
     if isinstance(item, OpDef):
-        if not isinstance(item.accuracy, Accuracy):
-            fail("accuracy", "an Accuracy")
-        for field in ("generate", "affine", "moves", "copies", "reorder", "work", "states",
-                      "at_run_time", "int16_table", "stored_where", "as_stored"):  # fmt: skip
-            if getattr(item, field) is not None and not callable(getattr(item, field)):
-                fail(field, "a function or None")
-        for field in _FLAGS:
-            if not isinstance(getattr(item, field), bool):
-                fail(field, "True or False")
-        if not isinstance(item.activation_field, str):
-            fail("activation_field", "the name of an attribute")
-        if not isinstance(item.computes, Activation):
-            fail("computes", "an Activation")
-        if item.integers is not None and not (
-            isinstance(item.integers, Integers)
-            and isinstance(item.integers.op, str)
-            and callable(item.integers.attributes)
-            and item.takes_stored
-        ):
-            fail(
-                "integers", "an Integers of an op's name and a function, with takes_stored, or None"
-            )
-        _check_filter(item, fail)
+        _check_op(item, fail)
+
+
+def _check_op(op: OpDef, fail: Callable[[str, str], None]) -> None:
+    if not isinstance(op.accuracy, Accuracy):
+        fail("accuracy", "an Accuracy")
+    if op.max_version < 1:
+        fail("max_version", "a version: 1 or more")
+    for field in _FACETS:
+        if getattr(op, field) is not None and not callable(getattr(op, field)):
+            fail(field, "a function or None")
+    for field in _FLAGS:
+        if not isinstance(getattr(op, field), bool):
+            fail(field, "True or False")
+    for field in _POSITIONS:
+        if not _are_positions(getattr(op, field)):
+            fail(field, "a tuple of positions of operands")
+    for field in ("activation_field", "positions"):
+        if not isinstance(getattr(op, field), str):
+            fail(field, "the name of an attribute")
+    if not isinstance(op.computes, Activation):
+        fail("computes", "an Activation")
+    if not isinstance(op.held, Held):
+        fail("held", "a Held")
+    largest = op.largest_operand
+    if isinstance(largest, bool) or not isinstance(largest, (int, float)) or not largest > 0:
+        fail("largest_operand", "a positive number")
+    if not isinstance(op.composed, tuple) or not all(
+        isinstance(each, Composed) and callable(each.read) for each in op.composed
+    ):
+        fail("composed", "a tuple of Composed, each with a function to read it")
+    if op.states is not None and not op.stateful:
+        fail("states", "None, as it must be of an op that is not stateful")
+    if op.integers is not None and not (
+        isinstance(op.integers, Integers)
+        and isinstance(op.integers.op, str)
+        and callable(op.integers.attributes)
+        and op.takes_stored
+    ):
+        fail("integers", "an Integers of an op's name and a function, with takes_stored, or None")
+    _check_filter(op, fail)
+
+
+def _are_positions(found: object) -> bool:
+    return isinstance(found, tuple) and all(
+        isinstance(p, int) and not isinstance(p, bool) and p >= 0 for p in found
+    )
 
 
 def _check_filter(op: OpDef, fail: Callable[[str, str], None]) -> None:

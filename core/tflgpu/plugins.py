@@ -26,6 +26,7 @@ from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
 from tflgpu.contract.forks import Holder, free_in_child, leave_without_drivers
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
+from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.caps import DeviceCaps
@@ -242,7 +243,7 @@ class Registry(Holder):
         A plugin that fails on the question counts as an objection that names it.
         """
         for plugin, hook in self._host.implementers("tflgpu_node_support"):
-            answer = attempt(hook, backend=backend, node=node, site=site)
+            answer = ask(hook, node, backend=backend, node=node, site=site)
             if isinstance(answer, Failed):
                 return Unsupported(
                     f"plugin {plugin} failed on it: {answer}", ReasonCode.PLUGIN_FAULT

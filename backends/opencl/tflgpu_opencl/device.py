@@ -29,8 +29,6 @@ class OpenCLDevice(KernelDevice[Memory]):
     """A `Device` with one context; every recording has a queue of its own."""
 
     kind = "OpenCL"
-    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
-    needs = (768 << 20, 384 << 20)
     _kernels: Compiler
 
     def __init__(

@@ -30,8 +30,6 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
     """A `Device`. Its recordings share one queue, or take several in turn (`context.QUEUES`)."""
 
     kind = "Vulkan"
-    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
-    needs = (768 << 20, 384 << 20)
     _kernels: Pipelines
 
     def __init__(

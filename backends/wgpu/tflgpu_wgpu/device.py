@@ -30,8 +30,6 @@ class WgpuDevice(KernelDevice[Memory]):
     turns."""
 
     kind = "WebGPU"
-    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
-    needs = (768 << 20, 384 << 20)
     _kernels: Compiler
 
     def __init__(self, index: int = 0, *, dialect: Dialect | None = None) -> None:

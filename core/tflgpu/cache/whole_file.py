@@ -28,7 +28,14 @@ def opened(path: str | Path) -> tuple[int, os.stat_result]:
     Raises:
         OSError: it is not, or cannot be read.
     """
-    handle = os.open(path, _FLAGS)
+    try:
+        handle = os.open(path, _FLAGS)
+    except ValueError as error:  # a name with a null in it
+        raise OSError(str(error)) from error
+    except OSError:
+        if Path(path).is_symlink():  # what it leads to may be another file by now
+            raise OSError("it is a symbolic link; name the file that it leads to") from None
+        raise
     status = os.fstat(handle)
     reason = private_folder.objection(status)
     if not stat.S_ISREG(status.st_mode):
@@ -86,6 +93,12 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], *, lasting: bool = T
     """
     import tempfile  # who only reads needs none
 
+    if "\0" in str(path):
+        raise OSError("embedded null byte")
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(kind := path.lstat().st_mode) and not stat.S_ISLNK(kind):
+            # To take its name would be the end of a device (/dev/null) or a pipe.
+            raise OSError("it is there, and is no file")
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=TEMPORARY)  # of mode 0600
     try:
         with os.fdopen(handle, "wb") as file:

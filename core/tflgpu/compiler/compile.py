@@ -72,6 +72,7 @@ def _compiled(
     attention as operators in ``apart``."""
     wanted = target.in_integers if target.wants_integers else None
     view = float_view(graph, target.ops, in_integers=wanted, rounds_hybrid=target.rounds_hybrid)
+    target = attrs.evolve(target, in_f32=target.in_f32 | view.exact) if view.exact else target
     kept_off = target.choice.refusals(graph)
     taken = take_composites(view.graph, target, kept_off, as_operators)
     found_there = _with_attention(view.graph, target, kept_off, apart)

@@ -20,7 +20,7 @@ from tflgpu.blame import Failed, attempt, describe, shown
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_buffer
-from tflgpu.contract.checked_recording import checked_recording
+from tflgpu.contract.checked_loaded import checked_recording
 from tflgpu.contract.device import (
     CustomOps,
     Device,

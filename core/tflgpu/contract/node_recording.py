@@ -86,6 +86,10 @@ class BaseNodeRecording:
         self.run()
         return ()
 
+    def refuse(self) -> None:
+        """Let no further run begin: the device is closed."""
+        self._closed = True
+
     def close(self) -> None:
         """Refuse further runs; twice is harmless."""
-        self._closed = True
+        self.refuse()

@@ -93,9 +93,10 @@ class Opening:
         if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+        from tflgpu.tflite.settled import settled_model
 
         made = FlowSession(
-            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
+            settled_model(self.model, self.ops), number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
             self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
             strict=self.delegation.options.strict,

@@ -13,7 +13,6 @@ NaN and infinities are values like any others; `tflgpu.language.evaluate` says w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import ClassVar, Union
@@ -62,7 +61,7 @@ class Expr:
 
     A class of expressions is an attrs class whose operands are the fields annotated ``Expr`` or
     ``tuple[Expr, ...]``. It says here what the rest of the language asks of it; a printer's method
-    for it has its name (`method_name`).
+    for it has its name (`tflgpu.language.node_writer`).
     """
 
     type: Type
@@ -403,16 +402,3 @@ class SharedLoad(Expr):
     type: Type
     array: Shared
     index: Expr
-
-
-def method_name(kind: type) -> str:
-    """By what name a printer's method for a class of nodes is found: ``shared_load`` for
-    `SharedLoad`."""
-    found = _method_names.get(kind)
-    if found is None:
-        found = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-        _method_names[kind] = found
-    return found
-
-
-_method_names: dict[type, str] = {}

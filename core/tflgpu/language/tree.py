@@ -91,7 +91,7 @@ class Stmt:
 
     A class of statements is an attrs class whose operands are the fields annotated ``Expr``. It says
     here what the rest of the language asks of it; a printer's method for it has its name
-    (`tflgpu.language.expressions.method_name`). Those that hold blocks, leave one, or set a variable
+    (`tflgpu.language.node_writer.method_name`). Those that hold blocks, leave one, or set a variable
     are known to the checks, the interpreter and the printers themselves.
     """
 

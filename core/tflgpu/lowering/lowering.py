@@ -74,7 +74,6 @@ class Fused:
 
     node: Node
     expr: ElementwiseExpr
-    operand: int  # which of the node's inputs is the value in hand
     owner: str = ""  # the plugin whose expression it is, "" for a shipped one
 
 
@@ -236,19 +235,28 @@ class Lowering:
         return ReadView(k, buffer, layout, self.compute if is_float else Scalar.I32)
 
     def _links(self, k: Builder) -> tuple[Link, ...]:
-        return tuple(self._link(k, fused) for fused in self._fused)
+        made = [self.node.outputs[0].id]
+        links = []
+        for fused in self._fused:
+            links.append(self._link(k, fused, made))
+            made.append(fused.node.outputs[0].id)
+        return tuple(links)
 
-    def _link(self, k: Builder, fused: Fused) -> Link:
+    def _link(self, k: Builder, fused: Fused, made: Sequence[int]) -> Link:
+        """What a node makes of what the chain made before, ``made`` in this order, and of others."""
         node = fused.node
-        views = [
-            None if i == fused.operand or v is None else self.read_value(k, v, f"fused{i}")
-            for i, v in enumerate(node.inputs)
+        given = [v for v in node.inputs if v is not None]
+        # A view, or the place in the chain of what is at hand.
+        sources = [
+            made.index(v.id) if v.id in made else self.read_value(k, v, f"fused{i}")
+            for i, v in enumerate(given)
         ]
         out = node.outputs[0].shape
 
-        def link(k: Builder, value: Expr, outer: Expr, slice_: Expr) -> Expr:
+        def link(k: Builder, chain: Sequence[Expr], outer: Expr, slice_: Expr) -> Expr:
             operands = [
-                value if v is None else load_broadcast(v, outer, slice_, out) for v in views
+                chain[each] if isinstance(each, int) else load_broadcast(each, outer, slice_, out)
+                for each in sources
             ]
             return fused.expr(k, node.attrs, operands)
 

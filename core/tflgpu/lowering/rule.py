@@ -11,7 +11,8 @@ from typing import Union
 
 import attrs
 
-from tflgpu.blame import Failed, attempt, shown
+from tflgpu.blame import Failed, shown
+from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.lowering.caps import DeviceCaps
@@ -160,7 +161,7 @@ def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> st
             return f"tensor {kept.name} is a variable; {rule} keeps no state on a device"
     if not rule.owner:
         return rule.accepts(node, site)
-    answer = attempt(rule.accepts, node, site)
+    answer = ask(rule.accepts, node, node, site)
     if isinstance(answer, Failed):
         return PluginFault(
             f"plugin {rule.owner}: {rule} failed on the question whether it accepts: {answer}"

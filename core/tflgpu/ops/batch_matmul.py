@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
 from tflgpu.ops.composed import there
+from tflgpu.ops.digit_sums import of_matrices
 from tflgpu.ops.elementwise import broadcast_shape
 from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.products import floats, needed, take
@@ -120,10 +121,12 @@ def _samples() -> Sequence[Sample]:
     ]
 
 
+def _depth(node: Node) -> int:
+    return node.input(0).shape[-2 if node.attrs.adj_x else -1]
+
+
 def _work(node: Node) -> Work | None:
-    shape = node.input(0).shape
-    depth = shape[-2] if node.attrs.adj_x else shape[-1]
-    return Work.of(node, 2 * node.outputs[0].elements * depth)
+    return Work.of(node, 2 * node.outputs[0].elements * _depth(node))
 
 
 def _hybrid(node: Node) -> Hybrid:
@@ -160,6 +163,6 @@ OPS = (
     OpDef(
         _OP, _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid, batch=_batch,
-        composed=(_COMPOSED,),
+        composed=(_COMPOSED,), in_digits=of_matrices(_depth),
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
+from tflgpu.ops.digit_sums import of_filter
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
@@ -178,11 +179,12 @@ def _hybrid(node: Node) -> Hybrid:
     return Hybrid((OnTheFly((1, 2, 3), rounding),))
 
 
+_ROLES = Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads")
+
 OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
-        filter=Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads"),
-        hybrid=_hybrid,
+        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation"),
     ),
 )  # fmt: skip

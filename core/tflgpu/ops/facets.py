@@ -207,6 +207,30 @@ class Instead:
 
 
 @attrs.frozen
+class InDigits:
+    """How sums of products of stored numbers come out to the last bit: by the op itself, on digits of
+    its data (`tflgpu.ops.stored_digit`), which are short enough for f32, and `STORED_SUMS` behind it.
+
+    Attributes:
+        attributes: The node's, for sums without an activation.
+        split: Positions of data, each with its number of digits.
+        bits: Of a digit.
+        constants: Whole numbers in f32 in the place of constant operands.
+        dropped: How many operands at the end are left out: a bias, which is in the table.
+        finish: The attributes of STORED_SUMS without exponents -> with them.
+        table: Its last operand.
+    """
+
+    attributes: Any
+    split: Mapping[int, int]
+    bits: int
+    constants: Mapping[int, Array]
+    dropped: int
+    finish: Callable[[tuple[int, ...]], Any]
+    table: Array
+
+
+@attrs.frozen
 class Work:
     """Floating-point operations (a multiply-add is two) and bytes read and written."""
 

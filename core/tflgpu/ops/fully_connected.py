@@ -17,6 +17,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.digit_sums import of_filter
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread, no_zeros
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
@@ -64,9 +65,9 @@ def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> S
 def _infer(attributes: FullyConnected, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     op = "FULLY_CONNECTED"
     given = take(op, operands, ("input", "weights", "bias"), optional=1)
-    rows = 0 if given[0] is None else given[0].rank - 1
-    source = needed(op, given[0], "input", batch=max(rows, 0))
-    weights = needed(op, given[1], "weights", 2)
+    # An input of nothing is made of no rows, and weights of a batch of none give rows of nothing.
+    source = needed(op, given[0], "input", batch=0 if given[0] is None else given[0].rank)
+    weights = needed(op, given[1], "weights", 2, batch=1)
     check_bias(op, given[2], weights.shape[0])
     return [TensorSpec(_output_shape(attributes, source.shape, weights.shape), source.dtype)]
 
@@ -133,10 +134,12 @@ def _hybrid(node: Node) -> Hybrid:
     return Hybrid((OnTheFly((1,), rounding, (elements(shape) // depth, depth)),))
 
 
+_ROLES = Filter(out=0, spread=_spread, zeros=no_zeros)
+
 OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
-        filter=Filter(out=0, spread=_spread, zeros=no_zeros), hybrid=_hybrid,
+        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", narrow=True),
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Pixels in the padding do not take part: an average is over those inside the image.
 
-Of 8-bit tensors TFLite's kernel averages the stored numbers, and a half goes away from the stored 0,
+Of tensors of 8 and of 16 bits TFLite's kernel averages the stored numbers, and a half goes away from the stored 0,
 which is not where the real one is. The float view (`tflgpu.passes.float_view`) lets the op do the same
 by `Pool.stored`. Source: TFLite's `kernels/internal/reference/integer_ops/pooling.h`.
 """
@@ -34,7 +34,8 @@ from tflgpu.ops.windows import (
     trimmed,
 )
 
-_BYTES = frozenset({DType.I8, DType.U8})
+#: Of windows whose averages are those of stored numbers.
+_MOST_TAPS = {DType.I8: (1 << 16) - 1, DType.U8: (1 << 16) - 1, DType.I16: 64}
 
 
 @attrs.frozen
@@ -226,8 +227,9 @@ def _as_stored(node: Node) -> Pool | None:
     """The attributes that average as TFLite's kernel does."""
     (out,) = node.outputs
     taps = node.attrs.filter_height * node.attrs.filter_width
-    # Sums of steps that f32 holds.
-    if out.dtype not in _BYTES or out.quant is None or taps >= 1 << 16:
+    # Sums of steps that f32 holds, and divides without reaching over a half.
+    most = _MOST_TAPS.get(out.dtype, 0)
+    if out.quant is None or taps > most:
         return None
     limits = clamp_limits(node.attrs.activation, out.quant, out.dtype)
     if isinstance(limits, str):

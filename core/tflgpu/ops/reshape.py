@@ -36,7 +36,9 @@ class ReshapeAttrs:
 
 
 def _parse_reshape(fields: Fields) -> ReshapeAttrs:
-    return ReshapeAttrs(fields.integers("new_shape"))
+    new = fields.integers("new_shape")
+    # Files of early converters say [0] for a scalar.
+    return ReshapeAttrs(() if new == (0,) else new)
 
 
 def _resolve(wanted: Sequence[int], old: tuple[int, ...]) -> tuple[int, ...]:
@@ -59,10 +61,7 @@ def _resolve(wanted: Sequence[int], old: tuple[int, ...]) -> tuple[int, ...]:
 def _reshape(
     attributes: ReshapeAttrs, shape: tuple[int, ...], new: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    if new is None:
-        # Files of early converters say [0] for a scalar.
-        new = () if attributes.new_shape == (0,) else attributes.new_shape
-    return _resolve(new, shape)
+    return _resolve(attributes.new_shape if new is None else new, shape)
 
 
 def _infer_reshape(

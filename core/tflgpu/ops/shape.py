@@ -209,7 +209,7 @@ OPS = (
     ),
     OpDef(
         "RANK", no_attrs, _infer_rank, _reference_rank, _rank_samples,
-        accuracy=Accuracy.EXACT, texts=True, shape_only=True,
+        accuracy=Accuracy.EXACT, texts=True, shape_only=True, result_type=DType.I32,
     ),
     OpDef(
         "FILL", no_attrs, _infer_fill, _reference_fill, _fill_samples,

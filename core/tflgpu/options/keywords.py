@@ -1,6 +1,6 @@
 """The options as keywords, for type checkers: with it they know a mistyped one.
 
-What an option is and does is said in `tflgpu.options.delegate_options`; a test holds the two against
+What an option is and does is said in `tflgpu.options.option_list`; a test holds the two against
 each other.
 """
 

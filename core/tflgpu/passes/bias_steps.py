@@ -27,3 +27,10 @@ def product_of_scales(kind: Filter, node: Node, bias: Value) -> Quantization | N
         return None
     axis = max(0, len(bias.shape) - 1)
     return Quantization(tuple(float(s) for s in scales), (0,) * len(scales), axis)
+
+
+def steps_of_bias(kind: Filter, node: Node, bias: Value) -> Quantization | None:
+    """What the numbers of a bias stand for: by the product of scales, where that is not what the file
+    says but for rounding; None where neither tells."""
+    product = product_of_scales(kind, node, bias)
+    return bias.quant if product is None or same_steps(product, bias.quant) else product

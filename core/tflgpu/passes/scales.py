@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import Node, Value
-from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ir.graph import Node, TensorSpec, Value
+from tflgpu.ops.base import Activation, OpDef, Operand
 from tflgpu.ops.convert import is_divisor
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 
@@ -53,3 +54,12 @@ def one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
     if not all(is_simple(v) and v.dtype is results[0].dtype for v in involved):
         return None
     return None if all(range_of(v) == range_of(results[0]) for v in involved) else results[0]
+
+
+def inferred(op: OpDef, node: Node, inputs: Sequence[Value | None]) -> list[TensorSpec] | None:
+    """The results of a node's op on other operands; None where it takes no such."""
+    operands = [None if v is None else Operand(v.spec, v.data) for v in inputs]
+    try:
+        return list(op.infer(node.attrs, operands))
+    except TflgpuError:
+        return None

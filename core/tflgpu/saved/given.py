@@ -6,6 +6,7 @@ It is there as a graph, or as the bytes of its file, of which a graph is built w
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -41,12 +42,23 @@ class Given(Protocol):
         ...
 
 
-@frozen
+@frozen(slots=False)
 class GivenGraph:
-    """A graph. ``compile`` compiles it as it was compiled when it was saved."""
+    """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all kernels."""
 
     graph: Graph
     compile: Callable[[], Compiled] | None = None
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """What it becomes, compiled when it is first asked for.
+
+        Raises:
+            SavedModelError: nobody says how.
+        """
+        if self.compile is None:
+            raise SavedModelError("a saved model is damaged: a kernel without statements")
+        return self.compile()
 
     def data(self, value: int) -> Array | None:
         """As `Given`."""
@@ -62,9 +74,7 @@ class GivenGraph:
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
         """As `Given`."""
-        if self.compile is None:
-            raise SavedModelError("a saved model is damaged: a kernel without statements")
-        return body_in(self.compile(), number, kernel)
+        return body_in(self.compiled, number, kernel)
 
 
 @frozen

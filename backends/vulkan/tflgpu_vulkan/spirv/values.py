@@ -24,7 +24,6 @@ from tflgpu_vulkan.spirv.body import Body
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 from tflgpu_vulkan.spirv.target import Target
 
-_INFINITY_TWICE = 0xFF000000  # the bits of infinity without the sign, one place to the left
 _BEYOND = {"min": Op.FOrdGreaterThan, "max": Op.FOrdLessThan}
 _BEFORE = {"min": Op.FOrdLessThan, "max": Op.FOrdGreaterThan}
 #: Functions that are one instruction, of floats and of whole numbers.
@@ -68,12 +67,10 @@ class Values(Body):
         """Which lanes of ``x`` are NaN."""
         if self.keeps_nan(type):
             return self.compare(Op.FUnordNotEqual, type, x, x)
+        wide = type.with_scalar(Scalar.F32)
         if type.scalar is Scalar.F16 and self.target.f16_arithmetic:
-            x = self.emit(Op.FConvert, type.with_scalar(Scalar.F32), x)
-        words = type.with_scalar(Scalar.U32)
-        bits = self.emit(Op.Bitcast, words, x)
-        twice = self.emit(Op.ShiftLeftLogical, words, bits, self.const(words, 1))
-        return self.compare(Op.UGreaterThan, words, twice, self.const(words, _INFINITY_TWICE))
+            x = self.emit(Op.FConvert, wide, x)
+        return self.written(exact("isnan", wide), x)
 
     def extreme(self, expr: Binary, a: Id, b: Id) -> Id:
         """``min`` or ``max`` of floats: NaN where either is."""

@@ -1,0 +1,89 @@
+"""STORED_DIGIT: one digit of the whole number that a real one is stored as.
+
+No file has this op. Sums of products of 16-bit numbers are too long for f32. The float view of a
+quantized model (`tflgpu.passes.float_view`) writes each number in digits of a few bits, sums the
+products of each digit by the op that is there for real numbers, exactly, and lets STORED_SUMS put the
+sums together:
+
+    x = scale * (digit 0 + digit 1 * 2**bits + ...)
+
+Digits have signs, from ``-2**(bits - 1)`` to below ``2**(bits - 1)``, which keeps sums short; the last
+one takes what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import TensorSpec
+from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+
+OP = "STORED_DIGIT"
+_FLOATS = frozenset({DType.F32, DType.F16})
+
+
+@attrs.frozen
+class StoredDigit:
+    """Which of ``count`` digits of ``bits`` bits, the lowest being 0; ``stored`` says what the numbers
+    are."""
+
+    stored: QuantizeAndDequantize
+    bits: int
+    count: int
+    index: int
+
+
+def _parse(fields: Fields) -> StoredDigit:
+    scale, low, high = fields.number("scale"), fields.integer("low"), fields.integer("high")
+    bits, count, index = (fields.integer(name) for name in ("bits", "count", "index"))
+    if not scale > 0 or low > high or bits < 1 or not 0 <= index < count:
+        raise ModelError(f"{OP}: scale {scale}, digit {index} of {count}, of {bits} bits")
+    return StoredDigit(QuantizeAndDequantize(scale, low, high), bits, count, index)
+
+
+def _infer(attributes: StoredDigit, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    (x,) = take_operands(OP, operands, 1)
+    check_dtype(OP, x.dtype, _FLOATS)
+    return [x.spec]
+
+
+def _reference(attributes: StoredDigit, arrays: Sequence[Array | None]) -> list[Array]:
+    x = present(arrays[0])
+    rest, base = steps_of(attributes.stored, x), np.float32(1 << attributes.bits)
+    digit = rest
+    for _ in range(attributes.index + 1):
+        upper = np.floor((rest + base / 2) / base)
+        digit, rest = rest - upper * base, upper
+    if attributes.index == attributes.count - 1:
+        digit = digit + rest * base
+    return [np.asarray(digit).astype(x.dtype)]
+
+
+def _samples() -> list[Sample]:
+    def sample(id: str, shape: tuple[int, ...], bits: int, count: int, index: int) -> Sample:
+        fields = {
+            "scale": 1 / 256, "low": -(1 << 15), "high": (1 << 15) - 1, "bits": bits,
+            "count": count, "index": index,
+        }  # fmt: skip
+        # To either side of the ends.
+        return Sample(id, fields, (Arg(shape, low=-140, high=140),))
+
+    return [
+        sample("low", (2, 3, 5, 7), 8, 2, 0),
+        sample("high", (3, 5, 6), 8, 2, 1),
+        sample("middle", (67,), 6, 3, 1),
+        sample("whole", (3, 13), 8, 1, 0),
+    ]
+
+
+OPS = (
+    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
+)
