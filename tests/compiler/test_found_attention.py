@@ -142,6 +142,28 @@ def keras(t: int = T, *, back: bool = True) -> bytes:
     return b.model(b.transposed(made, 0, 2, 1, 3) if back else made)
 
 
+def keras_2(t: int = T, *, adj_y: bool = False, back: bool = True) -> bytes:
+    """A product of keys and queries, transposed; and RESHAPEs that change nothing."""
+    b = Building()
+    q, k, v = b.given(B, t, N, H), b.given(B, S, N, H), b.given(B, S, N, D)
+    q = b.transposed(q, *((0, 2, 1, 3) if adj_y else (0, 2, 3, 1)))
+    scores = b.product(b.transposed(k, 0, 2, 1, 3), q, adj_y=adj_y)
+    scores = b.transposed(b.reshaped(scores, B, N, S, t), 0, 1, 3, 2)
+    made = whole(b, scores, b.transposed(v, 0, 2, 1, 3), scale=None, mask=b.given(1, 1, t, S))
+    made = b.reshaped(made, B, N, t, D)
+    return b.model(b.transposed(made, 0, 2, 1, 3) if back else made)
+
+
+def keys_first(adj_y: bool, lead: Sequence[int] = (B, N), order: Sequence[int] = ()) -> bytes:
+    """The same of heads that were first, or (with another order) what is no attention."""
+    b = Building()
+    q = b.given(*lead, *((S, H) if order else (T, H))[:: 1 if adj_y else -1])
+    k, v = b.given(*lead, S, H), b.given(*lead, S, D)
+    scores, rank = b.product(k, q, adj_y=adj_y), len(lead)
+    scores = b.transposed(scores, *(order or (*range(rank), rank + 1, rank)))
+    return b.model(whole(b, scores, v))
+
+
 def grouped(heads: int, op: str = "TILE", groups: tuple[int, int] = (2, 2)) -> bytes:
     """Keys and values of fewer heads, each repeated; heads first, or tokens (``heads`` is their axis)."""
     b = Building()
@@ -183,6 +205,12 @@ YES = {
     "divided, mask first": divided(),
     "selected": selected(),
     "selected of all": selected(-np.inf, "SELECT"),
+    "Keras 2": keras_2(),
+    "Keras 2, queries in rows": keras_2(adj_y=True),
+    "Keras 2, not back": keras_2(back=False),
+    "Keras 2, one token": keras_2(1),
+    "keys first": keys_first(False),
+    "keys first, queries in rows": keys_first(True, (N,)),
     "Keras": keras(),
     "Keras, not back": keras(back=False),
     "one token": keras(1),
@@ -259,6 +287,7 @@ NO = {
     "a query of columns": changed(adj_x=True),
     "filled with infinity": selected(np.inf),
     "filled with no number": selected(np.nan),
+    "transposed otherwise": keys_first(True, (2, 2), (1, 0, 2, 3)),
     "whole numbers": quantized(),
     "a window's mask for several items": windows(2),
     "a second mask for all keys": two_masks(second=(T, 1)),
@@ -317,7 +346,7 @@ def test_it_is_found_and_gives_what_litert_gives(name: str, kernels: GpuDelegate
     assert NAME in found
     assert "SOFTMAX" not in found
     assert "BATCH_MATMUL" not in found
-    if name in ("Keras", "one token"):
+    if name in ("Keras", "Keras 2", "Keras 2, queries in rows", "one token"):
         assert "TRANSPOSE" not in found
     assert bool({"TILE", "BROADCAST_TO"} & set(found)) == (name == "groups of other sizes")
     assert found.count("ADD") == (name == "two masks")  # of constants it is done beforehand

@@ -331,3 +331,36 @@ def test_what_has_no_device_type(reference: Any, opened: Open) -> None:
 
     with pytest.raises(UnsupportedError, match="does not say on which device"):
         opened(reference).bind_input(0, Mute())
+
+
+def test_one_memory_for_an_input_and_an_output(delegate: Any, opened: Open) -> None:
+    """Also where runs copy arrays: the next run would have another input."""
+    one = opened(delegate)
+    both = np.zeros((*SHAPE, 2), np.float32)
+    one.bind_input(0, both[..., 0])
+    for again in (both[..., 0], both.reshape(-1)[: X.size].reshape(SHAPE)):
+        with pytest.raises(DeviceError, match="cannot be bound to the same memory"):
+            one.bind_output(3, again)
+    one.bind_output(3, both[..., 1])  # the elements between them
+    both[..., 0] = X
+    one.invoke()
+    np.testing.assert_array_equal(both[..., 1], Y)
+
+
+@pytest.mark.parametrize("where", [None, ("a", 0), ()], ids=str)
+def test_a_tensor_that_is_nowhere(where: Any, delegate: Any, opened: Open) -> None:
+    class Nowhere:
+        def __dlpack__(self, **kwargs: Any) -> Any:
+            raise AssertionError("it is not asked for")
+
+        def __dlpack_device__(self) -> Any:
+            return where
+
+    with pytest.raises(UnsupportedError, match="of where it is"):
+        opened(delegate).bind_input(0, Nowhere())
+
+
+@pytest.mark.parametrize("shape", ["x", None, (1.5,)], ids=str)
+def test_a_shape_that_is_none(shape: Any, delegate: Any, opened: Open) -> None:
+    with pytest.raises(ArgumentError, match="a tuple of whole numbers"):
+        opened(delegate).allocate_buffer(0).reshaped(shape)

@@ -219,6 +219,10 @@ class Interpreter(BufferMethods, ModelDetails):
         with self._busy:
             if not self._main.allocated:
                 self._main.run()  # says what lacks
+            if inputs is not None and not isinstance(inputs, Mapping):
+                raise InputError(
+                    f"inputs are values by tensor index, {{0: image}}, not {shown(inputs)}"
+                )
             for index in inputs or ():
                 if index not in self._main.info.inputs:
                     raise InputError(f"tensor {shown(index)} is no input of the model")

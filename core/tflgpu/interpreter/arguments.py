@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +73,25 @@ def threads_of(count: Any) -> int | None:
     if count is not None and count < 1:
         raise OptionError(f"num_threads is {shown(count)}; the least is 1")
     return count
+
+
+def timeout_of(timeout: Any) -> float | None:
+    """Seconds to wait, None for no limit, which is also what nobody lives to see.
+
+    Raises:
+        ArgumentError: neither a number nor None.
+    """
+    if timeout is None:
+        return None
+    try:
+        seconds = float(timeout) if not isinstance(timeout, (str, bytes)) else math.nan
+    except OverflowError:  # a whole number beyond all floats
+        seconds = math.inf if timeout > 0 else 0.0
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ArgumentError(f"timeout is a number of seconds or None, not {shown(timeout)}")
+    return None if seconds > threading.TIMEOUT_MAX else max(0.0, seconds)
 
 
 def resolver_of(kind: Any) -> OpResolverType:

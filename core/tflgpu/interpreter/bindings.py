@@ -8,7 +8,7 @@ import numpy as np
 
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.host_memory import pages_of
-from tflgpu.errors import InputError, StateError, TflgpuError, UnsupportedError
+from tflgpu.errors import DeviceError, InputError, StateError, TflgpuError, UnsupportedError
 from tflgpu.interpreter.given import Given
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
@@ -17,6 +17,9 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Traffic
 from tflgpu.runtime.session import Session
 from tflgpu.values import define, frozen
+
+#: What NumPy may try to find an element that two arrays share; it stands for a number of candidates.
+_MOST_WORK: Any = 10_000
 
 
 @frozen
@@ -147,6 +150,7 @@ class Bindings:
             StateError: a buffer or its device is closed.
             DeviceError: another device's, too small, or bound to another tensor that a run writes.
         """
+        self._check_apart(port, given)
         made = self._placed(session, port, given)
         old, self._bound[port.index] = self._bound.get(port.index), made
         if old is not None and old.buffer is not made.buffer:
@@ -248,6 +252,20 @@ class Bindings:
             )
         return held
 
+    def _check_apart(self, port: Port, given: Given) -> None:
+        """No run may write host memory that another tensor is bound to: an input would be another one
+        in the next run. (Buffers of the device know their memory themselves.)"""
+        for index, other in self._bound.items():
+            theirs = other.given.array
+            if index == port.index or given.array is None or theirs is None:
+                continue
+            is_written = not (port.is_input and other.port.is_input)
+            if is_written and _overlap(given.array, theirs):
+                raise DeviceError(
+                    f"{port.told} and {other.port.told} cannot be bound to the same memory, which a "
+                    "run writes; give each an array of its own"
+                )
+
     def _placed(self, session: Session, port: Port, given: Given) -> Bound:
         """Put a tensor's home where ``given`` is."""
         if port.index not in session.arrays:
@@ -275,6 +293,14 @@ class Bindings:
                 if answer is not None:
                     raise UnsupportedError(f"{port.told} cannot be bound: {answer.reason}")
         return Bound(port, given, shape, dtype, buffer, self.traffic)
+
+
+def _overlap(one: Array, other: Array) -> bool:
+    """Whether two arrays have an element in common; also where that is too hard to tell."""
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))
+    except (RuntimeError, OverflowError):  # NumPy's TooHardError is one
+        return True
 
 
 def _check_fit(port: Port, given: Given, shape: Shape, dtype: np.dtype[Any]) -> None:

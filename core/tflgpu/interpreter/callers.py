@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.kinds import Count
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
 
 T = TypeVar("T")
+
+#: A number of copies beyond it is a mistake, which would take all memory before it was seen.
+_MOST_COPIES = 1024
 
 
 class Pool(Holder):
@@ -71,13 +76,18 @@ class Pool(Holder):
                 what `Model` makes of them.
 
         Raises:
-            OptionError: both devices and delegates, or none of them; options beside delegates; or an
-                unknown option.
+            OptionError: both devices and delegates, or none of them; devices and the option ``device``;
+                options beside delegates; too many copies; or an unknown option.
             UnsupportedError: the model keeps state from run to run, an operator runs nowhere, or a
                 batch of a model that does not compute items apart from one another.
             ModelError, DeviceError: as `Model`.
         """
         count = Count().read("size", size)
+        if count > _MOST_COPIES:
+            raise OptionError(
+                f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "
+                "which has tensors of its own"
+            )
         batches = batches_of(batch, sizes)
         check_deadline(deadline)
         # A loan may end wherever objects are collected, under this lock, too.
@@ -125,8 +135,10 @@ class Pool(Holder):
         Raises:
             BusyError: none was free in time.
             StateError: the pool is closed, or was made before this process was forked.
+            ArgumentError: ``timeout`` is neither a number nor None.
             InputError, DeviceError: as `Model.__call__`.
         """
+        timeout = timeout_of(timeout)
         if self._gather is not None:
             self._check_open()
             return self._gather.call(arrays, named, timeout)
@@ -221,6 +233,8 @@ class Pool(Holder):
             return _some(delegates)
         if devices is None:
             return [None]
+        if "device" in options:
+            raise OptionError("give either devices, or the option device, not both")
         from tflgpu.delegate import GpuDelegate
 
         for device in _some(devices):

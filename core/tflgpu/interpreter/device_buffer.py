@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tflgpu.blame import Failed, attempt, shown
 from tflgpu.contract.buffers import Buffer
-from tflgpu.errors import InputError, UnsupportedError
+from tflgpu.errors import ArgumentError, InputError, UnsupportedError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
@@ -69,8 +71,11 @@ class DeviceBuffer:
 
         Raises:
             InputError: another number of elements.
+            ArgumentError: no sizes.
         """
-        wanted = tuple(int(n) for n in shape)
+        wanted = attempt(lambda: tuple(operator.index(n) for n in shape))
+        if isinstance(wanted, Failed):
+            raise ArgumentError(f"a shape is a tuple of whole numbers, not {shown(shape)}")
         if math.prod(wanted) != math.prod(self.shape) or any(n < 0 for n in wanted):
             raise InputError(
                 f"a buffer of shape {listed(self.shape)} cannot be seen as {listed(wanted)}: another "

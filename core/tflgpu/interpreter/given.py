@@ -122,7 +122,11 @@ def _dlpack(source: Any) -> Given:
     where = attempt(methodcaller("__dlpack_device__"), source)
     if isinstance(where, Failed):
         raise UnsupportedError(f"{kind} does not say on which device it is: {where}")
-    device = int(where[0])
+    device = attempt(lambda: int(where[0]))
+    if isinstance(device, Failed):
+        raise UnsupportedError(
+            f"{kind} says {shown(where)} of where it is, not a DLPack device type and an index"
+        )
     if device == dlpack.CUDA:
         return _cuda(source, kind)
     if device not in _ON_HOST:

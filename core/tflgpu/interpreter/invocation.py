@@ -25,6 +25,7 @@ import numpy as np
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import InputError, StateError, TflgpuError
+from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.opening import Opening
 from tflgpu.interpreter.subgraph import Subgraph
 
@@ -51,9 +52,11 @@ class Invocation:
         """Return when the results are there: True; or after ``timeout`` seconds: False.
 
         Raises:
+            ArgumentError: ``timeout`` is neither a number nor None.
             DeviceError: the run failed (the option ``on_error`` says what is tried before).
             StateError: the interpreter was forked away meanwhile.
         """
+        timeout = timeout_of(timeout)
         if self._run is not None and not self._lane.collect(self, timeout):
             return False
         if self._error is not None:

@@ -4,7 +4,8 @@
         -> BATCH_MATMUL(v)
 
 Keras' MultiHeadAttention, einsum and tf.matmul give that, with heads before tokens, to which queries, keys and
-values were transposed. Where all of them were, and the result is transposed back, ATTENTION reads what was
+values were transposed. Keras 2 has BATCH_MATMUL(k, q) and a TRANSPOSE behind it; some einsums have RESHAPEs that
+change nothing. Where all of them were, and the result is transposed back, ATTENTION reads what was
 there before; operands of another number of axes are reshaped to four. Keys and values whose heads were repeated
 for groups of queries' heads are read as they were. Two masks (Swin's: of relative positions, and of windows, for
 which scores are reshaped to [items, windows, ..] and back) are added to one. Files whose converter kept the
@@ -59,13 +60,40 @@ class _Found:
 
 @attrs.frozen
 class _Scores:
-    """The way from SOFTMAX back to the first product."""
+    """The way from SOFTMAX back to the first product; ``turned`` where that is of keys and queries."""
 
     product: Node
     nodes: tuple[Node, ...]
+    turned: bool = False
     scale: float = 1.0
     mask: Formed | None = None
     fill: float | None = None
+
+    @property
+    def q(self) -> Value:
+        """The queries."""
+        return self.product.input(1 if self.turned else 0)
+
+    @property
+    def k(self) -> Value:
+        """The keys."""
+        return self.product.input(0 if self.turned else 1)
+
+    @property
+    def q_in_rows(self) -> bool:
+        """Whether a query's numbers are the last axis."""
+        return bool(self.product.attrs.adj_y) if self.turned else True
+
+    @property
+    def k_in_rows(self) -> bool:
+        """Whether a key's numbers are the last axis."""
+        return True if self.turned else bool(self.product.attrs.adj_y)
+
+    @property
+    def shape(self) -> Shape:
+        """Queries by keys."""
+        *lead, rows, columns = self.product.outputs[0].shape
+        return (*lead, columns, rows) if self.turned else (*lead, rows, columns)
 
 
 @attrs.frozen
@@ -168,10 +196,9 @@ class _Matching:
         if softmax.attrs.beta != 1:
             return None
         for scores in self._scores(softmax.input(0)):
-            product = scores.product
-            q, k = product.input(0), product.input(1)
+            q, k = scores.q, scores.k
             lead = q.shape[:-2]
-            if product.attrs.adj_x or k.shape[:-2] != lead or v.shape[:-2] != lead:
+            if scores.product.attrs.adj_x or k.shape[:-2] != lead or v.shape[:-2] != lead:
                 continue
             if 0 in (*q.shape, *k.shape, *v.shape):
                 continue
@@ -235,34 +262,51 @@ class _Matching:
         """A product, times a number perhaps, of the shape of what follows."""
         if value.shape != shape:
             return
-        product = self._inner(value, _PRODUCT)
-        if product is not None:
-            yield _Scores(product, (product, *after))
+        found = self._product(value, after)
+        if found is not None:
+            yield found
             return
         node = self._inner(value, "MUL", "DIV")
         if node is None:
             return
         for at in (0, 1) if node.op == "MUL" else (0,):
             number = scalar_of(node.input(1 - at))
-            product = self._inner(node.input(at), _PRODUCT)
-            if number is None or product is None or node.input(at).shape != value.shape:
+            found = self._product(node.input(at), (node, *after))
+            if number is None or found is None or node.input(at).shape != value.shape:
                 continue
             if node.op == "DIV":
                 number = 1 / number if number else math.inf
             if math.isfinite(number):
-                yield _Scores(product, (product, node, *after), number)
+                yield attrs.evolve(found, scale=number)
                 return
+
+    def _product(self, value: Value, after: tuple[Node, ...]) -> _Scores | None:
+        """A product, or one with its last two axes exchanged."""
+        node = self._inner(value, _PRODUCT, "TRANSPOSE")
+        if node is None or node.op == _PRODUCT:
+            return None if node is None else _Scores(node, (node, *after))
+        product, rank = self._inner(node.input(0), _PRODUCT), len(value.shape)
+        if product is None or _order(node) != (*range(rank - 2), rank - 1, rank - 2):
+            return None
+        return _Scores(product, (product, node, *after), turned=True)
 
     def _inner(self, value: Value, *ops: str) -> Node | None:
         """The node that makes a value which one other node needs, once."""
-        node = self._rewriter.producer(value, *ops)
-        if node is None or self._rewriter.sole_use(value) is None or not self._is_plain(node):
-            return None
-        return node
+        while self._rewriter.sole_use(value) is not None:
+            node = self._rewriter.producer(value, *ops)
+            if node is not None:
+                return node if self._is_plain(node) else None
+            same = self._rewriter.producer(value, "RESHAPE")
+            if same is None or not _changes_nothing(same):
+                return None
+            value = same.input(0)
+        return None
 
     def _is_plain(self, node: Node) -> bool:
         """Whether all is floats, and no activation follows."""
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+        if node.op == "TRANSPOSE":
+            values = [node.input(0), node.outputs[0]]
         floats = all(v.dtype in _FLOATS or v.dtype is DType.BOOL for v in values)
         plain = floats and all(v.quant is None and v.shape_known for v in values)
         return (
@@ -276,17 +320,18 @@ class _Matching:
     def _tokens_first(self, scores: _Scores, nodes: tuple[Node, ...]) -> _Found | None:
         """Where keys and values were transposed to heads first, and the rest was too or is of one
         token, which lies the same both ways."""
-        product, last = scores.product, nodes[-1]
-        q, k, v = product.input(0), product.input(1), last.input(1)
+        last = nodes[-1]
+        q, k, v = scores.q, scores.k, last.input(1)
         if len(q.shape) != 4 or last.attrs.adj_y:
             return None
-        keys = self._before(k, _SWAPPED if product.attrs.adj_y else _SWAPPED_KEYS)
+        keys = self._before(k, _SWAPPED if scores.k_in_rows else _SWAPPED_KEYS)
         values = self._before(v, _SWAPPED)
         if keys is None or values is None:
             return None
-        items, heads, queries, depth = q.shape
-        given = self._before(q, _SWAPPED)
-        back = self._rewriter.sole_use(last.outputs[0], "TRANSPOSE")
+        items, heads, queries, _ = scores.shape
+        depth = q.shape[-1 if scores.q_in_rows else -2]
+        given = self._before(q, _SWAPPED if scores.q_in_rows else _SWAPPED_KEYS)
+        back = self._back(last.outputs[0])
         if back is not None and _order(back) == _SWAPPED:
             nodes = (*nodes, back)
         elif queries > 1:
@@ -301,31 +346,39 @@ class _Matching:
         )  # fmt: skip
 
     def _heads_first(self, scores: _Scores, nodes: tuple[Node, ...]) -> _Found | None:
-        product, last = scores.product, nodes[-1]
-        q, k, v = product.input(0), product.input(1), last.input(1)
-        rank = len(q.shape)
-        turned = (*range(rank - 2), rank - 1, rank - 2)
-        order = None if product.attrs.adj_y else turned
-        keys = k
-        before = self._rewriter.producer(k, "TRANSPOSE")
-        if order is not None and before is not None:
-            first = _order(before)
-            if first is not None:
-                order = tuple(first[axis] for axis in turned)
-                keys = before.input(0)
-                order = None if order == tuple(range(rank)) else order
-        tokens, depth = (k.shape[i] for i in ((-2, -1) if product.attrs.adj_y else (-1, -2)))
-        if depth != q.shape[-1]:
+        last = nodes[-1]
+        v = last.input(1)
+        lead, (queries, tokens) = _two(scores.q.shape[:-2]), scores.shape[-2:]
+        depth = scores.q.shape[-1 if scores.q_in_rows else -2]
+        if depth != scores.k.shape[-1 if scores.k_in_rows else -2]:
             return None
-        lead = _two(q.shape[:-2])
         width = v.shape[-2 if last.attrs.adj_y else -1]
         return self._found(
             scores, nodes, True, last.attrs.adj_y,
-            Formed(q, None, (*lead, *q.shape[-2:])),
-            Formed(keys, order, (*lead, tokens, depth)),
+            self._in_rows(scores.q, scores.q_in_rows, (*lead, queries, depth)),
+            self._in_rows(scores.k, scores.k_in_rows, (*lead, tokens, depth)),
             Formed(v, None, (*lead, *v.shape[-2:])),
-            (*lead, q.shape[-2], width),
+            (*lead, queries, width),
         )  # fmt: skip
+
+    def _in_rows(self, value: Value, already: bool, shape: Shape) -> Formed:
+        """Queries or keys with each one's numbers last, from what they were made of by a TRANSPOSE."""
+        if already:
+            return Formed(value, None, shape)
+        rank = len(value.shape)
+        order: tuple[int, ...] = (*range(rank - 2), rank - 1, rank - 2)
+        before = self._rewriter.producer(value, "TRANSPOSE")
+        first = None if before is None else _order(before)
+        if before is not None and first is not None:
+            value, order = before.input(0), tuple(first[axis] for axis in order)
+        return Formed(value, None if order == tuple(range(rank)) else order, shape)
+
+    def _back(self, value: Value) -> Node | None:
+        """The TRANSPOSE that is all that reads a value."""
+        node = self._rewriter.sole_use(value)
+        while node is not None and node.op == "RESHAPE" and _changes_nothing(node):
+            node = self._rewriter.sole_use(node.outputs[0])
+        return node if node is not None and node.op == "TRANSPOSE" else None
 
     def _found(
         self, scores: _Scores, nodes: tuple[Node, ...], heads_first: bool, tokens_last: bool,
@@ -337,7 +390,7 @@ class _Matching:
             k, v = few_k, few_v
         operands = [q, k, v]
         if scores.mask is not None:
-            mask = of_four_axes(scores.mask, scores.product.outputs[0].shape)
+            mask = of_four_axes(scores.mask, scores.shape)
             if mask is None:
                 return None
             operands.append(mask)
@@ -370,6 +423,12 @@ class _Matching:
         """What was transposed in this order."""
         node = self._rewriter.producer(value, "TRANSPOSE")
         return node.input(0) if node is not None and _order(node) == order else None
+
+
+def _changes_nothing(reshape: Node) -> bool:
+    source, result = reshape.input(0), reshape.outputs[0]
+    known = source.shape_known and result.shape_known
+    return known and source.shape == result.shape and source.quant is None and result.quant is None
 
 
 def _order(transpose: Node) -> tuple[int, ...] | None:
