@@ -39,6 +39,8 @@ OPERATORS: tuple[tuple[str, DType, list[Any], Any, dict[str, Any], int], ...] = 
     ("MEAN", DType.U8, [0.1, (_PLANE,)], (0.05, (1, 1, 1, 3)), {"keep_dims": True}, 2),
     ("MEAN", DType.I16, [1e-4, (_PLANE,)], (0.3e-4, (1, 3)), {}, 3),
     ("MEAN", DType.I8, [0.1, (np.array([3], np.int32),)], (0.1, (1, 5, 7)), {}, 2),
+    ("SUM", DType.I8, [0.5, (np.array([2], np.int32),)], (4.0, (1, 5, 3)), {}, 2),
+    ("ABS", DType.I16, [1e-4], 0.97e-4, {}, 5),
     ("HARD_SWISH", DType.I8, [0.05], 0.025, {}, 1),
     ("HARD_SWISH", DType.U8, [0.1], 0.1, {}, 1),
     ("BATCH_MATMUL", DType.I8, [(0.05, (2, 5, 7)), (0.02, (2, 7, 3))], (0.05, (2, 5, 3)), {}, 4),

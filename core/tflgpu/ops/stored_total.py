@@ -1,6 +1,6 @@
 """STORED_TOTAL: a sum of stored numbers, brought to the steps of the result.
 
-No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it behind a MEAN or
+No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it behind a MEAN, a SUM or
 a BATCH_MATMUL of real numbers, in the place of what rounds others:
 
     total = x / unit, a whole number
@@ -74,6 +74,18 @@ def of_mean(node: Node) -> Behind | None:
         return None
     by = Multiplier((by.value << bits) // count, by.shift - bits)
     return _multiplied(unit, result, by, count << 15)
+
+
+def of_sum(node: Node) -> Behind | None:
+    """`OpDef.as_stored` of SUM; of 16 bits TFLite rounds the true one."""
+    x, y = node.input(0), node.outputs[0]
+    if x.dtype not in _BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
+        return None
+    a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
+    if not 0 < x.elements // y.elements << 8 <= LARGEST:
+        return None
+    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    return Behind(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
 
 
 def of_product(node: Node, depth: int) -> Behind | None:
