@@ -11,9 +11,10 @@ class WatchedDevice:
     """Counts until ``patch`` is undone.
 
     Attributes:
-        runs, loads: Of recordings, those that failed too, and of plans.
+        runs, loads: Of recordings, those that failed too, and of plans, without those that failed.
+        opened: Devices that were opened.
         reads, writes: Of buffers.
-        fails: What the next runs raise, the last one first.
+        fails, fails_to_load: What the next runs and loads raise, the last one first.
         half_written: Memory in which a run that fails leaves something.
         unreadable: What reading any buffer raises.
     """
@@ -24,10 +25,11 @@ class WatchedDevice:
         from tflgpu_cpu_ref.recording import CpuRefRecording
 
         self.fails: list[BaseException] = []
+        self.fails_to_load: list[BaseException] = []
         self.unreadable: Exception | None = None
         self.half_written: Any = None
-        self.reads = self.writes = self.runs = self.loads = 0
-        run, load = CpuRefRecording._run, CpuRefDevice._load
+        self.reads = self.writes = self.runs = self.loads = self.opened = 0
+        run, load, init = CpuRefRecording._run, CpuRefDevice._load, CpuRefDevice.__init__
         read, write = HostBuffer._read, HostBuffer._write
 
         def _run(recording: Any) -> None:
@@ -38,7 +40,13 @@ class WatchedDevice:
                 raise self.fails.pop()
             run(recording)
 
+        def _init(device: Any, *args: Any) -> None:
+            self.opened += 1
+            init(device, *args)
+
         def _load(*args: Any, **kwargs: Any) -> Any:
+            if self.fails_to_load:
+                raise self.fails_to_load.pop()
             self.loads += 1
             return load(*args, **kwargs)
 
@@ -53,6 +61,7 @@ class WatchedDevice:
             write(buffer, data)
 
         patch.setattr(CpuRefRecording, "_run", _run)
+        patch.setattr(CpuRefDevice, "__init__", _init)
         patch.setattr(CpuRefDevice, "_load", _load)
         patch.setattr(HostBuffer, "_read", _read)
         patch.setattr(HostBuffer, "_write", _write)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tflgpu.interpreter.estimate import estimate
     from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
-    from tflgpu.lowering.lowering import Precision
+    from tflgpu.lowering.precision import Precision
     from tflgpu.options import (
         DelegateOptions,
         ExperimentalFlags,
@@ -135,7 +135,7 @@ _HOMES = {
     "Numerics": "tflgpu.compiler.numerics",
     "OnError": "tflgpu.options",
     "OpResolverType": "tflgpu.options",
-    "Precision": "tflgpu.lowering.lowering",
+    "Precision": "tflgpu.lowering.precision",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",

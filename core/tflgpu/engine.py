@@ -24,12 +24,13 @@ import attrs
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.keep import Pairs
+from tflgpu.compiler.machines import TimeModel
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import Declined, Part, PartitionBy, all_declined
+from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.compiler.parts import Declined, Part, all_declined
 from tflgpu.compiler.repeat import carried
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
-from tflgpu.compiler.times import TimeModel
 from tflgpu.contract.device import NodeDevice
 from tflgpu.contract.progress import Progress
 from tflgpu.devices.cpu_side import CpuSide
@@ -41,8 +42,7 @@ from tflgpu.errors import (
 )
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.rewrite import with_all_results
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.opened_device import OpenedDevice
 from tflgpu.ops.unknown import refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -20,11 +21,13 @@ from tflgpu.devices.renewal import Renewal
 from tflgpu.devices.wanted import precision_note, precision_on
 from tflgpu.errors import OptionError, StateError
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Precision
-from tflgpu.ops.base import OpDef
+from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
 from tflgpu.runtime.session import Session
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
 
 _LOG = logging.getLogger("tflgpu")
 

@@ -14,7 +14,7 @@ import pluggy
 from tflgpu import hookspecs
 from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure
-from tflgpu.plugin_values import ask
+from tflgpu.plugin_values import Kinds, ask
 
 
 class PluginHost:
@@ -44,9 +44,7 @@ class PluginHost:
         names = {i.plugin_name for i in getattr(self._manager.hook, name).get_hookimpls()}
         return [(p, self.hook(p, name)) for p in self.plugins if p.name in names]
 
-    def collect(
-        self, name: str, kinds: tuple[type, ...], **arguments: object
-    ) -> list[tuple[Plugin, Any]]:
+    def collect(self, name: str, kinds: Kinds, **arguments: object) -> list[tuple[Plugin, Any]]:
         """What each plugin's registration hook gives; one that fails is left out."""
         found: list[tuple[Plugin, Any]] = []
         for plugin, hook in self.implementers(name):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -15,62 +15,44 @@ from tflgpu.contract.allowances import Allowances
 from tflgpu.contract.checked import wrong_info
 from tflgpu.contract.device import API_CHANGES, API_VERSION, BackendInfo, DeviceInfo, Probe
 from tflgpu.language.generator import ShaderGenerator
-from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
-from tflgpu.ops.base import Accuracy, Activation, OpDef
-from tflgpu.ops.facets import Filter, Integers
-from tflgpu.passes.base import Pass
 
-#: What each field has to be, by the type that is registered.
-_TEXTS: Mapping[type, tuple[str, ...]] = {
-    BackendInfo: ("name",),
-    OpDef: ("name",),
-    Pass: ("name",),
-    ShaderGenerator: ("name",),
-    KernelRule: ("op", "name"),
-    ElementwiseRule: ("op",),
-    GroupRule: ("op", "name"),
-    CompatEntry: ("name", "reason"),
-}
-_WHOLE: Mapping[type, tuple[str, ...]] = {
-    BackendInfo: ("rank",),
-    OpDef: ("max_version",),
-    Pass: ("phase",),
-    ShaderGenerator: (),
-    KernelRule: ("rank",),
-    ElementwiseRule: (),
-    GroupRule: ("rank",),
-    CompatEntry: ("rank",),
-}
-_FUNCTIONS: Mapping[type, tuple[str, ...]] = {
-    BackendInfo: (),
-    OpDef: ("parse", "infer", "reference", "samples", "limits"),
-    Pass: ("run",),
-    ShaderGenerator: ("source",),
-    KernelRule: ("build", "accepts"),
-    ElementwiseRule: ("expr", "accepts"),
-    GroupRule: ("match", "build"),
-    CompatEntry: (),
+_Fields = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+#: What fields have to be, by type: names, whole numbers and functions.
+_FIELDS: Mapping[type, _Fields] = {
+    BackendInfo: (("name",), ("rank",), ()),
+    ShaderGenerator: (("name",), (), ("source",)),
+    CompatEntry: (("name", "reason"), ("rank",), ()),
 }
 
-_FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keeps_values",
-          "takes_stored")  # fmt: skip
+
+#: Gives the types that a hook may list. They are only asked for where a plugin has the hook.
+Kinds = Callable[[], tuple[type, ...]]
+
+
+def plugin_ops() -> ModuleType:
+    """`tflgpu.plugin_ops`, which most plugins do not need, and which takes long to import."""
+    from tflgpu import plugin_ops as found
+
+    return found
 
 
 def ask(
-    hook: pluggy.HookCaller, kinds: tuple[type, ...], arguments: Mapping[str, object], to: list[Any]
+    hook: pluggy.HookCaller, wanted: Kinds, arguments: Mapping[str, object], to: list[Any]
 ) -> None:
     """Call a registration hook and append what it lists to ``to``, checked."""
-    wanted = " or ".join(k.__name__ for k in kinds)
+    kinds = wanted()
+    names = " or ".join(k.__name__ for k in kinds)
     answers = hook(**arguments)
     if not answers and not arguments:
         # A hook that is asked of one backend may have nothing to say of it.
-        raise Refused(f"{hook.name} gave None, not a list of {wanted}")
+        raise Refused(f"{hook.name} gave None, not a list of {names}")
     for answer in answers:
         if not isinstance(answer, (list, tuple)):
-            raise Refused(f"{hook.name} gave {type(answer).__name__}, not a list of {wanted}")
+            raise Refused(f"{hook.name} gave {type(answer).__name__}, not a list of {names}")
         for item in answer:
             if not isinstance(item, kinds):
-                raise Refused(f"{hook.name} gave a {type(item).__name__}, not a {wanted}")
+                raise Refused(f"{hook.name} gave a {type(item).__name__}, not a {names}")
             _check(item)
         to.extend(answer)
 
@@ -81,7 +63,9 @@ def _check(item: Any) -> None:
     Raises:
         Refused: a field is not what it must be; names the item and the field.
     """
-    kind = next(k for k in _TEXTS if isinstance(item, k))
+    fields = _FIELDS if isinstance(item, tuple(_FIELDS)) else plugin_ops().FIELDS
+    kind = next(k for k in fields if isinstance(item, k))
+    texts, whole, functions = fields[kind]
     what = f"{kind.__name__} {shown(getattr(item, 'name', getattr(item, 'op', '')))}"
 
     def fail(field: str, wanted: str) -> None:
@@ -89,15 +73,15 @@ def _check(item: Any) -> None:
 
     if isinstance(item, BackendInfo) and item.api_version != API_VERSION:
         raise Refused(_other_version(item))
-    for field in _TEXTS[kind]:
+    for field in texts:
         value = getattr(item, field)
         if not isinstance(value, str) or not value:
             fail(field, "a name")
-    for field in _WHOLE[kind]:
+    for field in whole:
         value = getattr(item, field)
         if isinstance(value, bool) or not isinstance(value, int):
             fail(field, "a whole number")
-    for field in _FUNCTIONS[kind]:
+    for field in functions:
         if not callable(getattr(item, field)):
             fail(field, "a function")
     if isinstance(item, BackendInfo):
@@ -118,64 +102,8 @@ def _check(item: Any) -> None:
                 fail(field, "a text")
         if item.verdict is not None and not isinstance(item.verdict, Verdict):
             fail("verdict", "a Verdict or None")
-    if isinstance(item, (KernelRule, GroupRule)) and item.name == "elementwise":
-        fail("name", "one for a KernelRule: it is the name of what an ElementwiseRule becomes")
-    if isinstance(item, Pass) and not _takes(item.run, 2):
-        raise Refused(
-            f"{what}: run does not take two arguments; a pass is called with the graph and a "
-            "`PassContext` (tflgpu.passes.context), which has the ops and the device's capabilities"
-        )
-    if isinstance(item, OpDef):
-        if not isinstance(item.accuracy, Accuracy):
-            fail("accuracy", "an Accuracy")
-        for field in ("generate", "affine", "moves", "copies", "reorder", "work", "states",
-                      "at_run_time", "int16_table", "stored_where", "as_stored", "in_digits"):  # fmt: skip
-            if getattr(item, field) is not None and not callable(getattr(item, field)):
-                fail(field, "a function or None")
-        for field in _FLAGS:
-            if not isinstance(getattr(item, field), bool):
-                fail(field, "True or False")
-        if not isinstance(item.activation_field, str):
-            fail("activation_field", "the name of an attribute")
-        if not isinstance(item.computes, Activation):
-            fail("computes", "an Activation")
-        if item.integers is not None and not (
-            isinstance(item.integers, Integers)
-            and isinstance(item.integers.op, str)
-            and callable(item.integers.attributes)
-            and item.takes_stored
-        ):
-            fail(
-                "integers", "an Integers of an op's name and a function, with takes_stored, or None"
-            )
-        _check_filter(item, fail)
-
-
-def _check_filter(op: OpDef, fail: Callable[[str, str], None]) -> None:
-    kind = op.filter
-    if kind is None:
-        return
-    if not isinstance(kind, Filter) or not isinstance(kind.pads, str):
-        fail("filter", "a Filter or None")
-        return
-    positions = (kind.source, kind.weights, kind.bias, kind.out)
-    if any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in positions):
-        fail("filter", "a Filter of positions")
-    if any(f is not None and not callable(f) for f in (kind.spread, kind.zeros)):
-        fail("filter", "a Filter whose spread and zeros are functions or None")
-
-
-def _takes(function: Any, count: int) -> bool:
-    """Whether a function can be called with so many arguments, as far as it says."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return True  # written in C, say; what a call raises has the plugin's name too
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
+    if fields is not _FIELDS:
+        plugin_ops().check(item, what, fail)
 
 
 def _other_version(info: BackendInfo) -> str:

@@ -12,7 +12,7 @@ import importlib.util
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -26,23 +26,23 @@ from tflgpu.contract.device import BackendInfo, Device, NodeDevice, Probe
 from tflgpu.contract.forks import Holder, free_in_child, leave_without_drivers
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, KernelError, OptionError, PluginError
+from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node
 from tflgpu.language.generator import ShaderGenerator
-from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Rule, Site, Unsupported
-from tflgpu.ops.base import OpDef
-from tflgpu.ops.foreign import checked_op
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.registry import LaterOps, builtin_ops
 from tflgpu.options import DelegateOptions
-from tflgpu.passes.base import Pass
-from tflgpu.passes.registry import builtin_passes
 from tflgpu.plugin_host import PluginHost
 from tflgpu.plugin_sources import GROUP, Plugin, PluginFailure, installed_plugins
-from tflgpu.plugin_values import wrong_allowances, wrong_probe
+from tflgpu.plugin_values import plugin_ops, wrong_allowances, wrong_probe
 
-_RULES = (KernelRule, ElementwiseRule, GroupRule)
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
+    from tflgpu.lowering.rule import Rule, Site
+    from tflgpu.ops.base import OpDef
+    from tflgpu.passes.base import Pass
+
 _log = logging.getLogger(__name__)
 
 
@@ -64,18 +64,22 @@ class Registry(Holder):
         self._probes: dict[str, Probe] = {}
         self.belongs_to_process()
 
-        backends = host.collect("tflgpu_register_backends", (BackendInfo,))
-        ops = host.collect("tflgpu_register_ops", (OpDef,))
-        passes = host.collect("tflgpu_register_passes", (Pass,))
-        generators = host.collect("tflgpu_register_generators", (ShaderGenerator,))
+        backends = host.collect("tflgpu_register_backends", lambda: (BackendInfo,))
+        ops = host.collect("tflgpu_register_ops", lambda: (plugin_ops().OpDef,))
+        passes = host.collect("tflgpu_register_passes", lambda: (plugin_ops().Pass,))
+        generators = host.collect("tflgpu_register_generators", lambda: (ShaderGenerator,))
         host.refuse_clashes("backend", backends)
         host.refuse_clashes("op", ops, builtin_ops)
-        host.refuse_clashes("pass", passes, lambda: [p.name for p in builtin_passes()])
+        host.refuse_clashes("pass", passes, _names_of_passes)
         host.refuse_clashes("shader generator", generators)
         names = [info.name for _, info in host.usable(backends)]
-        rules = {n: host.collect("tflgpu_register_kernels", _RULES, backend=n) for n in names}
+        rules = {
+            n: host.collect("tflgpu_register_kernels", lambda: plugin_ops().RULES, backend=n)
+            for n in names
+        }
         entries = {
-            n: host.collect("tflgpu_compat_entries", (CompatEntry,), backend=n) for n in names
+            n: host.collect("tflgpu_compat_entries", lambda: (CompatEntry,), backend=n)
+            for n in names
         }
 
         # Only now is it known which plugins are in use.
@@ -83,7 +87,7 @@ class Registry(Holder):
         order = sorted(found, key=lambda n: (-found[n][1].rank, n))
         self._owners = {name: found[name][0] for name in order}
         self.backends: Mapping[str, BackendInfo] = {name: found[name][1] for name in order}
-        own = {op.name: checked_op(op, str(p)) for p, op in host.usable(ops)}
+        own = {op.name: _checked(op, str(p)) for p, op in host.usable(ops)}
         self._own_ops: Mapping[str, OpDef] = own
         self._merged: Mapping[str, OpDef] = LaterOps(own)
         marked = [attrs.evolve(item, owner=str(p)) for p, item in host.usable(passes)]
@@ -239,7 +243,7 @@ class Registry(Holder):
         A plugin that fails on the question counts as an objection that names it.
         """
         for plugin, hook in self._host.implementers("tflgpu_node_support"):
-            answer = attempt(hook, backend=backend, node=node, site=site)
+            answer = ask(hook, node, backend=backend, node=node, site=site)
             if isinstance(answer, Failed):
                 return Unsupported(
                     f"plugin {plugin} failed on it: {answer}", ReasonCode.PLUGIN_FAULT
@@ -315,6 +319,18 @@ class Registry(Holder):
             return Probe(False, f"plugin {owner} {problem}")
         probe: Probe = answer
         return probe
+
+
+def _checked(op: OpDef, owner: str) -> OpDef:
+    from tflgpu.ops.foreign import checked_op  # most plugins bring no op
+
+    return checked_op(op, owner)
+
+
+def _names_of_passes() -> list[str]:
+    from tflgpu.passes.registry import builtin_passes  # most plugins bring no pass
+
+    return [p.name for p in builtin_passes()]
 
 
 def missing_driver(info: BackendInfo) -> str | None:

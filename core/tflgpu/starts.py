@@ -12,7 +12,7 @@ from functools import partial
 
 from tflgpu.blame import in_a_line, of_signal
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice

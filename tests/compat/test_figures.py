@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.compat.judge import Judgement
-from tflgpu.compiler.partition import PartitionBy
-from tflgpu.compiler.times import ROUND_FIGURES, Machine, TimeModel, alone
+from tflgpu.compiler.machines import ROUND_FIGURES, Machine, TimeModel
+from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.compiler.times import alone
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices import figures
 from tflgpu.devices.choose import Choice

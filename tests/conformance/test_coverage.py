@@ -56,6 +56,13 @@ def test_an_op_that_is_declared_and_refused_is_named() -> None:
     assert hollow == ["ABS has kernels here, and every case of it was refused: too large"]
 
 
+def test_what_several_processes_found_is_one_report() -> None:
+    halves = [_report(("0/a", "", "passed", "")), _report(("2/RELU/a", "RELU", "passed", ""))]
+    sent = json.loads(json.dumps([each.as_message() for each in halves]))
+    whole = _report(("0/a", "", "passed", ""), ("2/RELU/a", "RELU", "passed", ""))
+    assert Report.of_messages(sent) == whole
+
+
 def test_nothing_at_all() -> None:
     assert list(summary(_report())) == [("nothing ran", True)]
 
@@ -86,12 +93,14 @@ def _pytest(site: Path, *arguments: str, hide: str = "") -> subprocess.Completed
     )  # fmt: skip
 
 
-def test_a_run_says_it_and_demands_it(tmp_path: Path) -> None:
-    # Level 0 alone is quick; it is not about ops.
+@pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")], ids=["one", "two"])
+def test_a_run_says_it_and_demands_it(tmp_path: Path, processes: tuple[str, ...]) -> None:
+    # A few cases of level 0 are quick; they are not about ops.
     report = tmp_path / "support.json"
     done = _pytest(
-        tmp_path, "--pyargs", "tflgpu.conformance", "--tflgpu-backend", "cpu_ref",
-        "--tflgpu-level", "0", "--tflgpu-require-ops", "RELU,NEG", "--tflgpu-report", str(report),
+        tmp_path, *processes, "--pyargs", "tflgpu.conformance", "--tflgpu-backend", "cpu_ref",
+        "--tflgpu-level", "0", "-k", "nodes or closes",
+        "--tflgpu-require-ops", "RELU,NEG", "--tflgpu-report", str(report),
     )  # fmt: skip
     assert done.returncode == 1, done.stdout
     last = done.stdout.split("cpu_ref device 0")[-1]
@@ -99,7 +108,9 @@ def test_a_run_says_it_and_demands_it(tmp_path: Path) -> None:
     assert "--tflgpu-require-ops: no case ran of RELU, NEG" in last
     coverage: Any = json.loads(report.read_text())["backends"]["cpu_ref"]["coverage"]
     assert coverage["ops"]["ran"] == 0
-    assert coverage["ops"]["of"] > 100
+    # Every case is counted once, whichever process judged it.
+    cases = coverage["cases"]
+    assert (cases["ran"], cases["of"]) == (5, 8)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--tflgpu-backend", "cpu_ref")], ids=str)

@@ -7,8 +7,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tflgpu.compiler.machines import Cost, Machine, TimeModel
 from tflgpu.compiler.partition import Partitioning, partition
-from tflgpu.compiler.times import Cost, Machine, TimeModel, alone, costs_of, told
+from tflgpu.compiler.times import alone, costs_of, told
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.lowering.reason import ReasonCode

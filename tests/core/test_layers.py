@@ -17,6 +17,7 @@ MAX_LINES = 450
 # A module imports only from its own room and from those above it in this list. Names are the
 # longest dotted prefix under `tflgpu` that is listed; a new module needs a place here.
 ROOMS = (
+    "values",
     "errors",
     "blame",
     "installed",
@@ -35,6 +36,7 @@ ROOMS = (
     "compat",
     "hookspecs",
     "plugin_sources",
+    "plugin_ops",
     "plugin_values",
     "plugin_host",
     "plugins",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 import pytest
+import tflgpu
 from tflgpu.compiler.plan import (
     ArenaRef,
     ConstRef,
@@ -26,6 +27,8 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Kernel
 from tflgpu.language.types import Scalar
 from tflgpu.options import DelegateOptions
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 from tflgpu_cpu_ref import plugin
 from tflgpu_cpu_ref.device import CpuRefDevice
 from tflgpu_cpu_ref.memory import Memory
@@ -223,6 +226,27 @@ def test_closed_things_say_so() -> None:
     device.close()
     with pytest.raises(StateError, match="device is closed"):
         device.load(plan_of())
+
+
+@pytest.mark.parametrize(("backend", "index"), [("cpu_ref", 0), ("cpu_ref", 1), ("litert", 0)])
+def test_nothing_runs_on_a_closed_delegate(
+    backend: str, index: int, require_backend: Callable[[str], None]
+) -> None:
+    """Devices that run nodes refuse as those do that run kernels."""
+    require_backend(backend)
+    model = write_model(
+        ModelSpec(
+            [TensorSpec("x", (1, 3)), TensorSpec("y", (1, 3))],
+            [OperatorSpec("TANH", {}, (0,), (1,))], (0,), (1,),
+        )
+    )  # fmt: skip
+    delegate = tflgpu.GpuDelegate(backend=backend, device=index, partitioning="all")
+    with tflgpu.Interpreter(model_content=model, experimental_delegates=[delegate]) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.invoke()
+        delegate.close()
+        with pytest.raises(StateError, match="closed"):
+            interpreter.invoke()
 
 
 def test_source_shows_buffers_and_statements() -> None:

@@ -2,14 +2,19 @@
 
     python -m tests.differential.element_types [PATTERN]
 
-Prints what LiteRT runs and is refused here, and where the results differ; an operator's samples are the
-models, with one type in the place of another. Models run in child processes, so that LiteRT's ending one
-costs a line. bf16 and i2, of which no interpreter takes inputs, come in and go out by CASTs.
+Prints what LiteRT runs and is refused here, and where the results differ, but for the models whose result
+means nothing there (`tests.differential.undefined`): these are counted with the reason, as is what LiteRT
+refuses and runs here. An operator's samples are the models, with one type in the place of another. Results
+are those of LiteRT's own kernels or of XNNPACK's, which it takes by default. Models run in child processes,
+so that LiteRT's ending one costs a line. bf16 and i2, of which no interpreter takes inputs, come in and go
+out by CASTs.
 """
 
 from __future__ import annotations
 
 import collections
+import enum
+import faulthandler
 import os
 import pickle
 import re
@@ -18,11 +23,12 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
+import attrs
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # file_fields
 
 import tflgpu
 from ai_edge_litert import interpreter as litert
@@ -38,13 +44,16 @@ from tflgpu.tflite.schema import BUILTIN_CODES
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
+from tests.differential.undefined import DEFINED, REFUSED, UNDEFINED, Undefined, undefined
+
 TYPES = [t for t in DType if t not in (DType.STRING, DType.RESOURCE, DType.VARIANT)]
 SCALED = (DType.I8, DType.U8, DType.I16, DType.I4)
 #: What comes in and goes out by a CAST, and as which type.
 CAST_FROM = {DType.BF16: DType.F32, DType.I2: DType.F32}
-#: Relative to the largest result, by the size of an element.
-NEAR = {2: 4e-3, 4: 3e-4, 8: 1e-9, 16: 1e-9}
+#: Relative to the largest result, by the size of a real number.
+NEAR = {2: 4e-3, 4: 3e-4, 8: 1e-9}
 
+Result = Union[list[Array], str]
 Model = tuple[bytes, list[int], list[Array], list[int]]
 
 
@@ -61,9 +70,10 @@ def draw(dtype: DType, arg: Arg, rng: np.random.Generator, *, scaled: bool) -> A
         return rng.random(arg.shape) < 0.5
     if not held.is_int:
         drawn = rng.uniform(arg.low, arg.high, arg.shape)
-        return np.asarray(
-            drawn + 1j * drawn[::-1] if held.numpy.kind == "c" and arg.shape else drawn
-        ).astype(held.numpy)
+        with np.errstate(over="ignore"):  # f16 makes infinities of large ones
+            return np.asarray(
+                drawn + 1j * drawn[::-1] if held.numpy.kind == "c" and arg.shape else drawn
+            ).astype(held.numpy)
     info = np.iinfo(held.numpy)
     low, high = packed_range(dtype) if dtype.packed else (int(info.min), int(info.max))
     if scaled:
@@ -161,28 +171,32 @@ def by_litert(content: bytes, *rest: Any) -> list[Array]:
     return run(litert.Interpreter(model_content=content, experimental_op_resolver_type=kind), *rest)
 
 
+def by_xnnpack(content: bytes, *rest: Any) -> list[Array]:
+    """By LiteRT as it is by default."""
+    return run(litert.Interpreter(model_content=content), *rest)
+
+
 def by_references(content: bytes, *rest: Any) -> list[Array]:
     """By the references, and LiteRT for what is not defined."""
     delegate = tflgpu.GpuDelegate(backend="cpu_ref")
     return run(tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]), *rest)
 
 
-def each_in_child(
-    fn: Callable[..., list[Array]], models: Sequence[Model]
-) -> list[list[Array] | str]:
+def each_in_child(fn: Callable[..., list[Array]], models: Sequence[Model]) -> list[Result]:
     """What a function gives for each model, or a text that says why it gives nothing."""
-    found: list[list[Array] | str] = []
+    found: list[Result] = []
     while len(found) < len(models):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
+            faulthandler.disable()  # LiteRT may end it, of which the parent tells
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
             os.dup2(null, 2)
             with os.fdopen(writer, "wb") as sink:
                 for model in models[len(found) :]:
                     try:
-                        result: list[Array] | str = fn(*model)
+                        result: Result = fn(*model)
                     except Exception as error:  # noqa: BLE001
                         result = f"{type(error).__name__}: {error}"
                     content = pickle.dumps(result)
@@ -207,7 +221,7 @@ def apart(found: Array, wanted: Array) -> bool:
         return bool(np.any(found != wanted))
     with np.errstate(all="ignore"):
         size = np.nanmax(np.abs(np.where(np.isfinite(wanted), wanted, 0)), initial=1)
-        near = NEAR[wanted.dtype.itemsize]
+        near = NEAR[wanted.real.dtype.itemsize]
         return not np.allclose(found, wanted, rtol=near, atol=near * size, equal_nan=True)
 
 
@@ -231,30 +245,90 @@ def models_of(op: OpDef) -> Iterator[tuple[str, Model]]:
                         continue  # no file has such a constant
 
 
-def main(pattern: str = "") -> None:
-    """Print the table."""
-    counts: collections.Counter[str] = collections.Counter()
+class Outcome(enum.Enum):
+    """How a model fares here and in LiteRT."""
+
+    SAME = "the same result"
+    NEITHER = "both refuse"
+    ONLY_HERE = "LiteRT refuses, runs here"
+    UNDEFINED_REFUSED = "means nothing in LiteRT, refused here"
+    UNDEFINED_RUN = "means nothing in LiteRT, here as the op is defined"
+    REFUSED = "LiteRT runs, REFUSED here"
+    OTHER = "OTHER RESULTS"
+
+
+#: What should not be.
+WRONG = (Outcome.REFUSED, Outcome.OTHER)
+
+
+@attrs.frozen
+class Fare:
+    """How one model fares; ``why`` of a refusal here, ``entry`` where its result means nothing."""
+
+    op: str
+    label: str
+    outcome: Outcome
+    why: str = ""
+    entry: Undefined | None = None
+
+
+def fare(op: str, label: str, model: Model, found: Result, wanted: Result) -> Fare:
+    """What of a model's two results is to be said."""
+    if isinstance(wanted, str):
+        only = not isinstance(found, str)
+        return Fare(op, label, Outcome.ONLY_HERE if only else Outcome.NEITHER, why=wanted)
+    if isinstance(found, str):
+        entry = undefined(op, label, REFUSED)
+        outcome = Outcome.REFUSED if entry is None else Outcome.UNDEFINED_REFUSED
+        return Fare(op, label, outcome, found, entry)
+    if not differ(found, wanted):
+        return Fare(op, label, Outcome.SAME)
+    entry = undefined(op, label, DEFINED)
+    if entry is not None:
+        return Fare(op, label, Outcome.UNDEFINED_RUN, entry=entry)
+    (other,) = each_in_child(by_xnnpack, [model])
+    same = not isinstance(other, str) and not differ(found, other)
+    return Fare(op, label, Outcome.SAME if same else Outcome.OTHER)
+
+
+def differ(found: Sequence[Array], wanted: Sequence[Array]) -> bool:
+    """Whether any of a model's results do."""
+    return any(apart(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def walk(pattern: str = "") -> Iterator[Fare]:
+    """All models of the operators whose names a pattern is found in."""
+    rank = builtin_ops()["RANK"]
+    by_references(*next(models_of(rank))[1])  # so that children find everything imported
     for name, op in sorted(builtin_ops().items()):
         if op.is_custom or name not in BUILTIN_CODES or not re.search(pattern, name):
             continue
         named = list(models_of(op))
-        wanted = each_in_child(by_litert, [m for _, m in named])
-        taken = [
-            (n, m, w) for (n, m), w in zip(named, wanted, strict=True) if not isinstance(w, str)
-        ]
-        counts["LiteRT refuses"] += len(named) - len(taken)
-        for (label, _, want), found in zip(
-            taken, each_in_child(by_references, [m for _, m, _ in taken]), strict=True
-        ):
-            if isinstance(found, str):
-                counts["refused here"] += 1
-                print(f"{name} {label}: REFUSED: {found[:120]}")
-            elif any(apart(a, b) for a, b in zip(found, want, strict=True)):
-                counts["other results"] += 1
-                print(f"{name} {label}: OTHER RESULTS")
-            else:
-                counts["same"] += 1
-    print(dict(counts))
+        models = [model for _, model in named]
+        found, wanted = each_in_child(by_references, models), each_in_child(by_litert, models)
+        for (label, model), ours, theirs in zip(named, found, wanted, strict=True):
+            yield fare(name, label, model, ours, theirs)
+
+
+def main(pattern: str = "") -> None:
+    """Print the table."""
+    counts: collections.Counter[Outcome] = collections.Counter()
+    reasons: collections.Counter[Undefined] = collections.Counter()
+    only: dict[str, set[str]] = collections.defaultdict(set)
+    for each in walk(pattern):
+        counts[each.outcome] += 1
+        if each.entry is not None:
+            reasons[each.entry] += 1
+        if each.outcome is Outcome.ONLY_HERE:
+            only[each.op].add(each.label.split("->")[1])
+        if each.outcome in WRONG:
+            print(f"{each.op} {each.label}: {each.outcome.value} {each.why[:120]}", flush=True)
+    for op, types in only.items():
+        print(f"only here: {op} {' '.join(sorted(types))}")
+    for entry in UNDEFINED:
+        print(f"{reasons[entry]:5d} {entry.op} ({entry.models}) {entry.here}: LiteRT {entry.why}")
+    for outcome in Outcome:
+        print(f"{counts[outcome]:5d} {outcome.value}")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,8 @@ V, M = texts(SIX), texts(SIX, (2, 3))
 OTHER = texts([b"a", b"q", b"ccc", b"", b"e", b"\xff"], (2, 3))
 WORD = np.full((), b"zz", "S2")  # LiteRT reads a scalar object's address for its text
 
+HASHES = np.linspace(-3, 4, 8, dtype=np.float32).reshape(2, 4)
+
 #: Operator, operands, results, which operands are constants, options.
 CASES: dict[str, tuple[Any, ...]] = {
     "reshape": ("RESHAPE", [M, _i32(3, -1)], [((3, 2), TEXT)], (1,)),
@@ -107,6 +109,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "not_equal": ("NOT_EQUAL", [M, texts(SIX[:2], (2, 1))], [((2, 3), BOOL)], (1,)),
     "shape": ("SHAPE", [M], [((2,), I64)], (), {"out_type": I64.tflite}),
     "rank": ("RANK", [M], [((), I32)]),
+    "hashes": ("LSH_PROJECTION", [HASHES, V], [((8,), I32)], (0,), {"type": 2}),
+    "hashes_joined": ("LSH_PROJECTION", [HASHES, M, HASHES[:2, 0]], [((2,), I32)], (0, 2), {"type": 1}),
     "by_key": (
         "HASHTABLE_LOOKUP", [_i32(5, 7, 6, 5), _i32(5, 6), V[2:4]], [((4,), TEXT), ((4,), DType.U8)],
         (1, 2),

@@ -10,13 +10,14 @@ import pytest
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import Builder, Expr, Kernel, expressions, interpret, matrix, subgroup, tree
-from tflgpu.language.expressions import method_name
 from tflgpu.language.needs import needs_of
+from tflgpu.language.node_writer import method_name
 from tflgpu.language.running import Running
 from tflgpu.language.tree import For, If, Stmt
 from tflgpu.language.types import Scalar, Type
 from tflgpu_opencl.dialect import OpenCLDialect, _OpenCLPrinter
 from tflgpu_vulkan.spirv.module import module_of
+from tflgpu_vulkan.spirv.statements import Statements
 from tflgpu_vulkan.spirv.target import Target
 from tflgpu_wgpu.dialect import WgslDialect, _WgslPrinter
 
@@ -129,3 +130,5 @@ def test_every_node_of_the_language_has_its_method() -> None:
     for kind in nodes - own - set(matrix.MATRIX_STATEMENTS):
         for printer in (_OpenCLPrinter, _WgslPrinter):
             assert callable(getattr(printer, method_name(kind), None)), (printer, kind)
+    for kind in nodes:
+        assert callable(getattr(Statements, Statements.prefix + method_name(kind), None)), kind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tflgpu.errors import KernelError
 from tflgpu.language import Builder
-from tflgpu.language.interpret import interpret
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.make import binary, call, cast
 from tflgpu.language.tree import Call, Const, Expr, Name, Unary
 from tflgpu.language.types import BOOL, F16, F32, I32, F32x4, Scalar, Type

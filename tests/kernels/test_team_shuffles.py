@@ -17,7 +17,7 @@ from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
-from tflgpu.language.interpret import interpret
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.subgroup import largest_group
 from tflgpu.language.tree import Barrier, Expr, Kernel
 from tflgpu.language.types import F32, Scalar

@@ -90,7 +90,7 @@ PLACES = {
 LOADING = {
     "opencl": [("tflgpu_opencl.memory.Memory", "_buffer"), ("tflgpu_opencl.device", "finish"),
                ("tflgpu_opencl.device.OpenCLDevice", "load")],
-    "vulkan": [("tflgpu_vulkan.blocks.Allocation", "bind"), ("tflgpu_vulkan.recording", "record"),
+    "vulkan": [("tflgpu_vulkan.blocks.Allocation", "bind"), ("tflgpu_vulkan.record.Writer", "end"),
                ("tflgpu_vulkan.device.VulkanDevice", "load")],
     "wgpu": [("tflgpu_wgpu.memory.Memory", "_buffer"), ("tflgpu_wgpu.recording", "Download"),
              ("tflgpu_wgpu.device.WgpuDevice", "load")],

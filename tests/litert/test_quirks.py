@@ -241,3 +241,53 @@ def test_a_depthwise_filter_of_8_bits_with_one_scale() -> None:
     (found,), _ = run(model, [x])
     np.testing.assert_allclose(found, reference(model, x), rtol=0, atol=1e-6)
     assert 0.1 < np.abs(found).max() < 10
+
+
+@pytest.mark.parametrize("op", ["RELU", "MEAN", "EXP"])
+def test_numbers_of_8_bits_without_a_scale(op: str) -> None:
+    """LiteRT makes one number of whatever comes: it divides by a scale of 0. Nobody computes it."""
+    tensors = [TensorSpec("x", (2, 3), DType.I8), TensorSpec("y", (2, 3), DType.I8)]
+    if op == "MEAN":
+        axis = TensorSpec("axis", (1,), DType.I32, np.array([1], np.int32))
+        tensors[1:] = [axis, TensorSpec("y", (2,), DType.I8)]
+    model = one(op, {}, tensors, range(1), version=2)
+    x = np.array([[1, 2, 3], [4, 50, 6]], np.int8)
+    assert len(np.unique(litert(model, [x])[0])) == 1
+    with pytest.raises(UnsupportedError, match=f"{op} of int8 needs the tensors' scales"):
+        run(model, [x])
+
+
+@pytest.mark.parametrize("kind", [DType.F64, DType.U16, DType.BOOL])
+def test_diagonals_of_types_that_litert_moves_as_floats(kind: DType) -> None:
+    zeros = np.zeros((5, 5), kind.numpy)
+    tensors = [TensorSpec("zeros", (5, 5), kind, zeros), TensorSpec("x", (5,), kind),
+               TensorSpec("y", (5, 5), kind)]  # fmt: skip
+    model = one("MATRIX_SET_DIAG", {}, tensors, [1])
+    x = np.array([1, 0, 1, 1, 1], kind.numpy)
+    (found,), report = run(model, [x])
+    np.testing.assert_array_equal(found, np.diag(x))
+    assert [r.runs_on for r in report.refusals] == [""]
+
+
+def test_a_permutation_that_is_not_of_32_bits() -> None:
+    perm = np.array([0, 2, 1], np.int64)
+    tensors = [TensorSpec("x", (2, 3, 4)), TensorSpec("perm", (3,), DType.I64, perm),
+               TensorSpec("y", (2, 4, 3))]  # fmt: skip
+    model = one("TRANSPOSE", {}, tensors, [0])
+    x = numbers((2, 3, 4))
+    read = litert(model, [x], "BUILTIN_WITHOUT_DEFAULT_DELEGATES")[0]
+    assert read.shape == (2, 2, 4)  # 0, 0 and 2
+    (found,), _ = run(model, [x])
+    np.testing.assert_array_equal(found, x.transpose(perm))
+
+
+def test_an_axis_of_16_bits() -> None:
+    tensors = [TensorSpec("axis", (), DType.I16, np.array(-1, np.int16)), TensorSpec("x", (2, 4)),
+               TensorSpec("y", (2, 4))]  # fmt: skip
+    model = one("SPLIT", {"num_splits": 1}, tensors, [1])
+    x = numbers((2, 4))
+    with pytest.raises(RuntimeError):
+        litert(model, [x])  # of 65535, or of whatever follows in the file
+    (found,), report = run(model, [x])
+    np.testing.assert_array_equal(found, x)
+    assert [r.runs_on for r in report.refusals] == [""]

@@ -97,19 +97,19 @@ def drawn_late(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shape_that_comes_at_run_time(name: str) -> None:
-    """Of a new shape the numbers begin anew."""
+    """The numbers go on, whatever shape is asked for; what is compiled for each would begin anew."""
     from ai_edge_litert.interpreter import Interpreter as LiteRT
 
     content = drawn_late(name)
     few = np.array(7, np.int32) if name == "MULTINOMIAL" else np.array([2, 3], np.int32)
     found = []
     with tflgpu.Interpreter(model_content=content) as ours:
-        for interpreter in (LiteRT(model_content=content), ours, ours):
+        for interpreter in (LiteRT(model_content=content), ours):
             interpreter.allocate_tensors()
             details = {d["name"]: d["index"] for d in interpreter.get_input_details()}
             if "x" in details:
                 interpreter.set_tensor(details["x"], np.zeros((3, 5), np.float32))
-            for count in (few, few, few + 1):
+            for count in (few, few, few + 1, few + 2, few):
                 interpreter.set_tensor(details["n"], count)
                 interpreter.invoke()
                 found.append(
@@ -118,7 +118,24 @@ def test_a_shape_that_comes_at_run_time(name: str) -> None:
         ours.set_tensor(details["n"], -few)
         with pytest.raises(tflgpu.TflgpuError):
             ours.invoke()
-    for mine, theirs in zip(found[3:5], found[:2], strict=True):
+    for mine, theirs in zip(found[5:], found[:5], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
-    assert not np.array_equal(found[3], found[4])
-    assert found[5].shape == found[2].shape
+    assert not np.array_equal(found[5], found[6])
+    assert not np.array_equal(found[5], found[9])
+
+
+def test_without_seeds_two_draw_different_numbers() -> None:
+    tensors = [TensorSpec("n", (1,), DType.I32), TensorSpec("r", (1,))]
+    content = write_model(ModelSpec(tensors, [OperatorSpec(NAMES[0], {}, [0], [1])], [0], [1]))
+    found = []
+    for _ in range(2):
+        with tflgpu.Interpreter(model_content=content) as interpreter:
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(0, np.array([500], np.int32))
+            interpreter.invoke()
+            found.append(interpreter.get_tensor(1))
+    assert not np.array_equal(*found)
+    for numbers in found:
+        assert numbers.min() >= 0
+        assert numbers.max() < 1
+        assert abs(float(numbers.mean()) - 0.5) < 0.1  # eight deviations

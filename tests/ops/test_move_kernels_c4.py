@@ -16,7 +16,7 @@ from tflgpu.conformance.samples import Case, materialize
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Value
-from tflgpu.language.interpret import interpret
+from tflgpu.language.interpreter import interpret
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import Constant, Lowering, Precision, Temp, storage_of

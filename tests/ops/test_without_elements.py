@@ -63,7 +63,9 @@ def test_a_reference_agrees_with_its_inference(op: OpDef) -> None:
                 assert result.dtype == spec.dtype.numpy
 
 
-@pytest.mark.parametrize("name", ["CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D"])
+@pytest.mark.parametrize(
+    "name", ["CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "FULLY_CONNECTED"]
+)
 def test_no_items(name: str) -> None:
     """A batch of none, which LiteRT runs."""
     op = builtin_ops()[name]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tflgpu
 from tflgpu import DelegateOptions, OptionError, Precision
-from tflgpu.compiler.partition import PartitionBy
+from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.options import OTHER_NAMES, environment, known_options
 from tflgpu.options.definition import variable
 from tflgpu.options.environment import OTHER_VARIABLES

@@ -55,6 +55,23 @@ def centred_form(g: Maker, x: Value, axes: tuple[int, ...], keep: bool = True) -
     return g.op("MUL", g.op("SUB", x, fit(mean)), fit(root))
 
 
+def by_hand(
+    g: Maker, x: Value, axes: tuple[int, ...], *, keep: bool = True, divides: bool = True
+) -> Value:
+    """d / sqrt(mean(d * d) + epsilon) of the difference d from the mean, which is made once."""
+    kept = [1 if a in axes else d for a, d in enumerate(x.shape)]
+
+    def fit(value: Value) -> Value:
+        return value if keep else g.op("RESHAPE", value, g.ints(*kept))
+
+    difference = g.op("SUB", x, fit(g.op("MEAN", x, g.ints(*axes), keep_dims=keep)))
+    variance = g.op("MEAN", g.op("SQUARE", difference), g.ints(*axes), keep_dims=keep)
+    total = g.op("ADD", variance, g.const(1e-3))
+    if divides:
+        return g.op("DIV", difference, fit(g.op("SQRT", total)))
+    return g.op("MUL", difference, fit(g.op("RSQRT", total)))
+
+
 def fused(graph: Graph) -> Graph:
     return check(graph, PASSES, RTOL)
 
@@ -110,6 +127,24 @@ def test_the_centred_form(keep: bool) -> None:
     assert names(fused(g.done(y))) == [NAME, "MUL", "ADD"]
 
 
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_form_whose_difference_is_made_once(keep: bool, divides: bool) -> None:
+    g = Maker()
+    y = by_hand(g, g.input(2, 5, 7, 3, 4), (1, 2, 4), keep=keep, divides=divides)
+    after = fused(g.done(g.op("ADD", g.op("MUL", y, g.random(3, 1)), g.random(3, 1))))
+    assert names(after) == [NAME, "MUL", "ADD"]
+    assert only(after, NAME).attrs == MeanStddev((1, 2, 4), pytest.approx(1e-3))
+
+
+def test_what_is_normalized_may_be_a_reshape_that_adds_a_dimension() -> None:
+    """As behind a dense layer of sequences: the reshape stays one value for all that read it."""
+    g = Maker()
+    x = g.op("RESHAPE", g.op("ABS", g.input(5, 37)), g.ints(1, 5, 37))
+    y = batch_form(g, x, (2,), g.random(37), g.random(37))
+    assert names(fused(g.done(y))) == ["ABS", "RESHAPE", NAME, "MUL", "ADD"]
+
+
 def test_statistics_that_others_read_stay_for_them() -> None:
     g = Maker()
     x = g.input(1, 5, 7, 6)
@@ -142,6 +177,12 @@ def mean_before_difference(g: Maker, x: Value) -> Value:
     return g.op("MUL", g.op("SUB", mean, x), root)
 
 
+def deviation_before_difference(g: Maker, x: Value) -> Value:
+    difference = g.op("SUB", x, g.op("MEAN", x, g.ints(1, 2), keep_dims=True))
+    variance = g.op("MEAN", g.op("SQUARE", difference), g.ints(1, 2), keep_dims=True)
+    return g.op("DIV", g.op("SQRT", g.op("ADD", variance, g.const(1e-3))), difference)
+
+
 def two_scales(g: Maker, x: Value) -> Value:
     mean, root, _ = moments(g, x, (1, 2))
     moved = g.op("SUB", g.const(0), g.op("MUL", root, mean))
@@ -166,6 +207,7 @@ def broadcast_by_gamma(g: Maker, x: Value) -> Value:
         other_tensor,
         other_axes,
         mean_before_difference,
+        deviation_before_difference,
         two_scales,
         several_epsilons,
         broadcast_by_gamma,

@@ -13,7 +13,7 @@ import pytest
 import tflgpu
 import third_party_toys as toys
 from default_runs import VARIABLE, counted, nothing_left, ran, why  # noqa: F401
-from tflgpu.compiler.times import ROUND_FIGURES
+from tflgpu.compiler.machines import ROUND_FIGURES
 from tflgpu.contract.device import BackendInfo, Probe
 from tflgpu.errors import DeviceError, OptionError, UnsupportedError
 from tflgpu.interpreter import OpResolverType

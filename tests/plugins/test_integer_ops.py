@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tflgpu.compiler.numerics import integer_node
+from tflgpu.compiler.stored_numbers import integer_node
 from tflgpu.errors import PluginError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node

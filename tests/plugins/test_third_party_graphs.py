@@ -292,12 +292,16 @@ def test_an_acceptance_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_acceptance_that_raises(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acceptance_that_raises(
+    error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     fails = toys.raising(ERRORS[error])
     install(monkeypatch, _rules(KernelRule("RELU", "toy_relu", _nothing, fails, rank=9)))
     y, report = run()
     np.testing.assert_allclose(y, WANTED, rtol=1e-6)
     assert report.fully_delegated  # the shipped rule is there
+    said = [r.getMessage() for r in caplog.records if "failed on the question" in r.getMessage()]
+    assert re.match(rf"{WHO}: rule toy_relu for RELU failed .* takes its place", said[0])
 
 
 # Ops

@@ -21,6 +21,7 @@ from tflgpu.contract.device import API_VERSION, BackendInfo, Probe
 from tflgpu.devices import choose
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.hookspecs import hookimpl
+from tflgpu.ir.graph import Node
 from tflgpu.language.generator import ShaderGenerator
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
@@ -263,7 +264,7 @@ SITE = Target.plain(DeviceCaps(), Precision.F32).site
 @pytest.mark.parametrize("answer", [True, False, "no", 3], ids=repr)
 def test_a_veto_that_is_none(answer: Any) -> None:
     found = registry_of(plugin_of(node_support=lambda node: answer))
-    refused = found.node_support("cpu_ref", SimpleNamespace(op="RELU"), SITE)  # type: ignore[arg-type]
+    refused = found.node_support("cpu_ref", Node("RELU", None, [], []), SITE)
     assert refused is not None
     assert "toy-plugin" in refused.reason
 
@@ -277,7 +278,7 @@ def test_what_is_asked_later_raises(error: str, caplog: pytest.LogCaptureFixture
             register_commands=lambda app: fails(), conformance_allowances=lambda backend: fails(),
         )
     )  # fmt: skip
-    refused = found.node_support("toy", SimpleNamespace(op="RELU"), SITE)  # type: ignore[arg-type]
+    refused = found.node_support("toy", Node("RELU", None, [], []), SITE)
     assert refused is not None and "toy-plugin" in refused.reason
     found.plan_ready("toy", Plan(0, 64, (), (), (), ()))
     assert "toy-plugin" in caplog.text

@@ -14,49 +14,17 @@ from tflgpu.contract.lending import OutputSets
 from tflgpu.errors import DeviceError, DeviceLostError, OptionError, StateError
 from tflgpu.lowering.reason import ReasonCode
 
+from tests.watched_device import WatchedDevice
+
 sys.path.insert(0, str(Path(__file__).parent))
 import recovery_models as models
 
-#: The kernel interpreter: quick to open, and a `Device` like any other.
-CPU_REF = "tflgpu_cpu_ref"
 INPUTS = models.INPUTS
 
 
-class Faults:
-    """Lets runs and loads of cpu_ref's devices fail, so many of them, with an error."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tflgpu_cpu_ref.device import CpuRefDevice
-        from tflgpu_cpu_ref.recording import CpuRefRecording
-
-        self.runs: list[Exception] = []
-        self.loads: list[Exception] = []
-        self.opened = self.loaded = 0
-        run, load, init = CpuRefRecording._run, CpuRefDevice._load, CpuRefDevice.__init__
-
-        def failing_run(recording: Any) -> None:
-            if self.runs:
-                raise self.runs.pop()
-            run(recording)
-
-        def failing_load(device: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.loads:
-                raise self.loads.pop()
-            self.loaded += 1
-            return load(device, *args, **kwargs)
-
-        def counted(device: Any, *args: Any) -> None:
-            self.opened += 1
-            init(device, *args)
-
-        monkeypatch.setattr(CpuRefRecording, "_run", failing_run)
-        monkeypatch.setattr(CpuRefDevice, "_load", failing_load)
-        monkeypatch.setattr(CpuRefDevice, "__init__", counted)
-
-
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
-    return Faults(monkeypatch)
+def faults(monkeypatch: pytest.MonkeyPatch) -> WatchedDevice:
+    return WatchedDevice(monkeypatch)
 
 
 @pytest.fixture
@@ -94,12 +62,12 @@ def refusals(interpreter: Any) -> Any:
 
 
 def test_raise_is_the_default_of_a_delegate_that_was_given(
-    faults: Faults, interpreter_with: Callable[..., Any]
+    faults: WatchedDevice, interpreter_with: Callable[..., Any]
 ) -> None:
     interpreter = interpreter_with()
     first = step(interpreter, INPUTS[0])
-    faults.runs = [DeviceError("no")]
-    loaded = faults.loaded
+    faults.fails = [DeviceError("no")]
+    loaded = faults.loads
     with pytest.raises(DeviceError, match="no"):
         step(interpreter, INPUTS[1])
     np.testing.assert_array_equal(interpreter.get_tensor(0), INPUTS[1])
@@ -107,16 +75,16 @@ def test_raise_is_the_default_of_a_delegate_that_was_given(
         interpreter.get_tensor(1)
     interpreter.reset_all_variables()
     np.testing.assert_allclose(step(interpreter, INPUTS[0]), first, atol=1e-6)
-    assert faults.loaded == loaded + 1  # it costs one recording
+    assert faults.loads == loaded + 1  # it costs one recording
     assert faults.opened == 1
 
 
 def test_the_cpu_goes_on_with_inputs_and_state(
-    faults: Faults, interpreter_with: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    faults: WatchedDevice, interpreter_with: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     interpreter = interpreter_with(on_error="cpu")
     found = [step(interpreter, INPUTS[0])]
-    faults.runs = [DeviceError("the driver\nsaid no")]
+    faults.fails = [DeviceError("the driver\nsaid no")]
     found += [step(interpreter, x) for x in INPUTS[1:]]
     check(found)
     assert all(r.code is ReasonCode.DEVICE_FAILED for r in refusals(interpreter))
@@ -131,17 +99,17 @@ def test_the_cpu_goes_on_with_inputs_and_state(
 @pytest.mark.parametrize("on_cpu", [(), (0,)], ids=["state on the device", "state on the CPU"])
 def test_a_run_is_made_again(
     on_cpu: tuple[int, ...],
-    faults: Faults,
+    faults: WatchedDevice,
     interpreter_with: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     interpreter = interpreter_with(on_error="retry", exclude=on_cpu)
     found = [step(interpreter, INPUTS[0])]
     for x in INPUTS[1:]:
-        faults.runs = [DeviceError("not now")]
-        loaded = faults.loaded
+        faults.fails = [DeviceError("not now")]
+        loaded = faults.loads
         found.append(step(interpreter, x))
-        assert faults.loaded == loaded + 1
+        assert faults.loads == loaded + 1
     check(found)
     assert faults.opened == 1
     assert {r.node for r in refusals(interpreter)} == set(on_cpu)
@@ -149,14 +117,16 @@ def test_a_run_is_made_again(
     assert caplog.text.count("is made again") == len(INPUTS) - 1
 
 
-def test_a_run_is_made_again_once(faults: Faults, interpreter_with: Callable[..., Any]) -> None:
+def test_a_run_is_made_again_once(
+    faults: WatchedDevice, interpreter_with: Callable[..., Any]
+) -> None:
     """And what had changed meanwhile, before the device's part, is as it was."""
     interpreter = interpreter_with(on_error="retry")
     found = [step(interpreter, INPUTS[0])]
-    faults.runs = [DeviceError("second"), DeviceError("first")]
+    faults.fails = [DeviceError("second"), DeviceError("first")]
     with pytest.raises(DeviceError, match="second"):
         step(interpreter, INPUTS[1])
-    assert not faults.runs
+    assert not faults.fails
     interpreter.reset_all_variables()
     found = [step(interpreter, x) for x in INPUTS]
     check(found)
@@ -164,7 +134,7 @@ def test_a_run_is_made_again_once(faults: Faults, interpreter_with: Callable[...
 
 @pytest.mark.parametrize("on_error", ["retry", None])
 def test_a_lost_device_is_opened_anew(
-    on_error: str | None, faults: Faults, interpreter_with: Callable[..., Any]
+    on_error: str | None, faults: WatchedDevice, interpreter_with: Callable[..., Any]
 ) -> None:
     interpreter = interpreter_with(on_error=on_error)
     other = tflgpu.Interpreter(
@@ -176,7 +146,7 @@ def test_a_lost_device_is_opened_anew(
         both = [[step(i, INPUTS[0])] for i in (interpreter, other)]
         old = interpreter._delegation._given.device
         for one, found in zip((interpreter, other), both, strict=True):
-            faults.runs = [DeviceLostError("gone")]
+            faults.fails = [DeviceLostError("gone")]
             if on_error is None:
                 with pytest.raises(DeviceLostError, match="gone"):
                     step(one, INPUTS[1])
@@ -194,15 +164,15 @@ def test_a_lost_device_is_opened_anew(
 
 
 def test_a_device_that_loads_nothing_any_more_counts_as_lost(
-    faults: Faults, interpreter_with: Callable[..., Any]
+    faults: WatchedDevice, interpreter_with: Callable[..., Any]
 ) -> None:
     interpreter = interpreter_with(on_error="retry")
     found = [step(interpreter, INPUTS[0])]
-    faults.runs, faults.loads = [DeviceError("no")], [DeviceError("invalid queue")]
+    faults.fails, faults.fails_to_load = [DeviceError("no")], [DeviceError("invalid queue")]
     found += [step(interpreter, x) for x in INPUTS[1:]]
     check(found)
     assert faults.opened == 2
-    faults.runs, faults.loads = [DeviceError("no")], [DeviceError("a"), DeviceError("b")]
+    faults.fails, faults.fails_to_load = [DeviceError("no")], [DeviceError("a"), DeviceError("b")]
     with pytest.raises(DeviceError, match="a"):
         step(interpreter, INPUTS[0])
     interpreter.reset_all_variables()
@@ -211,7 +181,7 @@ def test_a_device_that_loads_nothing_any_more_counts_as_lost(
 
 @pytest.mark.parametrize("on_error", [None, "retry", "cpu", "raise"])
 def test_the_default_delegate(
-    on_error: str | None, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    on_error: str | None, faults: WatchedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself it goes on by the CPU; where that is asked for, after another try, or not."""
     monkeypatch.setenv("TFLGPU_DEFAULT_DELEGATE", "1")
@@ -223,7 +193,7 @@ def test_the_default_delegate(
         interpreter.allocate_tensors()
         assert not refusals(interpreter)
         found = [step(interpreter, INPUTS[0])]
-        faults.runs = [DeviceError("first")]
+        faults.fails = [DeviceError("first")]
         if on_error == "raise":
             with pytest.raises(DeviceError, match="first"):
                 step(interpreter, INPUTS[1])
@@ -231,11 +201,11 @@ def test_the_default_delegate(
         found.append(step(interpreter, INPUTS[1]))
         assert len(refusals(interpreter)) == (0 if on_error == "retry" else 2)
         if on_error == "retry":
-            faults.runs = [DeviceError("twice"), DeviceError("again")]
+            faults.fails = [DeviceError("twice"), DeviceError("again")]
         found += [step(interpreter, x) for x in INPUTS[2:]]
         check(found)
         assert len(refusals(interpreter)) == 2
-        assert not faults.runs
+        assert not faults.fails
 
 
 @pytest.mark.parametrize("way", ["given", "default"])

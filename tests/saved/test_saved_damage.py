@@ -12,7 +12,7 @@ import pytest
 from saved_models import bytes_of, compiled_small, small_model
 from tflgpu.cache.digest import digest_of
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved import records
@@ -192,7 +192,7 @@ def test_what_many_share_costs_no_more_than_the_file(saved: Saved) -> None:
     assert "holds a tuple" in outcome(saved, forged(saved, words=bomb))
     # In a field that may be no tuple: neither the check nor the message goes through it.
     kinds = list(class_names(saved))
-    at = kinds.index("tflgpu.compiler.partition.Part")
+    at = kinds.index("tflgpu.compiler.parts.Part")
     part = [records.OBJECT + at, *[2000] * len(attrs.fields(Part))]
     assert "Part.nodes is a tuple" in outcome(saved, forged(saved, words=[*bomb, *part]))
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tflgpu
 from saved_models import graph_of, small_model
+from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.engine import Engine
 from tflgpu.errors import SavedModelError
@@ -61,15 +62,26 @@ def test_nothing_is_printed_again(
 
 @pytest.mark.parametrize("backend", ["vulkan", "wgpu"])
 def test_guard_bands_have_code_of_their_own(
-    backend: str, tmp_path: Path, require_backend: Callable[[str], Any]
-) -> None:
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    require_backend: Callable[[str], Any],
+) -> None:  # fmt: skip
+    """The kernels' statements are not in the file: all are those of one more compilation."""
     require_backend(backend)
     model, path = small_model(), tmp_path / "m.tflgpu"
     with tflgpu.GpuDelegate(backend=backend) as delegate:
         delegate.save(model, path)
         compiled = run(model, delegate)
+    counted: list[Any] = []
+    compile_graph = compiling.compile
+
+    def counting(*args: Any) -> Any:
+        counted.append(args)
+        return compile_graph(*args)
+
+    monkeypatch.setattr(compiling, "compile", counting)
     with tflgpu.GpuDelegate(backend=backend, guard_bands=True, saved=path) as delegate:
         assert_same(run(model, delegate), compiled)
+    assert len(counted) == 1
 
 
 def test_litert_s_interpreter_uses_a_folder_too(

@@ -17,9 +17,9 @@ from saved_models import (
     small_model,
     target_of,
 )
+from tflgpu.compiler.machines import ROUND_FIGURES
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.target import Target
-from tflgpu.compiler.times import ROUND_FIGURES
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.lowering.caps import DeviceCaps

@@ -8,17 +8,18 @@ from typing import Any
 def test_a_chain_is_recorded_with_its_barriers(open_device: Any, monkeypatch: Any) -> None:
     from tflgpu.compiler.plan import InputRef, OutputRef
     from tflgpu.conformance.plans import affine, chain, dispatch, io, plan
-    from tflgpu_vulkan import record
+    from tflgpu.contract.run_commands import Between
+    from tflgpu_vulkan.record import Writer
 
     counted: list[Any] = []
-    original = record.barrier
+    original = Writer.barrier
 
-    def barrier(buffer: Any, between: Any) -> None:
-        if between is record.Between.DISPATCHES:
-            counted.append(buffer)
-        original(buffer, between)
+    def barrier(writer: Writer, between: Between) -> None:
+        if between is Between.DISPATCHES:
+            counted.append(writer)
+        original(writer, between)
 
-    monkeypatch.setattr(record, "barrier", barrier)
+    monkeypatch.setattr(Writer, "barrier", barrier)
     device = open_device()
     device.load(chain(64, device.alignment, steps=5))
     assert len(counted) == 4

@@ -16,7 +16,7 @@ from tflgpu.language.check import check
 from tflgpu.language.subgroup import LARGEST
 from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_cpu_ref.dump import dump
 from tflgpu_cpu_ref.memory import Block, HostBuffer, Memory, footprint

@@ -12,7 +12,7 @@ from tflgpu.contract.lending import OutputSet, OutputSets
 from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import DeviceError, KernelError
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.interpret import interpret
+from tflgpu.language.interpreter import interpret
 
 from tflgpu_cpu_ref.memory import Block, Memory
 

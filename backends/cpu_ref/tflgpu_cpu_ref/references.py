@@ -8,40 +8,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tflgpu.compiler.references import reference_support
-from tflgpu.contract.device import NodeRun, Recording
-from tflgpu.errors import StateError
+from tflgpu.contract.device import NodeRun
+from tflgpu.contract.node_device import BaseNodeDevice
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.reference import ReferenceRecording
 
 from tflgpu_cpu_ref.plugin import REFERENCES
 
 
-class ReferenceDevice:
+class ReferenceDevice(BaseNodeDevice):
     """A `NodeDevice` over the op definitions."""
 
+    kind = "cpu_ref"
+
     def __init__(self) -> None:
+        super().__init__()
         self.info = REFERENCES
         # References compute in the tensors' own types; there is nothing to gain from f16.
         self.caps = DeviceCaps(f16_storage=False)
-        self._closed = False
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """Whatever has a reference runs."""
         return reference_support(node, ops)
 
-    def load_nodes(self, run: NodeRun) -> Recording:
-        """Prepare the references of some nodes.
-
-        Raises:
-            StateError: the device is closed.
-        """
-        if self._closed:
-            raise StateError("this cpu_ref device is closed")
+    def _load_nodes(self, run: NodeRun) -> ReferenceRecording:
         return ReferenceRecording(run)
-
-    def close(self) -> None:
-        """Refuse further work."""
-        self._closed = True

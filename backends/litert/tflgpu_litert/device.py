@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from tflgpu.contract.device import DeviceInfo, NodeRun, Recording
-from tflgpu.errors import DeviceError, StateError
+from tflgpu.contract.device import DeviceInfo, NodeRun
+from tflgpu.contract.node_device import BaseNodeDevice
+from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import KnownLate, Unsupported
+from tflgpu.lowering.reason import KnownLate, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp
 from tflgpu.options import OpResolverType
@@ -23,15 +24,17 @@ from tflgpu_litert.recording import LiteRTRecording
 from tflgpu_litert.shapes import told_late
 
 
-class LiteRTDevice:
+class LiteRTDevice(BaseNodeDevice):
     """A `NodeDevice`, `ForeignOps` and `CustomOps`. It holds nothing: each recording has an interpreter."""
 
+    kind = "litert"
+
     def __init__(self, info: DeviceInfo, threads: int | None, resolver: OpResolverType) -> None:
+        super().__init__()
         self.info = info
         # Its kernels compute in the tensors' own types; there is nothing to gain from f16.
         self.caps = DeviceCaps(f16_storage=False)
         self.settings = Settings(threads, resolver)
-        self._closed = False
 
     def register_custom_ops(self, registerers: Sequence[Any]) -> None:
         """As `tflgpu.contract.device.CustomOps`."""
@@ -79,25 +82,18 @@ class LiteRTDevice:
             specs.append(TensorSpec(shape, value.dtype))
         return specs
 
-    def load_nodes(self, run: NodeRun) -> Recording:
+    def _load_nodes(self, run: NodeRun) -> LiteRTRecording:
         """Write some nodes as a model and open it.
 
         Raises:
-            StateError: the device is closed.
             DeviceError: they cannot be written, or LiteRT does not take them; names the node.
         """
-        if self._closed:
-            raise StateError("this litert device is closed")
         edge = {value.id for value in (*run.inputs, *run.outputs)}
         for node in run.nodes:
             reason = quirk(node, run.ops, edge)
             if reason is not None:
                 raise DeviceError(f"{node.label}: {reason}")
         return LiteRTRecording(run, self.settings)
-
-    def close(self) -> None:
-        """Refuse further work."""
-        self._closed = True
 
     def _alone(self, node: Node, ops: Mapping[str, OpDef]) -> Opened | Unsupported:
         """The node by itself: without XNNPACK, which takes its time to prepare, but for what only

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
+from tflgpu.errors import TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation, OpDef
+from tflgpu.ops.unknown import UnknownOp
 
 # Of the fused activations its kernels apply those that are a clamp.
 _CLAMPS = frozenset(
@@ -24,6 +27,11 @@ _DIVIDES_BY_SCALES = frozenset(
      "GREATER_EQUAL"}
 )  # fmt: skip
 _BYTES = frozenset({DType.I8, DType.U8})
+_SMALL = _BYTES | {DType.I16}
+_DIAGONALS = frozenset({"MATRIX_DIAG", "MATRIX_SET_DIAG"})
+_DIAGONAL_TYPES = frozenset(
+    {DType.F32, DType.I64, DType.I32, DType.U32, DType.I16, DType.I8, DType.U8}
+)  # fmt: skip
 _BIASED = frozenset({"CONV_2D", "FULLY_CONNECTED"})
 _LSTMS = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 _I32 = 2  # the schema's number of the type
@@ -51,6 +59,8 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
     unbiased = node.op == "DEPTHWISE_CONV_2D" and node.optional_input(2) is None
     if unbiased and node.input(0).dtype is not DType.F32:  # f32 ones are given one of zeros
         return "LiteRT crashes on DEPTHWISE_CONV_2D without a bias"
+    if (meaningless := _needs_scales(node, op)) is not None:
+        return f"LiteRT takes a missing scale for 0 and divides by it: {meaningless}"
     if node.op in _DIVIDES_BY_SCALES and (found := _unscaled(node)) is not None:
         return f"LiteRT ends the process: {node.op} needs a scale of {found.name}"
     if (
@@ -96,6 +106,12 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return "LiteRT crashes where each index of STABLEHLO_GATHER is a row of its own"
     if node.op == "STABLEHLO_SCATTER" and not _from_zero(node.input(1).data):
         return "LiteRT writes anywhere in memory where an index of STABLEHLO_SCATTER is negative"
+    if node.op in _DIAGONALS and node.input(0).dtype not in _DIAGONAL_TYPES:
+        return f"LiteRT moves {node.input(0).dtype.value} elements of {node.op} as f32 ones"
+    if node.op == "TRANSPOSE" and node.input(1).dtype.itemsize != 4:
+        return "LiteRT reads the permutation of TRANSPOSE as i32 numbers, whatever its type"
+    if node.op == "SPLIT" and node.input(0).dtype.itemsize < 4:
+        return "LiteRT reads the axis of SPLIT as an i32 number, beyond its end"
     if node.op in _POSITIONS:
         positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
         if edge is None or any(value.id in edge for value in positions):
@@ -145,6 +161,27 @@ def _unscaled(node: Node) -> Value | None:
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype in kinds and value.quant is None:
             return value
+    return None
+
+
+def _needs_scales(node: Node, op: OpDef) -> str | None:
+    """Why the definition refuses to compute on 8- and 16-bit numbers that have no scale; None where it
+    does not. A few zeros tell: it refuses by types."""
+    if isinstance(node.attrs, UnknownOp) or op.on_stored(node.attrs):
+        return None
+    values = [v for v in node.inputs if v is not None]
+    if all(v.dtype not in _SMALL or v.quant is not None for v in values):
+        return None
+    arrays = [
+        None if v is None else np.zeros(v.shape, v.dtype.numpy) if v.data is None else v.data
+        for v in node.inputs
+    ]
+    try:
+        op.reference(node.attrs, arrays)
+    except UnsupportedError as error:
+        return str(error)
+    except TflgpuError:
+        return None  # of the zeros that stand for what comes: an index, a size
     return None
 
 

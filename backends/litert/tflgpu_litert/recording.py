@@ -9,7 +9,7 @@ from tflgpu.contract.forks import Holder, immortal
 from tflgpu.contract.node_recording import BaseNodeRecording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.cut import small_model
 
 from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model

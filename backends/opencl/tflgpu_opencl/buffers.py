@@ -9,7 +9,7 @@ import pyopencl as cl
 from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
 from tflgpu.contract.host_memory import usable_in_place
 from tflgpu.contract.pools import LEAST
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl.failure import device_errors
 from tflgpu_opencl.memory import LINE, Region

@@ -9,7 +9,7 @@ import pyopencl as cl
 from tflgpu.contract.calls import Calls
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.builder import Size3
+from tflgpu.language.types import Size3
 
 from tflgpu_opencl.failure import failure
 from tflgpu_opencl.native import Native

@@ -12,7 +12,7 @@ from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_opencl import devices
 from tflgpu_opencl.buffers import OpenCLBuffer, allocated, imported
@@ -29,8 +29,6 @@ class OpenCLDevice(KernelDevice[Memory]):
     """A `Device` with one context; every recording has a queue of its own."""
 
     kind = "OpenCL"
-    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
-    needs = (768 << 20, 384 << 20)
     _kernels: Compiler
 
     def __init__(

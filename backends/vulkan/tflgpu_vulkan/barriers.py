@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
-from tflgpu_vulkan.api import NULL, array, lib, make, vk
+from tflgpu.contract.run_commands import Between
+
+from tflgpu_vulkan.api import NULL, array, make, vk
 
 _COMPUTE, _TRANSFER = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, vk.VK_PIPELINE_STAGE_TRANSFER_BIT
 # (stage, access) pairs.
@@ -15,29 +16,21 @@ _WRITE = (_COMPUTE, vk.VK_ACCESS_SHADER_WRITE_BIT)
 _USE = (_COMPUTE, vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_SHADER_WRITE_BIT)
 _HOST_READ = (vk.VK_PIPELINE_STAGE_HOST_BIT, vk.VK_ACCESS_HOST_READ_BIT)
 _ALL = (_COMPUTE | _TRANSFER, vk.VK_ACCESS_MEMORY_READ_BIT | vk.VK_ACCESS_MEMORY_WRITE_BIT)
-
-
-class Between(enum.Enum):
-    """What comes before a barrier, and what waits for it behind."""
-
-    #: Submissions that use the same memory; a barrier reaches past its command buffer.
-    SUBMISSIONS = (_ALL, _ALL)
-    DISPATCHES = (_WRITE, _USE)
-    UPLOADS_AND_DISPATCHES = (_COPY_WRITE, _USE)
-    DISPATCHES_AND_DOWNLOADS = (_WRITE, _COPY_READ)
-    DOWNLOADS_AND_HOST = (_COPY_WRITE, _HOST_READ)
-    DISPATCHES_AND_HOST = (_WRITE, _HOST_READ)
+#: What comes before each, and what waits for it.
+_ENDS = {
+    Between.SUBMISSIONS: (_ALL, _ALL),
+    Between.DISPATCHES: (_WRITE, _USE),
+    Between.UPLOADS_AND_DISPATCHES: (_COPY_WRITE, _USE),
+    Between.DISPATCHES_AND_DOWNLOADS: (_WRITE, _COPY_READ),
+    Between.DOWNLOADS_AND_HOST: (_COPY_WRITE, _HOST_READ),
+    Between.DISPATCHES_AND_HOST: (_WRITE, _HOST_READ),
+}
 
 
 def _arguments(source: tuple[int, int], target: tuple[int, int]) -> tuple[Any, ...]:
-    """Those of vkCmdPipelineBarrier after the command buffer."""
     masks = make("VkMemoryBarrier", srcAccessMask=source[1], dstAccessMask=target[1])
     return source[0], target[0], 0, 1, array("VkMemoryBarrier", [masks]), 0, NULL, 0, NULL
 
 
-_ARGUMENTS = {each: _arguments(*each.value) for each in Between}
-
-
-def barrier(buffer: Any, between: Between) -> None:
-    """Write one into a command buffer."""
-    lib.vkCmdPipelineBarrier(buffer, *_ARGUMENTS[between])
+#: Those of vkCmdPipelineBarrier after the command buffer.
+ARGUMENTS = {between: _arguments(*ends) for between, ends in _ENDS.items()}

@@ -14,7 +14,7 @@ from tflgpu.contract.memory_use import Ledger
 from tflgpu.contract.pooled_memory import PooledMemory
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.buffers import SharedVulkanBuffer, VulkanBuffer, imported, shared
@@ -30,8 +30,6 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
     """A `Device`. Its recordings share one queue, or take several in turn (`context.QUEUES`)."""
 
     kind = "Vulkan"
-    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
-    needs = (768 << 20, 384 << 20)
     _kernels: Pipelines
 
     def __init__(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tflgpu.contract.heaps import Copy, Heaps, Kind
+from tflgpu.contract.run_commands import exchange
 
-from tflgpu_vulkan.api import lib, make
-from tflgpu_vulkan.barriers import Between, barrier
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Commands, Context
+from tflgpu_vulkan.record import Writer
 
 
 class VulkanHeaps(Heaps[Block]):
@@ -34,21 +33,8 @@ class VulkanHeaps(Heaps[Block]):
     def _copy(self, piece: Region, copies: Sequence[Copy[Block]], *, to_host: bool) -> None:
         commands = Commands(self.context)
         try:
-            buffer = commands.begin()
-            barrier(buffer, Between.SUBMISSIONS)
-            for each in copies:
-                ends: list[tuple[Any, int]] = [
-                    (each.region.block.buffer, each.region.offset + each.at),
-                    (piece.block.buffer, piece.offset + each.start),
-                ]
-                (source, source_at), (target, target_at) = ends if to_host else ends[::-1]
-                copy = make(
-                    "VkBufferCopy", srcOffset=source_at, dstOffset=target_at, size=each.nbytes
-                )
-                lib.vkCmdCopyBuffer(buffer, source, target, 1, copy)
-            barrier(buffer, Between.SUBMISSIONS)
-            if to_host:
-                barrier(buffer, Between.DOWNLOADS_AND_HOST)
-            commands.submit(commands.end(buffer), "copying")
+            writer = Writer(commands)
+            exchange(writer, piece, copies, to_host=to_host)
+            commands.submit(writer.end(), "copying")
         finally:
             commands.release()

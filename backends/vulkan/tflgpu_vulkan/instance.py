@@ -104,7 +104,7 @@ class Instance:
         if handle is None:
             return
         if self._messenger is not None:
-            destroy = self._function(handle, "vkDestroyDebugUtilsMessengerEXT")
+            destroy = function_of(handle, "vkDestroyDebugUtilsMessengerEXT")
             destroy(handle, self._messenger, NULL)
         if self._settings is None or _spare:
             lib.vkDestroyInstance(handle, NULL)
@@ -138,15 +138,16 @@ class Instance:
             messageType=vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
             pfnUserCallback=report,
         )
-        make_messenger = self._function(self.handle, "vkCreateDebugUtilsMessengerEXT")
+        make_messenger = function_of(self.handle, "vkCreateDebugUtilsMessengerEXT")
         self._messenger = create(
             make_messenger, "VkDebugUtilsMessengerEXT", self.handle, info, "listening to the layer"
         )
 
-    @staticmethod
-    def _function(handle: Any, name: str) -> Any:
-        address = lib.vkGetInstanceProcAddr(handle, name.encode())
-        return ffi.cast(f"PFN_{name}", address)
+
+def function_of(instance: Any, name: str) -> Any:
+    """A function of an extension; None where the loader is older than it."""
+    address = lib.vkGetInstanceProcAddr(instance, name.encode())
+    return None if address == NULL else ffi.cast(f"PFN_{name}", address)
 
 
 def _settings() -> object:

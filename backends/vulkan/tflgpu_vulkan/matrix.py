@@ -8,7 +8,8 @@ from typing import Any
 from tflgpu.errors import DeviceError
 from tflgpu.language.matrix import TILE
 
-from tflgpu_vulkan.api import NULL, ffi, lib, listed, vk
+from tflgpu_vulkan.api import listed, vk
+from tflgpu_vulkan.instance import function_of
 
 
 def has_matrix_products(instance: Any, device: Any) -> bool:
@@ -18,13 +19,11 @@ def has_matrix_products(instance: Any, device: Any) -> bool:
         instance: The VkInstance.
         device: The VkPhysicalDevice, which has cooperative matrices.
     """
-    name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
-    address = lib.vkGetInstanceProcAddr(instance, name.encode())
-    if address == NULL:
-        return False  # a loader older than the driver
+    function = function_of(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+    if function is None:
+        return False
     half, full = vk.VK_COMPONENT_TYPE_FLOAT16_KHR, vk.VK_COMPONENT_TYPE_FLOAT32_KHR
     with suppress(DeviceError):
-        function = ffi.cast(f"PFN_{name}", address)
         kinds = listed(function, "VkCooperativeMatrixPropertiesKHR", device)
         return any(
             (kind.MSize, kind.NSize, kind.KSize) == (TILE, TILE, TILE)

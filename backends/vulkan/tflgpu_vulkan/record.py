@@ -1,46 +1,51 @@
-"""Writing a plan into command buffers."""
+"""What a plan's command buffers are made of: commands, sets of descriptors, timestamps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-from tflgpu.compiler.plan import PlannedDispatch
-from tflgpu.contract.hazards import Access, access_of, barriers
-from tflgpu.contract.pooled_memory import PooledMemory
+from tflgpu.contract.run_commands import Between, Launch
 
 from tflgpu_vulkan.api import NULL, array, check, create, ffi, lib, make, vk
-from tflgpu_vulkan.barriers import Between, barrier
+from tflgpu_vulkan.barriers import ARGUMENTS
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Commands, Context
 from tflgpu_vulkan.pipelines import Pipeline
 
 
-@attrs.frozen(eq=False)
-class Launch:
-    """A dispatch with everything bound."""
+class Writer:
+    """A command buffer that is being recorded: `tflgpu.contract.run_commands.RunCommands`."""
 
-    dispatch: PlannedDispatch
-    pipeline: Pipeline
-    regions: tuple[Region, ...]
-    descriptors: Any  # an array of one descriptor set
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._buffer = commands.begin()
 
-    @property
-    def access(self) -> Access:
-        """The bytes that it reads and writes."""
-        parts = [(id(r.block), r.offset, r.offset + r.nbytes) for r in self.regions]
-        return access_of(self.dispatch, parts)
+    def copy(self, source: tuple[Block, int], target: tuple[Block, int], nbytes: int) -> None:
+        """Copy bytes between blocks."""
+        (from_, source_at), (to, target_at) = source, target
+        copy = make("VkBufferCopy", srcOffset=source_at, dstOffset=target_at, size=nbytes)
+        lib.vkCmdCopyBuffer(self._buffer, from_.buffer, to.buffer, 1, copy)
 
-    def add_to(self, buffer: Any) -> None:
-        """Bind and dispatch."""
-        if not all(self.dispatch.groups):
-            return
-        point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
-        layout = self.pipeline.layout.pipeline_layout
-        lib.vkCmdBindPipeline(buffer, point, self.pipeline.handle)
-        lib.vkCmdBindDescriptorSets(buffer, point, layout, 0, 1, self.descriptors, 0, NULL)
-        lib.vkCmdDispatch(buffer, *self.dispatch.groups)
+    def barrier(self, between: Between) -> None:
+        """Let what follows wait for what came."""
+        lib.vkCmdPipelineBarrier(self._buffer, *ARGUMENTS[between])
+
+    def launch(self, launch: Launch[Block]) -> None:
+        """Bind and dispatch; what is bound is a pipeline and an array of one descriptor set."""
+        pipeline, descriptors = launch.bound
+        point, layout = vk.VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout.pipeline_layout
+        lib.vkCmdBindPipeline(self._buffer, point, pipeline.handle)
+        lib.vkCmdBindDescriptorSets(self._buffer, point, layout, 0, 1, descriptors, 0, NULL)
+        lib.vkCmdDispatch(self._buffer, *launch.dispatch.groups)
+
+    def stamp(self, timers: Timers, index: int) -> None:
+        """Note the time when everything before is done."""
+        timers.stamp(self._buffer, index)
+
+    def end(self) -> Any:
+        """What `Commands.submit` takes."""
+        return self._commands.end(self._buffer)
 
 
 class Descriptors:
@@ -119,12 +124,10 @@ class Timers:
             lib.vkCreateQueryPool, "VkQueryPool", context.handle, info, "making timers"
         )
 
-    def reset(self, buffer: Any) -> None:
-        """Before the first stamp."""
-        lib.vkCmdResetQueryPool(buffer, self._pool, 0, self._count)
-
     def stamp(self, buffer: Any, index: int) -> None:
-        """Note the time when everything before is done."""
+        """Note the time when everything before is done; the first forgets what was noted."""
+        if not index:
+            lib.vkCmdResetQueryPool(buffer, self._pool, 0, self._count)
         stage = vk.VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT
         lib.vkCmdWriteTimestamp(buffer, stage, self._pool, index)
 
@@ -142,76 +145,6 @@ class Timers:
     def release(self) -> None:
         """Free them."""
         lib.vkDestroyQueryPool(self._context.handle, self._pool, NULL)
-
-
-def record(
-    commands: Commands,
-    memory: PooledMemory[Block],
-    launches: Sequence[Launch],
-    staging: Sequence[Region],
-    timers: Timers | None = None,
-) -> Any:
-    """One command buffer for a whole run: copies in, dispatches with the barriers that they
-    need (every one of them where they are timed), copies of the outputs to ``staging``."""
-    buffer = commands.begin()
-    if timers:
-        timers.reset(buffer)
-    if _copy(buffer, memory.uploads()):
-        barrier(buffer, Between.UPLOADS_AND_DISPATCHES)
-    needed = barriers([launch.access for launch in launches])
-    for index, launch in enumerate(launches):
-        if needed[index] or timers:
-            barrier(buffer, Between.DISPATCHES)
-        if timers:
-            timers.stamp(buffer, 2 * index)
-        launch.add_to(buffer)
-        if timers:
-            barrier(buffer, Between.DISPATCHES)
-            timers.stamp(buffer, 2 * index + 1)
-    _download(buffer, memory, staging)
-    barrier(buffer, Between.DISPATCHES_AND_HOST)
-    if memory.bound:
-        barrier(buffer, Between.SUBMISSIONS)
-    return commands.end(buffer)
-
-
-def record_download(
-    commands: Commands, memory: PooledMemory[Block], staging: Sequence[Region]
-) -> Any:
-    """A command buffer that copies the outputs of the last run once more."""
-    buffer = commands.begin()
-    _download(buffer, memory, staging)
-    return commands.end(buffer)
-
-
-def record_one(commands: Commands, launch: Launch) -> Any:
-    """A command buffer for one dispatch on memory that the host looks at afterwards."""
-    buffer = commands.begin()
-    launch.add_to(buffer)
-    barrier(buffer, Between.DISPATCHES_AND_HOST)
-    return commands.end(buffer)
-
-
-def _download(buffer: Any, memory: PooledMemory[Block], staging: Sequence[Region]) -> None:
-    pairs = memory.downloads(staging)
-    if any(a is not b for a, b in pairs):
-        barrier(buffer, Between.DISPATCHES_AND_DOWNLOADS)
-        if _copy(buffer, pairs):
-            barrier(buffer, Between.DOWNLOADS_AND_HOST)
-
-
-def _copy(buffer: Any, pairs: Sequence[tuple[Region, Region]]) -> bool:
-    """Copy regions; whether there was anything to copy."""
-    any_bytes = False
-    for source, target in pairs:
-        if source.nbytes and source is not target:
-            any_bytes = True
-            copy = make(
-                "VkBufferCopy",
-                srcOffset=source.offset, dstOffset=target.offset, size=source.nbytes,
-            )  # fmt: skip
-            lib.vkCmdCopyBuffer(buffer, source.block.buffer, target.block.buffer, 1, copy)
-    return any_bytes
 
 
 def _buffer(region: Region) -> Any:

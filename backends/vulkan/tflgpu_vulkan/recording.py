@@ -7,27 +7,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import attrs
-from tflgpu.compiler.plan import OutputRef, Plan
-from tflgpu.contract.device import DispatchTime
-from tflgpu.contract.plan_recording import BasePlanRecording
+from tflgpu.compiler.plan import Plan
 from tflgpu.contract.pooled_memory import PooledMemory
-from tflgpu.contract.pooled_outputs import PooledOutputs, output_sets
+from tflgpu.contract.pooled_recording import PooledRecording
 
-from tflgpu_vulkan.blocks import Block, Region
+from tflgpu_vulkan.blocks import Block
 from tflgpu_vulkan.context import Commands, Context
 from tflgpu_vulkan.pipelines import Pipeline
-from tflgpu_vulkan.record import Descriptors, Launch, Timers, record, record_download, record_one
-
-Outputs = PooledOutputs[Block]
+from tflgpu_vulkan.record import Descriptors, Timers, Writer
 
 
-class VulkanRecording(BasePlanRecording[Outputs, Region]):
-    """A `Recording`: one command buffer, submitted by each run.
-
-    With guard bands it has one for each dispatch, so that the one which writes outside a buffer
-    can be named.
-    """
+class VulkanRecording(PooledRecording[Block]):
+    """A `Recording`: one command buffer, submitted by each run."""
 
     def __init__(
         self, context: Context, plan: Plan, memory: PooledMemory[Block],
@@ -38,30 +29,14 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         # Whatever drops this when (an interruption while it is made, say): the device is there.
         context.retain()
         self._holds_device = True
-        self._memory = memory
-        self._in_place = memory.in_place
-        self._inputs = tuple(memory.input_arrays)
-        self._timers: Timers | None = None
+        self._noted: Timers | None = None
         self._last: Any = None  # behind all that was begun, where a run was interrupted
-        self._timed: tuple[Outputs, Any] | None = None
-        self._single: list[Any] = []
-        self._launches: list[Launch] = []
         self._commands = Commands(context, context.next_queue())
         self._descriptors: Descriptors | None = None
         try:
             self._descriptors = Descriptors(context, pipelines, self._regions)
-            self._launches += [
-                Launch(dispatch, pipeline, regions, descriptors)
-                for dispatch, pipeline, regions, descriptors in zip(
-                    plan.dispatches, pipelines, self._regions, self._descriptors.sets, strict=True
-                )
-            ]
-            if memory.guarded:
-                self._single = [record_one(self._commands, launch) for launch in self._launches]
-            into = partial(record, self._commands, memory, self._launches)
-            again = partial(record_download, self._commands, memory)
-            self._sets = output_sets(memory, into, again, self._commands.submit)
-            self._lendable = self._sets.lendable
+            bound = zip(pipelines, self._descriptors.sets, strict=True)
+            self._compose(partial(Writer, self._commands), bound, self._commands.submit)
         except BaseException:
             self._closed = self._released = (
                 True  # `close`, when this object goes, has nothing left to do
@@ -86,36 +61,23 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
         return self._context.is_over(self._last)
 
     def _release(self) -> None:
-        super()._release()
-        if self._timers is not None:
-            self._timers.release()
+        if self._noted is not None:
+            self._noted.release()
         self._commands.release()
         if self._descriptors is not None:
             self._descriptors.release()
-        self._memory.release()
-        self._launches = []
-        self._timed = None
-        self._single = []
+        super()._release()
         if self._holds_device:
             self._holds_device = False
             self._context.release()
 
-    def _rebind(self) -> None:
+    def _bind_again(self) -> None:
         self._commands.clear()
-        self._timed = None
         if self._descriptors is not None and self._launches:
             self._descriptors.write(self._regions)
-        self._launches[:] = [
-            attrs.evolve(launch, regions=regions)
-            for launch, regions in zip(self._launches, self._regions, strict=True)
-        ]
 
-        def remake(outputs: Outputs) -> None:
-            outputs.commands = record(self._commands, self._memory, self._launches, outputs.regions)
-            outputs.download = None
-
-        own = self._own(OutputRef)
-        self._outputs.change([i for i in self._lendable if i in own], remake)
+    def _submit(self, commands: Any, what: str) -> None:
+        self._commands.submit(commands, what)
 
     def _begin(self) -> None:
         commands = self._outputs.for_run().commands
@@ -127,19 +89,7 @@ class VulkanRecording(BasePlanRecording[Outputs, Region]):
     def _end(self) -> None:
         self._context.finish(self._commands.fence, "running")
 
-    def _profile(self) -> Sequence[DispatchTime]:
-        if not self._context.details.tick or not self._launches:
-            self._run()
-            return []
-        if self._timers is None:
-            self._timers = Timers(self._context, len(self._launches))
-        into = self._outputs.for_run()
-        if self._timed is None or self._timed[0] is not into:
-            timed = record(self._commands, self._memory, self._launches, into.regions, self._timers)
-            self._timed = into, timed
-        self._commands.submit(self._timed[1], "profiling")
-        return self._times(self._timers.seconds())
-
-    def _dispatch_alone(self, index: int) -> None:
-        label = self._launches[index].dispatch.label
-        self._commands.submit(self._single[index], f"running {label}")
+    def _timers(self) -> Timers | None:
+        if self._noted is None and self._context.details.tick:
+            self._noted = Timers(self._context, len(self._launches))
+        return self._noted

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import wgpu
 from tflgpu.contract.buffers import BaseBuffer, Bytes, Span
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_wgpu.failure import device_errors
 from tflgpu_wgpu.memory import STEP, USAGE, Region, padded

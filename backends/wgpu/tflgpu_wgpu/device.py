@@ -10,7 +10,7 @@ from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.kernel_device import KernelDevice
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.tuning import tuning_of
 
 from tflgpu_wgpu.adapters import caps_of, find_adapters, open_adapter, widest_shuffle
@@ -30,8 +30,6 @@ class WgpuDevice(KernelDevice[Memory]):
     turns."""
 
     kind = "WebGPU"
-    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
-    needs = (768 << 20, 384 << 20)
     _kernels: Compiler
 
     def __init__(self, index: int = 0, *, dialect: Dialect | None = None) -> None:

@@ -15,7 +15,7 @@ import attrs
 from tflgpu.contract.forks import call_in_child, immortal
 from tflgpu.contract.waiting import wait_until
 from tflgpu.errors import DeviceError
-from tflgpu.language.builder import Size3
+from tflgpu.language.types import Size3
 from wgpu.backends.wgpu_native import _api, _helpers, ffi, lib
 
 from tflgpu_wgpu.failure import failure

@@ -8,8 +8,9 @@ import numpy as np
 
 from tflgpu.blame import Failed, Refused, attempt
 from tflgpu.compiler.fuse import Group
-from tflgpu.compiler.partition import states_of
+from tflgpu.compiler.parts import states_of
 from tflgpu.errors import KernelError, PluginError
+from tflgpu.ir.asked import Unedited, answered
 from tflgpu.ir.graph import Value
 from tflgpu.language.check import check
 from tflgpu.language.tree import Kernel
@@ -41,7 +42,10 @@ def build_group(group: Group, low: Lowering) -> None:
     if not involved:
         head.build(low)
         return
-    failed = attempt(head.build, low)
+    before = Unedited()
+    for node in group.nodes:
+        before.add(node)
+    failed = answered(before, attempt(head.build, low))
     if not isinstance(failed, Failed):
         failed = attempt(_check_built, group, low)
     if isinstance(failed, Failed):

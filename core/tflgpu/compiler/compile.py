@@ -15,13 +15,14 @@ from tflgpu.compiler.composites import Kept, Taken, stranded, take_composites
 from tflgpu.compiler.lower import LoweringInput, OverLimit, halved_values, lower
 from tflgpu.compiler.memory_limit import over_limit
 from tflgpu.compiler.narrow import narrow_indices
-from tflgpu.compiler.partition import Declined, Part, Partitioning, partition, states_of
+from tflgpu.compiler.partition import Partitioning, partition
+from tflgpu.compiler.parts import Declined, Part, states_of
 from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.target import Target
 from tflgpu.compiler.times import alone
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import KernelRule, Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
+from tflgpu.lowering.rule import KernelRule
 from tflgpu.passes import find_attention
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.find_attention import Key

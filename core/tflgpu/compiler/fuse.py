@@ -6,6 +6,11 @@ A node joins the group of one of its operands when that operand has no other rea
 output, and has the shape of the result. The group then runs where its last node stood, so any
 other operand the chain needs exists by then.
 
+    conv -> x, LOGISTIC(x) -> s, MUL(x, s)   one group too: swish
+
+Where a node closes branches that begin at one value and read nothing else but constants and what exists
+anyway, all of them join the group that makes this value: nobody else reads it.
+
 A chain has a budget (`tflgpu.language.budget`): the node that would exceed it begins a group of its
 own, which others may join.
 """
@@ -68,12 +73,22 @@ class Group:
         return [*alone, Group(self.head, rules[id(self.head)], self.fused, self.cost)]
 
     def cut(self, elementwise: Callable[[Node], KernelRule]) -> tuple[Group, Group]:
-        """Two groups of half the chain each; the second one's head is an elementwise node, for
+        """Two groups of about half the chain each; the second one's head is an elementwise node, for
         which ``elementwise`` gives the rule. They run one right after the other."""
-        half = len(self.fused) // 2
+        half = min(self._cuts(), key=lambda at: abs(at - len(self.fused) // 2))
         first, head, rest = self.fused[:half], self.fused[half].node, self.fused[half + 1 :]
         whole = Group(self.head, self.rule, first, before=self.before)
         return whole, Group(head, elementwise(head), rest)
+
+    def _cuts(self) -> list[int]:
+        """Where the rest of the chain needs, of all before it, the last result only."""
+        made = [node.outputs[0].id for node in (self.head, *(f.node for f in self.fused))]
+        cuts, needed = [], set[int]()
+        for at in reversed(range(len(self.fused))):
+            needed |= {v.id for v in self.fused[at].node.inputs if v is not None}
+            if needed.isdisjoint(made[:at]):
+                cuts.append(at)
+        return cuts
 
     @property
     def label(self) -> str:
@@ -115,13 +130,24 @@ def group_nodes(
         several = matched.get(id(node))
         rule = elementwise(node) if fuse and several is None else None
         more = costs.of(node, rule) if rule is not None else 0
-        joined = _joinable(node, more, by_result, readers, site_of) if rule is not None else None
-        if rule is not None and joined is not None:
-            group, operand = joined
-            del groups[id(group)]
-            del by_result[group.result.id]
-            group.fused.append(Fused(node, rule.expr, operand, rule.owner))
-            group.cost += more
+        group: Group | None = None
+        if rule is not None:
+            closed = _closable(node, more, by_result, readers, site_of, elementwise, costs)
+            joined = closed or _joinable(node, more, by_result, readers, site_of)
+            if joined is not None:
+                group, branches = joined
+                for each in (group, *branches):
+                    del groups[id(each)]
+                    del by_result[each.result.id]
+                for branch in branches:
+                    first = elementwise(branch.head)
+                    assert first is not None
+                    group.fused += [Fused(branch.head, first.expr, first.owner), *branch.fused]
+                    group.cost += costs.of(branch.head, first) + branch.cost
+                group.fused.append(Fused(node, rule.expr, rule.owner))
+                group.cost += more
+        if group is not None:
+            pass
         elif several is not None:
             group = Group(node, several.rule, before=several.before)
         else:
@@ -138,36 +164,83 @@ def _joinable(
     by_result: Mapping[int, Group],
     readers: Mapping[int, int],
     site_of: Callable[[Node], Site],
-) -> tuple[Group, int] | None:
-    """The group that ``node`` can join at ``more`` cost, and which of its operands that is."""
-    out, site = node.outputs[0], site_of(node)
-    best: tuple[Group, int] | None = None
-    for i, value in enumerate(node.inputs):
-        if value is None or value.is_const:
+) -> tuple[Group, list[Group]] | None:
+    """The group that ``node`` can join at ``more`` cost, without branches."""
+    site = site_of(node)
+    best: tuple[Group, list[Group]] | None = None
+    for value in node.inputs:
+        group = _maker(value, node, by_result)
+        if group is None or readers[group.result.id] != 1:
             continue
-        group = by_result.get(value.id)
-        if group is None or readers[value.id] != 1 or value.shape != out.shape:
-            continue
-        if not (value.dtype.is_float and out.dtype is value.dtype):
-            continue
-        if group.cost + more > MAX_CHAIN:
-            continue
-        if _buffers(group, node) > site.caps.max_bindings:
-            continue
-        if site_of(group.head).precision is not site.precision:
-            continue
-        # The operand made last: its kernel runs now anyway.
-        best = (group, i)
+        if _fits(group, [node], group.cost + more, site, site_of):
+            # The operand made last: its kernel runs now anyway.
+            best = (group, [])
     return best
 
 
-def _buffers(group: Group, node: Node) -> int:
-    """Buffers the group's kernel would bind with ``node`` joined: never fewer than it does."""
+def _closable(
+    node: Node,
+    more: int,
+    by_result: Mapping[int, Group],
+    readers: Mapping[int, int],
+    site_of: Callable[[Node], Site],
+    elementwise: Callable[[Node], ElementwiseRule | None],
+    costs: _Costs,
+) -> tuple[Group, list[Group]] | None:
+    """The group whose result all branches begin with that meet in ``node``, and the branches."""
+    branches: list[Group] = []
+    spent = more
+    for value in node.inputs:
+        branch = _maker(value, node, by_result)
+        if branch is None or branch.before or readers[branch.result.id] != 1:
+            continue
+        rule = elementwise(branch.head)
+        if rule is not None:
+            branches.append(branch)
+            spent += costs.of(branch.head, rule) + branch.cost
+    inside = [n for branch in branches for n in branch.nodes]
+    for value in branches[0].head.inputs if branches else ():
+        group = _maker(value, node, by_result)
+        if group is None or group in branches:
+            continue
+        reads = sum(v is value for n in (*inside, node) for v in n.inputs)
+        begins = all(any(v is value for v in branch.head.inputs) for branch in branches)
+        if not begins or reads != readers[group.result.id]:
+            continue
+        site = site_of(node)
+        if all(site_of(n).precision is site.precision for n in inside) and _fits(
+            group, [*inside, node], group.cost + spent, site, site_of
+        ):
+            return group, branches
+    return None
+
+
+def _maker(value: Value | None, node: Node, by_result: Mapping[int, Group]) -> Group | None:
+    """The group that makes ``value``, where its store could go on to what ``node`` makes."""
+    out = node.outputs[0]
+    if value is None or value.is_const or value.shape != out.shape:
+        return None
+    alike = value.dtype.is_float and out.dtype is value.dtype
+    return by_result.get(value.id) if alike else None
+
+
+def _fits(
+    group: Group, nodes: Sequence[Node], its_cost: int, site: Site, site_of: Callable[[Node], Site]
+) -> bool:
+    """Whether a kernel may have ``nodes`` too."""
+    return (
+        its_cost <= MAX_CHAIN
+        and _buffers(group, nodes) <= site.caps.max_bindings
+        and site_of(group.head).precision is site.precision
+    )
+
+
+def _buffers(group: Group, nodes: Sequence[Node]) -> int:
+    """Buffers the group's kernel would bind with ``nodes`` joined: never fewer than it does."""
     # What one of several nodes makes for the next is no buffer.
     own = sum(len(n.inputs) for n in (*group.before, group.head)) - len(group.before)
     head = own + 3  # weights may be split in two, and a result
-    operands = [n for f in group.fused for n in f.node.inputs] + list(node.inputs)
-    return head + len(operands) - len(group.fused) - 1
+    return head + sum(len(n.inputs) - 1 for n in (*(f.node for f in group.fused), *nodes))
 
 
 class _Costs:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from tflgpu.compiler.times import Cost, Machine, TimeModel, edges_of, readers_of, told
+from tflgpu.compiler.machines import Cost, Machine, TimeModel
+from tflgpu.compiler.times import edges_of, readers_of, told
 from tflgpu.ir.graph import Graph, Node
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.ir.sizes import MAX_BYTES
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Site, Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
+from tflgpu.lowering.rule import Site
 from tflgpu.ops.base import OpDef
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})

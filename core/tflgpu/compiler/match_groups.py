@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tflgpu.blame import Failed, Refused, attempt, shown
 from tflgpu.compiler.build import RuleError
 from tflgpu.compiler.fuse import Matched
+from tflgpu.ir.asked import Unedited, answered
 from tflgpu.ir.graph import Node, Value
 from tflgpu.lowering.rule import GroupRule, KernelRule, Site
 
@@ -74,7 +75,22 @@ class _Finder:
         site = self._site_of(node)
         if not rule.owner:
             return self._checked(rule.match(node, self.maker, site), node)
-        answer = attempt(lambda: self._checked(rule.match(node, self.maker, site), node))
+        before = Unedited()
+        before.add(node)
+
+        def maker(value: Value) -> Node | None:
+            found = self.maker(value)
+            if found is not None:
+                before.add(found)
+            return found
+
+        def matched() -> tuple[Node, ...] | None:
+            found = answered(before, attempt(rule.match, node, maker, site))
+            if isinstance(found, Failed):
+                raise found.error
+            return self._checked(found, node)
+
+        answer = attempt(matched)
         if isinstance(answer, Failed):
             message = f"plugin {rule.owner}: {rule} failed on {node.label}: {answer}"
             raise RuleError(message, {(rule.owner, rule.op, rule.name)}) from answer.error

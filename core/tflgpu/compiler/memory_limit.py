@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 
 _ADVICE = "; inference_priority1=MIN_MEMORY_USAGE takes less"
 

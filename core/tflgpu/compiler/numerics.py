@@ -1,23 +1,17 @@
 """On what a quantized operator is computed: real numbers, or the whole numbers that are stored.
 
-It is chosen for each operator, after the kernel rules were asked:
-
-    ADD of i8 -> an op that `OpDef.integers` says stands for it -> a rule that takes the node?
-        yes: that op takes its place, on i8 tensors       no: ADD of f32, rounded afterwards
+Which of the two an operator gets is `tflgpu.compiler.stored_numbers`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from tflgpu.errors import TflgpuError
-from tflgpu.ir.graph import Node
-from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
 from tflgpu.lowering.storage import IntegerStorage
-from tflgpu.ops.base import OpDef, Operand
-from tflgpu.ops.unknown import unknown_reason
+
+if TYPE_CHECKING:
+    from tflgpu.lowering.caps import DeviceCaps
 
 
 class Numerics(enum.Enum):
@@ -42,58 +36,3 @@ class Numerics(enum.Enum):
         if self is Numerics.FLOAT:
             return IntegerStorage.WORDS
         return IntegerStorage.OWN_WIDTH if caps.is_gpu else IntegerStorage.WORDS
-
-
-def numerics_for(op: OpDef) -> Numerics:
-    """The numerics with which an op comes up in graphs."""
-    return Numerics.INTEGER if op.integers is not None else Numerics.FLOAT
-
-
-def integer_node(
-    node: Node, ops: Mapping[str, OpDef], refusal: Callable[[Node], Unsupported | None]
-) -> Node | Unsupported:
-    """A node, in no graph yet, that does on stored numbers what the given one does on real ones; or
-    why there is none.
-
-    Args:
-        node: It reads or makes quantized tensors.
-        ops: Op definitions by name. Where several ops could take its place, a plugin's is asked
-            before a shipped one.
-        refusal: Why such a node could not run, None where it could.
-
-    Raises:
-        PluginError: a plugin's op broke its contract.
-    """
-    own = ops.get(node.op)
-    found = [op for op in ops.values() if op.integers is not None and op.integers.op == node.op]
-    if own is None or not found:
-        return Unsupported(f"nothing computes {node.op} on stored numbers")
-    if node.version > own.max_version or unknown_reason(node.attrs) is not None:
-        return Unsupported(f"this {node.op} is not known")
-    if not node.shapes_known:
-        return Unsupported("its shapes are not known before the model runs")
-    reasons: list[str] = []
-    for op in sorted(found, key=lambda op: (not op.owner, op.name)):
-        assert op.integers is not None
-        attributes = op.integers.attributes(node)
-        if isinstance(attributes, str):
-            reasons.append(attributes)
-            continue
-        made = Node(op.name, attributes, list(node.inputs), list(node.outputs), 1, node.origins)
-        refused = refusal(made) or _other_results(made, op)
-        if refused is None:
-            return made
-        reasons.append(refused.reason)
-    return Unsupported("; ".join(dict.fromkeys(reasons)))
-
-
-def _other_results(node: Node, op: OpDef) -> Unsupported | None:
-    """Why the results of a node would not be the tensors that are in its place."""
-    operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
-    try:
-        specs = list(op.infer(node.attrs, operands))
-    except TflgpuError as error:
-        return Unsupported(str(error))
-    if specs != [v.spec for v in node.outputs]:
-        return Unsupported(f"{op.name} gives {', '.join(map(str, specs))}")
-    return None

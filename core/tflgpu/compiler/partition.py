@@ -7,35 +7,22 @@ can be, for each of the two sides to begin with; the better of the two is used.
 
 from __future__ import annotations
 
-import enum
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import attrs
 
 from tflgpu.compiler.gain import given_up
-from tflgpu.compiler.times import ROUND_FIGURES, Cost, TimeModel, costs_of
+from tflgpu.compiler.machines import ROUND_FIGURES, Cost, TimeModel
+from tflgpu.compiler.parts import Declined, Part, states_of
+from tflgpu.compiler.times import costs_of
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
-
-if TYPE_CHECKING:
-    from tflgpu.compiler.plan import Plan
 
 #: None where a device can run a node, else the reason why not.
 Supported = Callable[[Node], Unsupported | None]
-
-
-class PartitionBy(enum.Enum):
-    """What goes to the device of all that it can run."""
-
-    #: What is estimated to be faster there than on the CPU, with the way there and back.
-    GAIN = "gain"
-    #: Everything.
-    ALL = "all"
 
 
 @attrs.frozen(eq=False)
@@ -49,80 +36,6 @@ class _Timing:
         side = self.model.device if delegated else self.model.host
         own = sum(cost.device if delegated else cost.host for cost in costs)
         return side.launch + side.edge * sum(v.nbytes for v in edge) + own
-
-
-@attrs.frozen(eq=False)
-class Part:
-    """Nodes that run together.
-
-    Attributes:
-        nodes: In an order in which they can run.
-        delegated: On the device; else on the CPU.
-        inputs: Values read but not made here; constants and variables are not among them. A plan
-            has the `states` behind its inputs, and their new contents behind its outputs.
-        outputs: Values made here that other parts read or the graph gives out.
-        gain: Estimated seconds saved a run by delegating, the way to the device and back
-            subtracted. A rough guess, for ranking; 0 for parts on the CPU.
-        seconds: Estimated seconds of a run where it is, with what it takes to get there.
-        costs: Estimated seconds of each node on both sides, in the order of the nodes.
-        plan: Their kernels, once they are compiled; None on the CPU, and for a device that runs
-            nodes.
-        count: How many nodes there are, also where the nodes themselves were left out
-            (`tflgpu.saved.start`).
-    """
-
-    nodes: tuple[Node, ...]
-    delegated: bool
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    gain: float = 0.0
-    seconds: float = 0.0
-    costs: tuple[Cost, ...] = ()
-    plan: Plan | None = None
-    count: int = attrs.field()
-
-    @count.default
-    def _all(self) -> int:
-        return len(self.nodes)
-
-    @property
-    def states(self) -> tuple[Value, ...]:
-        """The variables that its nodes read and change."""
-        return states_of(self.nodes)
-
-    @property
-    def label(self) -> str:
-        """In a few words."""
-        return f"{self.count} nodes on the {'device' if self.delegated else 'CPU'}"
-
-    @property
-    def dispatches(self) -> int:
-        """Kernels that a run launches."""
-        return 0 if self.plan is None else len(self.plan.dispatches)
-
-
-@attrs.frozen
-class Declined:
-    """A node that stays on the CPU.
-
-    Attributes:
-        label: The node, as messages name it.
-        op: Its op.
-        origins: The file's operators that it stands for.
-        reason: Why.
-        code: What kind of reason it is.
-    """
-
-    label: str
-    op: str
-    origins: tuple[int, ...]
-    reason: str
-    code: ReasonCode = ReasonCode.UNSUPPORTED_FORM
-
-
-def all_declined(graph: Graph, why: str, code: ReasonCode) -> tuple[Declined, ...]:
-    """Every operator, for one reason."""
-    return tuple(Declined(n.label, n.op, tuple(n.origins), why, code) for n in graph)
 
 
 @attrs.frozen(eq=False)
@@ -317,12 +230,6 @@ def _part(
     seconds = timing.seconds(costs, (*inputs, *outputs, *states, *states), delegated)
     gain = sum(cost.host for cost in costs) - seconds if delegated else 0.0
     return Part(nodes, delegated, inputs, outputs, gain, seconds, costs)
-
-
-def states_of(nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """The variables that nodes read and change, each once, in the order of the nodes."""
-    found = {id(v): v for n in nodes for v in n.inputs if v is not None and v.is_variable}
-    return tuple(found.values())
 
 
 def _reads(nodes: Sequence[Node]) -> list[Value]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tflgpu.ir.graph import Node
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import Accuracy, Activation, OpDef
 from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.scales import is_quantized

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.plan import ArenaRef, InputRef, OutputRef, Plan, PlannedDispatch, Ref
 from tflgpu.ir.graph import Value
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 
 
 def carried(part: Part, pairs: Sequence[tuple[int, int]]) -> Mapping[int, int] | Unsupported:

@@ -8,15 +8,17 @@ from functools import cached_property
 import attrs
 
 from tflgpu.compiler.limits import tensor_limits, unchecked
+from tflgpu.compiler.machines import ROUND_FIGURES, TimeModel
 from tflgpu.compiler.node_choice import NodeChoice
-from tflgpu.compiler.numerics import Numerics, integer_node
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.references import reference_support
-from tflgpu.compiler.times import ROUND_FIGURES, TimeModel
+from tflgpu.compiler.stored_numbers import integer_node
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.registry import KernelRegistry, without_rules
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site, Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
+from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Rule, Site
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.base import Pass

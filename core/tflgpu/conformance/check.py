@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Union
 
 import attrs
 
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 if TYPE_CHECKING:
     from tflgpu.conformance.target import Target

@@ -20,8 +20,8 @@ from tflgpu.conformance.run import Tensors
 from tflgpu.conformance.target import Target
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import TflgpuError
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 
 #: Cases an op where the user names no number: of its resized samples, and of its own generator,

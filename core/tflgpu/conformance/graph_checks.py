@@ -15,7 +15,7 @@ import numpy as np
 
 from tflgpu.compiler.compile import compile as compile_graph
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.dags import random_graph, reference
 from tflgpu.conformance.target import Target
@@ -24,8 +24,8 @@ from tflgpu.contract.device import NodeDevice, NodeRun, Recording
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.passes.registry import default_passes
 from tflgpu.runtime.reference import ReferenceRecording
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tflgpu.compiler.numerics import numerics_for
+from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.merge import merge_plans
 from tflgpu.conformance.op_checks import Question, judge
@@ -19,8 +19,8 @@ from tflgpu.conformance.run import Prepared, Tensors, prepare, run_one
 from tflgpu.conformance.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Accuracy, OpDef
 
 

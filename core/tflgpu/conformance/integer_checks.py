@@ -21,8 +21,8 @@ from tflgpu.contract.device import NodeRun
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.ops.base import Fields
 from tflgpu.runtime.reference import ReferenceRecording

@@ -9,7 +9,7 @@ import numpy as np
 from tflgpu.conformance.programs import Program
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.builder import Builder
-from tflgpu.language.interpret import interpret
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.make import binary
 from tflgpu.language.tree import Expr, Kernel
 from tflgpu.language.types import Scalar, Type

@@ -39,10 +39,10 @@ from tflgpu.conformance.target import Target
 from tflgpu.conformance.tolerance import Tolerance
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.language.builder import Builder, Size3
-from tflgpu.language.interpret import interpret
+from tflgpu.language.builder import Builder
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.tree import Buffer, Kernel
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.caps import DeviceCaps
 
 _NUMPY_ULP = 4  # of NumPy's transcendental functions of f32

@@ -9,7 +9,7 @@ from typing import Union
 import attrs
 import numpy as np
 
-from tflgpu.compiler.numerics import numerics_for
+from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
 from tflgpu.conformance.run import Prepared, Result, Tensors, prepare, run_many
 from tflgpu.conformance.samples import Case, materialize
@@ -18,8 +18,8 @@ from tflgpu.conformance.target import Target
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Accuracy, OpDef, Sample
 
 #: What asking about one question gave: like a `Result`, or why there is none.

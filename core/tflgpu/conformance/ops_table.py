@@ -17,13 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tflgpu.compiler.numerics import Numerics, numerics_for
+from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.references import reference_support
+from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.other_builtins import others
 from tflgpu.conformance.samples import materialize
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.registry import builtin_ops
 

@@ -24,7 +24,6 @@ class Other:
     why: str
 
 
-_NOT_HERE = "not defined here; LiteRT's kernel runs it on the CPU, where LiteRT is installed"
 _RANDOM = "random numbers are those of LiteRT's generators, which go on from run to run; its kernel runs it"
 _NOBODY = "not defined here, and LiteRT has no kernel for it either"
 
@@ -33,7 +32,6 @@ _IN_LITERT: Mapping[str, Other] = {
     **dict.fromkeys(("RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM", "MULTINOMIAL"), Other("LiteRT", _RANDOM)),
     "STABLEHLO_COMPOSITE": Other("host", "read as the operators that it is made of, wherever these run"),
     "SKIP_GRAM": Other("host", "the interpreter runs what has to do with texts (strings)"),
-    "LSH_PROJECTION": Other("LiteRT", _NOT_HERE),
 }  # fmt: skip
 _HOST = Other("host", "the interpreter runs it between compiled pieces")
 

@@ -6,7 +6,8 @@ Imports nothing heavy: it is there in every pytest session, whatever that is abo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from tflgpu.conformance.report import Report
 
 _REPORT: pytest.StashKey[Report] = pytest.StashKey()
+#: What the processes of pytest-xdist (``-n``) found, each of its share of the checks.
+_MESSAGES: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
+_MESSAGE = "tflgpu_report"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,10 +58,32 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(missing)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """A process of pytest-xdist is done: take over what it found."""
+    message = getattr(node, "workeroutput", {}).get(_MESSAGE)
+    if message is not None:
+        node.config.stash.setdefault(_MESSAGES, []).append(message)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A run that covers less than was demanded has failed."""
-    report = session.config.stash.get(_REPORT, None)
-    if report is not None and _lacking(report, session.config):
+    """Write the report. A run that covers less than was demanded has failed."""
+    config = session.config
+    messages = config.stash.get(_MESSAGES, None)
+    if messages:
+        from tflgpu.conformance.report import Report
+
+        keep_report(config, Report.of_messages(messages))
+    report = config.stash.get(_REPORT, None)
+    if report is None:
+        return
+    if hasattr(config, "workeroutput"):  # one process of several, which has only a share
+        config.workeroutput[_MESSAGE] = report.as_message()
+        return
+    path = config.getoption("--tflgpu-report")
+    if path:
+        report.write(Path(path))
+    if _lacking(report, config):
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,22 @@ from tflgpu.contract.device import DeviceInfo
 #: Statuses of cases whose numbers were looked at.
 _RAN = ("passed", "expected", "failed")
 _OP_LEVELS = (LEVELS.index("ops"), LEVELS.index("generated"))
+
+
+@attrs.frozen
+class Judged:
+    """What came of one check, in values that go from process to process.
+
+    Attributes:
+        level: Which of `LEVELS` the check belongs to.
+        op: The op it is about, "" where it is about none.
+        status, detail: As `Verdict` has them.
+    """
+
+    level: int
+    op: str
+    status: str
+    detail: str
 
 
 @attrs.define
@@ -33,37 +50,59 @@ class Report:
     tolerance_scale: float = 1.0
     ops: frozenset[str] = frozenset()
     declared: frozenset[str] = frozenset()
-    _verdicts: list[tuple[Check, Verdict]] = attrs.Factory(list)
+    _verdicts: list[Judged] = attrs.Factory(list)
 
     def add(self, check: Check, verdict: Verdict) -> None:
         """Count one."""
-        self._verdicts.append((check, verdict))
+        self._verdicts.append(Judged(check.level, check.op, verdict.status, verdict.detail))
+
+    def as_message(self) -> dict[str, Any]:
+        """It as lists and texts, from one of the processes that share a run's checks."""
+        return {
+            "device": list(attrs.astuple(self.device)),
+            "tolerance_scale": self.tolerance_scale,
+            "ops": sorted(self.ops),
+            "declared": sorted(self.declared),
+            "verdicts": [list(attrs.astuple(each)) for each in self._verdicts],
+        }
+
+    @classmethod
+    def of_messages(cls, messages: Sequence[Mapping[str, Any]]) -> Report:
+        """What several processes (at least one) found of one device."""
+        first = messages[0]
+        return cls(
+            DeviceInfo(*first["device"]),
+            first["tolerance_scale"],
+            frozenset(first["ops"]),
+            frozenset(first["declared"]),
+            [Judged(*each) for message in messages for each in message["verdicts"]],
+        )
 
     @property
     def counts(self) -> Counter[str]:
         """Verdicts by status."""
-        return Counter(v.status for _, v in self._verdicts)
+        return Counter(v.status for v in self._verdicts)
 
     @property
     def refusals(self) -> Counter[str]:
         """Reasons for refusals, with how many cases each stands for."""
-        return Counter(v.detail for _, v in self._verdicts if v.status == "refused")
+        return Counter(v.detail for v in self._verdicts if v.status == "refused")
 
     @property
     def levels(self) -> dict[str, Counter[str]]:
         """Verdicts by status, of every level that was asked about."""
         found: dict[str, Counter[str]] = {name: Counter() for name in LEVELS}
-        for check, verdict in self._verdicts:
-            found[LEVELS[check.level]][verdict.status] += 1
+        for each in self._verdicts:
+            found[LEVELS[each.level]][each.status] += 1
         return {name: counts for name, counts in found.items() if counts}
 
     @property
     def ran(self) -> frozenset[str]:
         """Ops of which the device ran a case of level 2 or 3, right or wrong."""
         return frozenset(
-            check.op
-            for check, verdict in self._verdicts
-            if check.op and check.level in _OP_LEVELS and verdict.status in _RAN
+            each.op
+            for each in self._verdicts
+            if each.op and each.level in _OP_LEVELS and each.status in _RAN
         )
 
     @property
@@ -75,15 +114,16 @@ class Report:
     def hollow(self) -> dict[str, str]:
         """Ops that are declared, and every case of which was refused: with the first reason."""
         found: dict[str, str] = {}
-        for check, verdict in self._verdicts:
-            if verdict.status == "refused" and check.op in self.declared - self.ran:
-                found.setdefault(check.op, verdict.detail)
+        unseen = self.declared - self.ran
+        for each in self._verdicts:
+            if each.status == "refused" and each.op in unseen:
+                found.setdefault(each.op, each.detail)
         return found
 
     def reasons(self, level: str) -> Counter[str]:
         """Why cases of a level did not run, with how many each reason stands for."""
         return Counter(
-            v.detail for c, v in self._verdicts if LEVELS[c.level] == level and v.status not in _RAN
+            v.detail for v in self._verdicts if LEVELS[v.level] == level and v.status not in _RAN
         )
 
     def coverage(self) -> dict[str, Any]:
@@ -106,10 +146,10 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Op -> backend -> how far it is supported, the counts of every level, the coverage."""
-        ops: dict[str, list[Verdict]] = {}
-        for check, verdict in self._verdicts:
-            if check.level == LEVELS.index("ops"):
-                ops.setdefault(check.op, []).append(verdict)
+        ops: dict[str, list[Judged]] = {}
+        for each in self._verdicts:
+            if each.level == LEVELS.index("ops"):
+                ops.setdefault(each.op, []).append(each)
         return {
             "device": attrs.asdict(self.device),
             "tolerance_scale": self.tolerance_scale,
@@ -142,7 +182,7 @@ def ran_of(counts: Counter[str]) -> int:
     return sum(counts[status] for status in _RAN)
 
 
-def support(verdicts: list[Verdict]) -> dict[str, Any]:
+def support(verdicts: list[Judged]) -> dict[str, Any]:
     """How far an op is supported: "full" where no sample is refused or wrong, "none" where no
     sample passes, else "partial", with the reasons."""
     counts = Counter(v.status for v in verdicts)

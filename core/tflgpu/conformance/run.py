@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.compile import plan_of
-from tflgpu.compiler.numerics import numerics_for
 from tflgpu.compiler.plan import Plan
+from tflgpu.compiler.stored_numbers import numerics_for
 from tflgpu.compiler.target import Target
 from tflgpu.conformance.internals import plan_of_internals
 from tflgpu.conformance.merge import merge_plans
@@ -24,8 +24,9 @@ from tflgpu.conformance.samples import Case
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Rule, Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
+from tflgpu.lowering.rule import Rule
 
 
 class Tensors(enum.Enum):

@@ -17,10 +17,10 @@ import numpy as np
 from tflgpu.conformance.function_table import LARGEST_DIVISOR, Row, beyond, huge, rows_of
 from tflgpu.ir.dtypes import Array
 from tflgpu.language import make
-from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.builder import Builder
 from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.tree import Expr, Kernel
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import Scalar, Size3
 
 _GROUP = 16
 _NAN, _INF = math.nan, math.inf

@@ -13,9 +13,9 @@ from tflgpu.conformance.programs import Program
 from tflgpu.conformance.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import Array
-from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.builder import Builder
 from tflgpu.language.subgroup import LARGEST
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.caps import DeviceCaps
 
 _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)

@@ -18,7 +18,7 @@ from tflgpu.conformance.node_checks import node_checks
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.conformance.target import Target
 from tflgpu.errors import TflgpuError
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.plugins import Registry
 
 

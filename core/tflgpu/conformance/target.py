@@ -15,8 +15,8 @@ from tflgpu.contract.checked import unchecked
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import Precision
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -67,14 +66,11 @@ def suite(pytestconfig: pytest.Config) -> Suite:
 
 
 @pytest.fixture(scope="module")
-def report(pytestconfig: pytest.Config, target: Target, suite: Suite) -> Iterator[Report]:
-    """Verdicts, shown and written at the end."""
+def report(pytestconfig: pytest.Config, target: Target, suite: Suite) -> Report:
+    """Verdicts, shown and written at the end of the session."""
     made = Report(target.device.info, target.tolerance_scale, suite.ops, declared=target.declared)
     keep_report(pytestconfig, made)
-    yield made
-    path = pytestconfig.getoption("--tflgpu-report")
-    if path:
-        made.write(Path(path))
+    return made
 
 
 def test_conformance(check: Check, suite: Suite, target: Target, report: Report) -> None:

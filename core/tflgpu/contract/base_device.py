@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -23,9 +23,11 @@ from tflgpu.contract.recording import BaseRecording
 from tflgpu.contract.room import check_room, room
 from tflgpu.contract.shared_weights import SharedWeights
 from tflgpu.errors import DeviceError, StateError
-from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 
 class BaseDevice(Holder):

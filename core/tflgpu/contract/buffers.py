@@ -17,7 +17,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 Bytes = npt.NDArray[np.uint8]
 #: Which memory, and from which byte of it to which.

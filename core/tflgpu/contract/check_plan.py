@@ -6,12 +6,15 @@ Drivers check little of it: some crash, some compute with what lies beside a buf
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, PlannedDispatch, Ref
 from tflgpu.contract.device import Device
 from tflgpu.errors import CompileError, DeviceError, TflgpuError
-from tflgpu.language.tree import Buffer
 from tflgpu.lowering.caps import DeviceCaps
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Buffer
 
 #: Bytes of a plan's constants, inputs and outputs, by what refers to them.
 _Sizes = Mapping[type, Sequence[int]]

@@ -11,7 +11,7 @@ Devices that tflgpu ships come through the same door. Ctrl-C always goes through
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import attrs
 import numpy as np
@@ -20,7 +20,7 @@ from tflgpu.blame import Failed, attempt, describe, shown
 from tflgpu.compiler.plan import Plan
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_buffer
-from tflgpu.contract.checked_recording import checked_recording
+from tflgpu.contract.checked_loaded import checked_recording
 from tflgpu.contract.device import (
     CustomOps,
     Device,
@@ -36,12 +36,13 @@ from tflgpu.contract.offers import offers
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.unknown import unknown_reason
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
+    from tflgpu.ops.base import OpDef
 
 _NODE_DEVICE = ("info", "caps", "supports", "load_nodes", "close")
 _DEVICE = (

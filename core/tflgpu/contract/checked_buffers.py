@@ -12,7 +12,7 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 _NEEDED = ("nbytes", "write", "read", "export", "close")
 

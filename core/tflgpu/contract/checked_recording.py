@@ -10,19 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import attempt, shown
+from tflgpu.blame import shown
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.checked_buffers import checked_reason, inner_buffers
 from tflgpu.contract.checked_pending import CheckedPending
 from tflgpu.contract.device import DispatchTime, Recording
 from tflgpu.contract.edge import Edge
-from tflgpu.contract.lending import Lender
-from tflgpu.contract.offers import offers
 from tflgpu.contract.party import Party
 from tflgpu.contract.pending import Pending
-from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 
 class CheckedRecording:
@@ -129,7 +126,7 @@ class CheckedRecording:
         return CheckedPending(pending, self._party, partial(self._after_submitted, before))
 
     def _check_pending(self, pending: object) -> None:
-        lacking = [n for n in ("done", "wait") if not self._party.call(n, _has, pending, n)]
+        lacking = [n for n in ("done", "wait") if not self._party.call(n, has_part, pending, n)]
         if lacking:
             raise self._party.broke(
                 f"submit gave {shown(pending)}, which is no Pending: it has no "
@@ -314,100 +311,10 @@ class CheckedRecording:
                 )
 
 
-class CheckedLender(CheckedRecording):
-    """The same around a recording that lends its outputs, which move then."""
-
-    _inner: Any
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        #: Outputs of our own backends' recordings that were looked at: those take turns.
-        self._turns: list[tuple[Array, ...]] = []
-
-    def close(self) -> None:
-        """As `CheckedRecording.close`."""
-        self._turns = []
-        super().close()
-
-    def lend(self, index: int) -> Array | None:
-        """As `Lender.lend`.
-
-        Raises:
-            StateError: it is closed.
-            DeviceError: it failed, or what it lent is not the output that was asked for.
-        """
-        array = self._party.call("lend", self._inner.lend, index)
-        if array is None:
-            return None
-        problem = self._edges["outputs"][index].misfit(array, writable=True)
-        if problem is not None:
-            raise self._party.broke(f"lend({index}) gave what {problem}")
-        lent: Array = array
-        return lent
-
-    def settle(self) -> None:
-        """As `Lender.settle`.
-
-        Raises:
-            StateError: it is closed.
-            DeviceError: it failed.
-        """
-        self._party.call("settle", self._inner.settle)
-
-    def _replace(self, side: str, given: Any) -> None:
-        if side == "inputs":
-            super()._replace(side, given)
-            return
-        if any(given is turn for turn in self._turns):
-            self._seen[side] = self._given[side] = self._outputs = given
-            return
-        self._seen[side], self._given[side] = self._checked(side, given), given
-        self._prepare()
-        if self._party.shipped and isinstance(given, tuple):
-            self._turns = [*self._turns[-_TURNS:], given]
-
-
-def checked_recording(
-    inner: object,
-    party: Party,
-    inputs: Sequence[Edge],
-    outputs: Sequence[Edge],
-    dispatches: int | None = None,
-) -> Recording:
-    """A recording that was just loaded, checked; it is closed where it is not what it must be.
-
-    Raises:
-        DeviceError: names the plugin and what it broke.
-    """
-    lacking = [n for n in _NEEDED if not party.call(n, _has, inner, n)]
-    if lacking:
-        raise party.broke(
-            f"it loaded a {type(inner).__name__}, which is no recording: it has no "
-            + ", ".join(lacking)
-        )
-    try:
-        lends = party.call("lend", offers, inner, Lender)
-        kind = CheckedLender if lends else CheckedRecording
-        return kind(inner, party, inputs, outputs, dispatches)  # type: ignore[arg-type]
-    except DeviceError:
-        _close_quietly(inner)
-        raise
-
-
-#: More than there are sets of outputs (`tflgpu.contract.lending`), and an end.
-_TURNS = 7
-_NEEDED = ("inputs", "outputs", "run", "submit", "bind", "profile", "close")
-
-
-def _has(inner: object, name: str) -> bool:
+def has_part(inner: object, name: str) -> bool:
+    """Whether there is something of the name; a method, but for arrays."""
     value = getattr(inner, name, None)
     return value is not None and (name in ("inputs", "outputs") or callable(value))
-
-
-def _close_quietly(inner: object) -> None:
-    close = attempt(getattr, inner, "close", None)
-    if callable(close):
-        attempt(close)  # what is wrong with it is being said
 
 
 def _address(array: Array) -> int:

@@ -12,7 +12,7 @@ Level 0 of the conformance suite asks for all of this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -21,10 +21,13 @@ from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.pending import Pending
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.language.tree import Kernel
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.lowering.reason import Unsupported
+from tflgpu.values import frozen
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
+    from tflgpu.ops.base import OpDef
 
 API_VERSION = 2
 
@@ -36,7 +39,7 @@ API_CHANGES: Mapping[int, str] = {
 }
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class DeviceInfo:
     """One device of a backend, known without opening it.
 
@@ -57,7 +60,7 @@ class DeviceInfo:
     driver: str = ""
 
 
-@attrs.frozen
+@frozen
 class BackendInfo:
     """A backend, as its plugin registers it.
 
@@ -82,7 +85,7 @@ class BackendInfo:
     cpu_rank: int | None = None
 
 
-@attrs.frozen
+@frozen
 class Probe:
     """Whether a backend can run here: its devices, or the reason why there are none."""
 
@@ -91,7 +94,7 @@ class Probe:
     devices: tuple[DeviceInfo, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class DispatchTime:
     """GPU time of one dispatch, in seconds."""
 
@@ -183,7 +186,7 @@ class Recording(Protocol):
         ...
 
 
-@attrs.frozen
+@frozen
 class NodeRun:
     """Nodes to run as they are, for a `NodeDevice` and for the CPU: in topological order,
     between host tensors. ``variables`` are state tensors by value id, kept between runs."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tflgpu.compiler.plan import PlannedIO
 from tflgpu.contract.buffers import Bytes, host_bytes
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 #: Where drivers want host memory to begin and end: a page, on most systems; some have larger ones.
 PAGE = 4096

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tflgpu.language.tree import Kernel
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 
 class KeepsCode(Protocol):

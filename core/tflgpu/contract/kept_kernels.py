@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tflgpu.cache.disk_cache import DiskCache, cache_key
 from tflgpu.contract.kernel_cache import KernelCache, W
 from tflgpu.contract.parallel import in_parallel
-from tflgpu.language.tree import Kernel
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 P = TypeVar("P")
 
@@ -98,7 +100,7 @@ class KeptKernels(KernelCache[W, str, P]):
             return {}
         self._cache.sweep()
         keys = {self._key(source): source for source in sources}
-        found = {key: data for key in keys if (data := self._cache.load(key)) is not None}
+        found = self._cache.load_all(keys)
         if not found:
             return {}
         with self._cache.reading(list(found)) as is_safe:

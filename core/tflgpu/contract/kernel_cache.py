@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tflgpu.contract.parallel import as_they_come
 from tflgpu.contract.progress import Count
-from tflgpu.language.tree import Kernel
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 #: Results that are kept. Those in use live on in their recordings.
 KEPT = 256

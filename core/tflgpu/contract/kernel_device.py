@@ -44,6 +44,8 @@ class KernelDevice(BaseDevice, Generic[M]):
     """A `BaseDevice`. A subclass sets ``_kernels``, and has `_memory` and `_record` in the place of
     `_load`, besides what `BaseDevice` asks for."""
 
+    # With less, PoCL 3.1 and Mesa 22.3 have been seen to abort: they compile by LLVM.
+    needs = (768 << 20, 384 << 20)
     _kernels: KernelCache[Any, Any, Any]
 
     # For subclasses to write

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
-from tflgpu.language.interpret import interpret
+from tflgpu.language.interpreter import interpret
 from tflgpu.language.matrix import SUBGROUP, TILE, MatrixRole
-from tflgpu.language.tree import Buffer, Kernel
 from tflgpu.language.types import F16x4, F32x4, Scalar
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Buffer, Kernel
 
 _LOG = logging.getLogger("tflgpu")
 _DTYPES = {Scalar.F16: DType.F16, Scalar.F32: DType.F32}

@@ -11,7 +11,7 @@ from tflgpu.contract.device import DispatchTime, NodeRun
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 
 class BaseNodeRecording:
@@ -86,6 +86,10 @@ class BaseNodeRecording:
         self.run()
         return ()
 
+    def refuse(self) -> None:
+        """Let no further run begin: the device is closed."""
+        self._closed = True
+
     def close(self) -> None:
         """Refuse further runs; twice is harmless."""
-        self._closed = True
+        self.refuse()

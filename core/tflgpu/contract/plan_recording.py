@@ -16,7 +16,7 @@ from tflgpu.contract.pending import Pending
 from tflgpu.contract.plan_memory import BasePlanMemory, R
 from tflgpu.contract.recording import BaseRecording, stray_write
 from tflgpu.errors import DeviceError
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 
 class BasePlanRecording(BaseRecording[S], Generic[S, R]):

@@ -19,7 +19,7 @@ from tflgpu.contract.pending import FINISHED, Pending, Submission
 from tflgpu.contract.waiting import wait_until
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 T = TypeVar("T")
 #: Recordings with a run in flight, or one that ended before its time: what the device may read and

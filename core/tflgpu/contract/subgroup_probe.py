@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from tflgpu.compiler.plan import InputRef, OutputRef, Plan, PlannedDispatch, Pla
 from tflgpu.contract.device import Device
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.builder import Builder
 from tflgpu.language.subgroup import LARGEST
-from tflgpu.language.tree import Kernel
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import Scalar, Size3
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 _LOG = logging.getLogger("tflgpu")
 _COUNT, _GROUPS = 64, 3  # invocations of a workgroup, and workgroups

@@ -17,7 +17,7 @@ from tflgpu.contract.device import CustomOps, ForeignOps, NodeDevice
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, OptionError, StateError, TflgpuError, UnsupportedError
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
 

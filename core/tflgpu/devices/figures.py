@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from tflgpu.blame import attempt
-from tflgpu.compiler.times import Machine
+from tflgpu.compiler.machines import Machine
 from tflgpu.contract.device import Recording
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType

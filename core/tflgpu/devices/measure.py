@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,8 +27,10 @@ from tflgpu.contract.device import Device
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Kernel
 from tflgpu.language.types import Scalar
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 _PIXELS, _CHANNELS, _LAYERS = 1024, 64, 8
 _SLICES = _CHANNELS // 4

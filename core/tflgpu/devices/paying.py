@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tflgpu.compiler.partition import PartitionBy
+from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.devices.choose import Choice
 from tflgpu.options import DelegateOptions
 

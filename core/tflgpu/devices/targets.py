@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -11,11 +12,14 @@ from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.devices.wanted import node_choice, precision_on
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Site, Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.options import DelegateOptions
 from tflgpu.passes.registry import default_passes
 from tflgpu.plugins import Registry
+
+if TYPE_CHECKING:
+    from tflgpu.lowering.rule import Site
 
 
 def smallest(site: Site) -> Site:

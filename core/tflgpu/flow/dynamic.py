@@ -14,8 +14,16 @@ import attrs
 import numpy as np
 
 from tflgpu.blame import of_signal
-from tflgpu.errors import DeviceError, DynamicError, ModelError, TflgpuError, UnsupportedError
+from tflgpu.errors import (
+    DeviceError,
+    DynamicError,
+    InputError,
+    ModelError,
+    TflgpuError,
+    UnsupportedError,
+)
 from tflgpu.flow.cut import Known
+from tflgpu.flow.drawn import Draws
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.ir.sizes import check_size
@@ -43,6 +51,7 @@ class Dynamic:
         ops: Op definitions by name.
         open_plain: Opens a session on the CPU.
         few: Operands that are few whole numbers and not constants, by position.
+        draws: What draws random numbers of the subgraph.
     """
 
     node: Node
@@ -51,11 +60,12 @@ class Dynamic:
     ops: Mapping[str, OpDef]
     open_plain: Callable[[Graph], Session]
     few: tuple[int, ...]
+    draws: Draws
 
     @classmethod
     def of(
         cls, node: Node, info: SubgraphInfo, ops: Mapping[str, OpDef],
-        open_plain: Callable[[Graph], Session],
+        open_plain: Callable[[Graph], Session], draws: Draws,
     ) -> Dynamic:  # fmt: skip
         """Look at a node of one operator."""
         few = tuple(
@@ -70,7 +80,7 @@ class Dynamic:
         )
         # By its number: a subgraph from which operators were taken out has gaps.
         (operator,) = (o for o in info.operators if o.index == node.origins[0])
-        return cls(node, operator, info, ops, open_plain, few if others else ())
+        return cls(node, operator, info, ops, open_plain, few if others else (), draws)
 
     def key(self, env: dict[int, Any], *, can_promote: bool) -> Any:
         """What decides what follows. Where that is not the contents of operands, the operator runs.
@@ -81,6 +91,9 @@ class Dynamic:
             UnsupportedError: nothing that could be told says what the results' shapes are.
         """
         if self.operator.name not in self.ops:
+            if self.operator.name in Draws.NAMES and not self.operator.is_custom:
+                env[self.operator.outputs[0]] = drawn = self._draw(env)
+                return (drawn.shape,)
             if self.few:
                 return tuple(env[self._id(i)].tobytes() for i in self.few)
             assert isinstance(self.node.attrs, UnknownOp)
@@ -175,6 +188,19 @@ class Dynamic:
         return [
             np.ascontiguousarray(r).reshape(s.shape) for r, s in zip(results, specs, strict=True)
         ]
+
+    def _draw(self, env: dict[int, Any]) -> Array:
+        operands = [o.data for o in self._operands(env, tuple(range(len(self.node.inputs)))) if o]
+        (result,) = self.node.outputs
+        try:
+            return self.draws.draw(
+                self.operator.name, self.operator.index, self.operator.fields,
+                [o for o in operands if o is not None], result.dtype,
+            )  # fmt: skip
+        except InputError as error:
+            raise InputError(f"{self._where}: {error}") from error
+        except TflgpuError as error:
+            raise DeviceError(f"{self._where}: {error}") from error
 
     def _by_session(self, env: dict[int, Any]) -> list[Array]:
         """Of quantized tensors, whose scales references do not see: as a model of one operator."""

@@ -73,6 +73,8 @@ class HostOperators:
     ) -> HostStep:  # fmt: skip
         """As `tflgpu.flow.program.Host.plan`."""
         inputs, outputs = operator.inputs, operator.outputs
+        if operator.is_custom:
+            return plan_texts(shared, known, operator, info, given)
         if operator.name == VAR_HANDLE:
             handle = handle_of(operator)
             return MakeHandle(outputs[0], handle, (handle,))

@@ -15,6 +15,7 @@ import attrs
 
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.flow.cut import Cut, Known, check_order, cut
+from tflgpu.flow.drawn import Draws
 from tflgpu.flow.dynamic import Dynamic
 from tflgpu.flow.forward import forwarded
 from tflgpu.flow.held import NOTHING, contents, keepable
@@ -174,6 +175,7 @@ class Program:
         # What runs again within a run could not be stepped back from.
         is_main = number == shared.main and not shared.keep_all
         self.keepable = keepable(self.info, shared.model.subgraphs) if is_main else NOTHING
+        self._draws = Draws()
         self._misses = 0
         self._path: list[Stretch] = []
         self._shared = shared
@@ -348,7 +350,9 @@ class Program:
             if found.graph is None and not moved and not looked:
                 break
         if found.dynamic:
-            stretch.dynamic = Dynamic.of(found.dynamic[0], info, shared.ops, shared.open_plain)
+            stretch.dynamic = Dynamic.of(
+                found.dynamic[0], info, shared.ops, shared.open_plain, self._draws
+            )
             return
         left = [o for o in info.operators if o.index not in known.done]
         if left:

@@ -15,7 +15,7 @@ from tflgpu.errors import AllocationError, ModelError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
-from tflgpu.flow.operators import ASSIGN, READ, VAR_HANDLE, called, handle_of, reached
+from tflgpu.flow.operators import ASSIGN, CALL_ONCE, READ, VAR_HANDLE, called, handle_of, reached
 from tflgpu.flow.pieces import KeepingPiece, Piece
 from tflgpu.flow.program import Program, Shared
 from tflgpu.flow.steps import Repeats
@@ -23,8 +23,7 @@ from tflgpu.flow.store import Handle, Held, Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.runtime.places import Place, Traffic
 from tflgpu.runtime.session import Session
@@ -317,7 +316,7 @@ class FlowSession(Session):
 
     def _reason(self, operator: OperatorInfo) -> str:
         bodies = called(operator)
-        if operator.texts and operator.name not in RUN_BY_HOST:
+        if operator.is_custom or (operator.texts and operator.name not in RUN_BY_HOST):
             return "texts (strings), which are in host memory and nowhere else"
         if not bodies:
             why = self._why_home(self._handle(operator))
@@ -337,10 +336,18 @@ class FlowSession(Session):
         total = sum(r.total_nodes for r in reports)
         which = ", ".join(map(str, sorted(set(bodies))))
         many = "s" if len(set(bodies)) > 1 else ""
-        return (
-            f"the host decides what runs; of subgraph{many} {which}, {done} of {total} compiled "
-            "operators run on the device"
-        )
+        is_once = operator.name == CALL_ONCE
+        opening = "the host runs it once" if is_once else "the host decides what runs"
+        if total:
+            return (
+                f"{opening}; of subgraph{many} {which}, {done} of {total} compiled operators run on "
+                "the device"
+            )
+        operators = [o for n in inside for o in self._model.subgraphs[n].operators]
+        if all(run_by_host(o) for o in operators):
+            names = ", ".join(sorted({o.name for o in operators})) or "none"
+            return f"{opening}; subgraph{many} {which} has operators of the host only ({names})"
+        return f"{opening}; of subgraph{many} {which}, no operator was compiled so far"
 
 
 def _opened(pieces: list[Piece]) -> list[Session]:

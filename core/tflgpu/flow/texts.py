@@ -132,6 +132,11 @@ def plan_texts(
     """
     where = f"operator {operator.index} ({operator.name})"
     definition = _ONLY.get(operator.name) or shared.ops.get(operator.name)
+    if operator.is_custom and (definition is None or not definition.is_custom):
+        raise UnsupportedError(
+            f"{where} is a custom op that is not defined; a plugin can define it, by an OpDef with "
+            "texts=True"
+        )
     if definition is None or not definition.texts:
         raise UnsupportedError(f"{where} does not take texts (strings) here")
     if operator.version > definition.max_version:

@@ -14,11 +14,11 @@ import numpy as np
 
 from tflgpu.compiler.compile import halved_in, plan_of
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.target import Target
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 
 
 @attrs.frozen(eq=False)

@@ -27,7 +27,7 @@ from tflgpu.guard.locate import Guilty, locate
 from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
 from tflgpu.runtime.session import Session

@@ -14,14 +14,14 @@ import attrs
 
 from tflgpu.compiler.gain import slower
 from tflgpu.compiler.memory_limit import too_much
-from tflgpu.compiler.partition import Declined, PartitionBy
+from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.compiler.parts import Declined
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import StateError, TflgpuError
 from tflgpu.hosts.callbacks import Nodes, Preview
 from tflgpu.hosts.reading import TAKEN, HostGraph
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.reason import ReasonCode
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.options import DelegateOptions

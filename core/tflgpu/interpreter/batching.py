@@ -12,17 +12,18 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.interpreter.resizing import named
 from tflgpu.ir.brief import listed
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.lowering.rule import Unsupported
-from tflgpu.ops.base import OpDef
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
+from tflgpu.values import define
 
 if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
     from tflgpu.tflite.build import Foreign
 
 _LOG = logging.getLogger("tflgpu")
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Batching:
     """The main subgraph of a model, for several items.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.contract.buffers import Buffer
@@ -14,12 +13,13 @@ from tflgpu.interpreter.given import Given
 from tflgpu.ir.brief import listed, quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Traffic
 from tflgpu.runtime.session import Session
+from tflgpu.values import define, frozen
 
 
-@attrs.frozen
+@frozen
 class Port:
     """An input or output of the model."""
 
@@ -33,7 +33,7 @@ class Port:
         return f"{'input' if self.is_input else 'output'} {self.index} ({quoted(self.name)})"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Bound:
     """What a tensor is bound to.
 

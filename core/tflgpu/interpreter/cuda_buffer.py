@@ -16,7 +16,7 @@ from tflgpu.contract.offers import offers
 from tflgpu.errors import StateError, UnsupportedError
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.graph import Shape
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 #: Those that are open, by where CUDA sees them: a tensor over one is known by that.
 _open: weakref.WeakValueDictionary[int, CudaBuffer] = weakref.WeakValueDictionary()

@@ -14,7 +14,6 @@ from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, OptionError
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
-from tflgpu.ops.base import OpDef
 from tflgpu.options import DelegateOptions, OnError, OpResolverType, truth
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
@@ -25,6 +24,7 @@ from tflgpu.saved.start import Start
 if TYPE_CHECKING:
     from tflgpu.default_delegate import DefaultDelegate
     from tflgpu.delegate import GpuDelegate
+    from tflgpu.ops.base import OpDef
 
 _LOG = logging.getLogger("tflgpu")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import InputError
+from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.model_file import OperatorInfo, TensorInfo
@@ -40,11 +41,25 @@ def numpy_type(info: TensorInfo) -> type[np.generic]:
         ) from None
 
 
+def _type_in(memory: SessionMemory, info: TensorInfo) -> type[np.generic]:
+    """The type of the array that has a tensor's contents; of texts and of what has no array its own."""
+    array = None if info.data is not None else memory.session.arrays.get(info.index)
+    # What is bf16 lies as f32, and stays without a type.
+    if array is None or array.dtype.hasobject or info.dtype is DType.BF16:
+        return numpy_type(info)
+    return array.dtype.type
+
+
 def tensor_details(
-    info: TensorInfo, shape: Sequence[int], *, compress: bool = False
+    info: TensorInfo,
+    shape: Sequence[int],
+    memory: SessionMemory | None = None,
+    *,
+    compress: bool = False,
 ) -> dict[str, Any]:
     """The details of a tensor that has ``shape`` now; with ``compress``, a zero point that all
-    channels share is given once.
+    channels share is given once. ``memory`` is the session's, where there is one: an operator may give
+    its result another type than the file (`tflgpu.tflite.settled`).
 
     Shapes, zero points and sparsity indices are int32 arrays, scales a float32 array.
     ``quantization`` is ``(scale, zero_point)`` for one scale, else ``(0.0, 0)``.
@@ -62,7 +77,7 @@ def tensor_details(
         "index": info.index,
         "shape": np.array(shape, np.int32),
         "shape_signature": np.array(info.signature(tuple(shape)), np.int32),
-        "dtype": numpy_type(info),
+        "dtype": numpy_type(info) if memory is None else _type_in(memory, info),
         "quantization": (float(scales[0]), int(points[0])) if len(scales) == 1 else (0.0, 0),
         "quantization_parameters": {
             "scales": np.array(scales, np.float32),

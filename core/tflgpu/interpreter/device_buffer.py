@@ -12,7 +12,7 @@ from tflgpu.errors import InputError, UnsupportedError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,16 +16,19 @@ from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
+from tflgpu.values import define, frozen
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Opening:
     """What the subgraphs of one interpreter share. Sessions are opened by one thread at a time.
 
@@ -89,9 +93,10 @@ class Opening:
         if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+        from tflgpu.tflite.settled import settled_model
 
         made = FlowSession(
-            self.model, number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
+            settled_model(self.model, self.ops), number, shapes, self.ops, Openers(self._session, self._plain, self._repeating, self._keeping),
             self.store,
             self.cpu.infer, preserve_all=self.preserve_all,
             strict=self.delegation.options.strict,
@@ -173,7 +178,7 @@ def _unbuilt(warn: Callable[[str], object]) -> Graph:
     raise AssertionError("nobody builds a graph of this")
 
 
-@attrs.frozen
+@frozen
 class Seen:
     """What an interpreter asks of a graph whose session is open.
 

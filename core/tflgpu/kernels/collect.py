@@ -26,7 +26,8 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, Type
 from tflgpu.lowering.grid import launch, spread
-from tflgpu.lowering.lowering import Lowering, Precision
+from tflgpu.lowering.lowering import Lowering
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
 

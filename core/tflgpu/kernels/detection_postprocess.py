@@ -27,7 +27,8 @@ from tflgpu.kernels.team import Teams
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
-from tflgpu.lowering.lowering import Lowering, Precision, Temp, guard
+from tflgpu.lowering.lowering import Lowering, Temp, guard
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
 from tflgpu.ops.detection_postprocess import OP, DetectionPostprocess

@@ -24,7 +24,8 @@ from tflgpu.kernels.matrix_gemm import build_matrix_gemm, parts_of_weights, spli
 from tflgpu.kernels.matrix_tiles import choose_matrix_tile
 from tflgpu.kernels.tiles import choose_tile
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Lowering, Precision, storage_of
+from tflgpu.lowering.lowering import Lowering, storage_of
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.rule import Accepts, KernelRule, Site
 from tflgpu.lowering.tuning import tuning_of
 

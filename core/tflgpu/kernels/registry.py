@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -24,6 +25,8 @@ from tflgpu.lowering.rule import (
     Unsupported,
     refusal_of,
 )
+
+_LOG = logging.getLogger("tflgpu")
 
 
 @cache
@@ -65,6 +68,7 @@ class KernelRegistry:
         # decides, so that the order in which they were loaded does not.
         plugins = sorted(extra, key=lambda r: "" if isinstance(r, ElementwiseRule) else r.name)
         self._groups: dict[str, list[GroupRule]] = {}
+        self._warned: set[str] = set()
         for rule in (*plugins, *builtin_rules()):
             if isinstance(rule, GroupRule):
                 self._groups.setdefault(rule.op, []).append(rule)
@@ -93,6 +97,7 @@ class KernelRegistry:
         for rule in self._rules.get(node.op, ()):
             reason = refusal_of(rule, node, site)
             if reason is None:
+                self._warn_of_faults(refusals, rule)
                 return rule
             if reason not in refusals:
                 refusals.append(reason)
@@ -101,6 +106,13 @@ class KernelRegistry:
         is_fault = all(isinstance(reason, PluginFault) for reason in refusals)
         code = ReasonCode.PLUGIN_FAULT if is_fault else ReasonCode.UNSUPPORTED_FORM
         return Unsupported("; ".join(refusals), code)
+
+    def _warn_of_faults(self, refusals: Sequence[str], taken: KernelRule) -> None:
+        """Say, once, that a plugin's rule failed on the question where another takes its place."""
+        for reason in refusals:
+            if isinstance(reason, PluginFault) and reason not in self._warned:
+                self._warned.add(reason)
+                _LOG.warning("%s; %s takes its place", reason, taken)
 
     def elementwise(self, node: Node, site: Site) -> ElementwiseRule | None:
         """The expression by which a node may join another kernel's store, None where it may

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name, Shared
-from tflgpu.language.types import Type
+from tflgpu.language.types import Size3, Type
 from tflgpu.lowering.caps import DeviceCaps
 
 #: Values of one member and those of another -> the merged values. The order of the two must not

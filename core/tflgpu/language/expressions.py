@@ -13,17 +13,17 @@ NaN and infinities are values like any others; `tflgpu.language.evaluate` says w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import ClassVar, Union
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.evaluate import binary, call, constant, convert
 from tflgpu.language.types import I32, Scalar, Type, type_of
+from tflgpu.values import frozen
 
 Number = Union[int, float, bool]
 Operand = Union["Expr", int, float, bool]
@@ -34,10 +34,15 @@ LOGICAL = frozenset({"land", "lor"})
 COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
+def _not_yet(op: str, a: Operand, b: Operand) -> Expr:
+    import_module("tflgpu.language.make")  # puts its own in this one's place
+    return _combine(op, a, b)
+
+
 #: What Python's operators build. Which operands may meet, and as what, is decided one file above,
-#: which builds on the classes here and so puts itself in when it is imported; the package's
-#: `__init__` imports it, so it is always there.
-_combine: Callable[[str, Operand, Operand], Expr]
+#: which builds on the classes here and so puts itself in when it is imported, at the latest when the
+#: first operator asks.
+_combine: Callable[[str, Operand, Operand], Expr] = _not_yet
 
 
 def combine_operands_with(rule: Callable[[str, Operand, Operand], Expr]) -> None:
@@ -56,7 +61,7 @@ class Expr:
 
     A class of expressions is an attrs class whose operands are the fields annotated ``Expr`` or
     ``tuple[Expr, ...]``. It says here what the rest of the language asks of it; a printer's method
-    for it has its name (`method_name`).
+    for it has its name (`tflgpu.language.node_writer`).
     """
 
     type: Type
@@ -176,7 +181,7 @@ class Expr:
         return tuple(self.lane(i) for i in range(self.type.width))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Const(Expr):
     """A literal; for a vector type every lane has the value."""
 
@@ -189,7 +194,7 @@ class Const(Expr):
         return constant(self.type, self.value)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Name(Expr):
     """A let, a variable or a loop index, read."""
 
@@ -200,7 +205,7 @@ class Name(Expr):
     mutable: bool = False
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Builtin(Expr):
     """``global_id``, ``local_id`` or ``group_id`` along an axis: i32."""
 
@@ -211,7 +216,7 @@ class Builtin(Expr):
     type: Type = I32
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Unary(Expr):
     """``neg`` or ``not``."""
 
@@ -226,7 +231,7 @@ class Unary(Expr):
         return np.asarray(np.logical_not(x) if self.op == "not" else np.negative(x))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Binary(Expr):
     """Two operands of one type; comparisons give bool lanes."""
 
@@ -241,7 +246,7 @@ class Binary(Expr):
         return binary(self.op, a, b)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Call(Expr):
     """A function of `tflgpu.language.functions.FUNCTIONS`."""
 
@@ -254,7 +259,7 @@ class Call(Expr):
         return call(self.fn, operands)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Select(Expr):
     """``a`` where ``cond`` holds, else ``b``; both are evaluated. A scalar ``cond`` chooses
     whole vectors."""
@@ -271,7 +276,7 @@ class Select(Expr):
         return np.where(cond[:, None] if cond.ndim < a.ndim else cond, a, b)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Cast(Expr):
     """Lane-wise value conversion; bool gives 0 or 1. Float to integer truncates, limits to the
     integer's range, and makes 0 of a NaN. To bool: whether it is not zero (a NaN is not). f32 to
@@ -286,7 +291,7 @@ class Cast(Expr):
         return convert(x, self.type.scalar)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Bitcast(Expr):
     """The bits of f32, i32 or u32 lanes read as another of these types. What a device makes of
     a NaN on the way is open."""
@@ -300,7 +305,7 @@ class Bitcast(Expr):
         return np.ascontiguousarray(x).view(self.type.scalar.numpy)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Vec(Expr):
     """A vector of as many scalars as its type has lanes."""
 
@@ -313,7 +318,7 @@ class Vec(Expr):
         return np.stack(np.broadcast_arrays(*operands), axis=-1)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Splat(Expr):
     """A vector with one scalar in every lane."""
 
@@ -327,7 +332,7 @@ class Splat(Expr):
         return np.broadcast_to(x[:, None], (len(x), self.type.width))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Lane(Expr):
     """One lane of a vector, chosen while the kernel is built."""
 
@@ -342,7 +347,7 @@ class Lane(Expr):
         return np.asarray(x[:, self.index])
 
 
-@attrs.frozen
+@frozen
 class Buffer:
     """A kernel's buffer parameter: elements of ``width`` lanes of ``scalar``."""
 
@@ -358,7 +363,7 @@ class Buffer:
         return type_of(scalar, self.width)
 
 
-@attrs.frozen
+@frozen
 class Shared:
     """An array of ``count`` elements shared by a workgroup; contents start undefined."""
 
@@ -373,7 +378,7 @@ class Shared:
         return self.count * lanes * self.type.scalar.itemsize
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Load(Expr):
     """Element ``index`` of a buffer, or, with ``scalar``, lane ``index`` counted over all lanes.
 
@@ -388,7 +393,7 @@ class Load(Expr):
     scalar: bool = False
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SharedLoad(Expr):
     """Element ``index`` of a shared array."""
 
@@ -397,16 +402,3 @@ class SharedLoad(Expr):
     type: Type
     array: Shared
     index: Expr
-
-
-def method_name(kind: type) -> str:
-    """By what name a printer's method for a class of nodes is found: ``shared_load`` for
-    `SharedLoad`."""
-    found = _method_names.get(kind)
-    if found is None:
-        found = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
-        _method_names[kind] = found
-    return found
-
-
-_method_names: dict[type, str] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from tflgpu.errors import KernelError
 from tflgpu.language.code import (
     ADD,
     ATOM,
@@ -21,9 +20,9 @@ from tflgpu.language.code import (
     Names,
     infix,
 )
-from tflgpu.language.expressions import method_name
 from tflgpu.language.matrix import MATRIX_STATEMENTS, MatrixStmt
 from tflgpu.language.needs import Features, needs_of
+from tflgpu.language.node_writer import NodeWriter
 from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.language.tree import (
     Assign,
@@ -62,7 +61,7 @@ from tflgpu.language.words import is_reserved
 _MAX_DEPTH = 16  # operators nested in one line before a temporary is made
 
 
-class Printer:
+class Printer(NodeWriter):
     """Prints one kernel for a device that has some features. Make one for each kernel; call `source`
     once."""
 
@@ -318,19 +317,6 @@ class Printer:
             self._line(self.declare_shared(array))
         self._block(body)
         return self._lines
-
-    def fail(self, message: str) -> KernelError:
-        """An error that names the kernel."""
-        return KernelError(f"kernel {self.kernel.name}: {message}")
-
-    def method_for(self, node: Expr | Stmt) -> Callable[..., Any]:
-        """The method that writes nodes of a class: the one with the class's name. It gets the node and
-        the code of its operands, and gives the code of an expression, or a statement's line."""
-        kind: type[Any] = type(node)
-        found: Callable[..., Any] | None = getattr(self, method_name(kind), None)
-        if found is None:
-            raise self.fail(f"{type(self).__name__} does not write {kind.__name__}")
-        return found
 
     def code_of(self, expr: Expr) -> Code:
         """The code of an expression under the one being printed."""

@@ -6,7 +6,6 @@ A backend-neutral generator is a function ``build(low: Lowering) -> None`` regis
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Union
@@ -17,61 +16,15 @@ import numpy as np
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
-from tflgpu.language.builder import Builder, Size3
+from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Kernel
-from tflgpu.language.types import Scalar
+from tflgpu.language.types import Scalar, Size3
+from tflgpu.lowering.bodies import Bodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
-from tflgpu.lowering.tuning import tuning_of
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
-
-
-def _fits_f16(data: Array) -> bool:
-    with np.errstate(over="ignore"):
-        return bool((data.astype(np.float16) == data).all())
-
-
-class Precision(enum.Enum):
-    """Storage and arithmetic of float tensors on a device.
-
-    F32_F16 computes in f32 and stores f16 where that buys something: halving a tensor saves
-    memory traffic only if it does not stay in the device's cache between two kernels, while
-    rounding it costs accuracy in any case. Weights are read by many workgroups each, so they
-    are halved from a smaller size on. F16 stores and computes everything in f16 (sums of many
-    products still in f32).
-
-    Weights that f16 holds exactly (files with f16 weights) may be stored so in any precision.
-    """
-
-    F32 = "f32"
-    F16 = "f16"
-    F32_F16 = "f32_f16"
-
-    def storage(self, elements: int, caps: DeviceCaps) -> Scalar:
-        """What a float tensor of that many elements is stored as."""
-        if self is Precision.F16:
-            return Scalar.F16
-        if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
-            return Scalar.F16
-        return Scalar.F32
-
-    def weight_storage(self, weights: Array, caps: DeviceCaps) -> Scalar:
-        """What a buffer of weights is stored as."""
-        if self is Precision.F16:
-            return Scalar.F16
-        nbytes, tuning = weights.size * 4, tuning_of(caps)
-        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, tuning.rounded_weights):
-            return Scalar.F16
-        is_worth_asking = caps.is_gpu and caps.f16_storage and nbytes > tuning.tested_weights
-        if is_worth_asking and _fits_f16(weights):
-            return Scalar.F16
-        return Scalar.F32
-
-    @property
-    def compute(self) -> Scalar:
-        """What elementwise arithmetic is done in."""
-        return Scalar.F16 if self is Precision.F16 else Scalar.F32
 
 
 @attrs.frozen
@@ -122,7 +75,6 @@ class Fused:
 
     node: Node
     expr: ElementwiseExpr
-    operand: int  # which of the node's inputs is the value in hand
     owner: str = ""  # the plugin whose expression it is, "" for a shipped one
 
 
@@ -138,6 +90,7 @@ class Lowering:
         fused: Sequence[Fused] = (),
         before: Sequence[Node] = (),
         integers: IntegerStorage = IntegerStorage.WORDS,
+        bodies: Bodies | None = None,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
@@ -151,6 +104,9 @@ class Lowering:
         self._layout_of = layout_of
         self._fused = tuple(fused)
         self._bindings: dict[int, list[Binding]] = {}
+        self._bodies = bodies or Bodies()
+        #: By the id of its builder: a kernel whose body is written, and the builder's size then.
+        self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
 
     # Types
@@ -248,6 +204,12 @@ class Lowering:
         self._bindings[id(k)].append(Constant(flat))
         return buffer
 
+    def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:
+        """Have ``write(k, *args)`` write the whole of a kernel, which is dispatched then. Where a kernel of
+        the plan was begun with the same buffers, and written by the same function with the same
+        arguments, it is that one (`tflgpu.lowering.bodies`), and ``write`` is not called."""
+        self._written[id(k)] = self._bodies.kernel(k, write, args), k.size
+
     def dispatch(self, k: Builder, invocations: tuple[int, int, int]) -> None:
         """Launch a kernel over at least ``invocations``, rounded up to whole workgroups; the
         kernel must leave out the excess itself (`guard`)."""
@@ -261,7 +223,11 @@ class Lowering:
         bindings = tuple(self._bindings.pop(id(k)))
         if any(g < 1 for g in groups):
             raise KernelError(f"{self.node.label}: {groups} workgroups")
-        self.dispatches.append(Dispatch(k.build(), groups, bindings, self.node.label))
+        written = self._written.pop(id(k)) if id(k) in self._written else None
+        kernel, size = written or (k.build(), k.size)
+        if k.size != size or len(kernel.buffers) != len(bindings):
+            raise KernelError(f"{self.node.label}: kernel {k.name} goes on behind its body")
+        self.dispatches.append(Dispatch(kernel, groups, bindings, self.node.label))
 
     # Inside
 
@@ -284,21 +250,31 @@ class Lowering:
         return ReadView(k, buffer, layout, self.compute if is_float else Scalar.I32)
 
     def _links(self, k: Builder) -> tuple[Link, ...]:
-        return tuple(self._link(k, fused) for fused in self._fused)
+        made = [self.node.outputs[0].id]
+        links = []
+        for fused in self._fused:
+            links.append(self._link(k, fused, made))
+            made.append(fused.node.outputs[0].id)
+        return tuple(links)
 
-    def _link(self, k: Builder, fused: Fused) -> Link:
+    def _link(self, k: Builder, fused: Fused, made: Sequence[int]) -> Link:
+        """What a node makes of what the chain made before, ``made`` in this order, and of others."""
         node = fused.node
-        views = [
-            None if i == fused.operand or v is None else self.read_value(k, v, f"fused{i}")
-            for i, v in enumerate(node.inputs)
-        ]
-        out = node.outputs[0].shape
+        given = [v for v in node.inputs if v is not None]
+        # A view, or the place in the chain of what is at hand.
+        sources = tuple(
+            made.index(v.id) if v.id in made else self.read_value(k, v, f"fused{i}")
+            for i, v in enumerate(given)
+        )
+        # Only what it needs is in the closure: bodies that were written with equal ones are the same.
+        expr, attributes, out = fused.expr, node.attrs, node.outputs[0].shape
 
-        def link(k: Builder, value: Expr, outer: Expr, slice_: Expr) -> Expr:
+        def link(k: Builder, chain: Sequence[Expr], outer: Expr, slice_: Expr) -> Expr:
             operands = [
-                value if v is None else load_broadcast(v, outer, slice_, out) for v in views
+                chain[each] if isinstance(each, int) else load_broadcast(each, outer, slice_, out)
+                for each in sources
             ]
-            return fused.expr(k, node.attrs, operands)
+            return expr(k, attributes, operands)
 
         return link
 

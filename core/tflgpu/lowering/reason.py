@@ -1,8 +1,15 @@
-"""Why an operator does not run on the device, for programs: one word beside each sentence."""
+"""Why an operator does not run on the device: a sentence, and for programs one word beside it.
+
+Whoever says no needs this and nothing else of the kernels' machinery.
+"""
 
 from __future__ import annotations
 
 import enum
+
+import attrs
+
+from tflgpu.values import frozen
 
 
 class ReasonCode(enum.Enum):
@@ -42,3 +49,28 @@ class ReasonCode(enum.Enum):
     #: It runs other subgraphs, or reads or changes the model's state: the host runs it between the parts
     #: of the device.
     CONTROL_FLOW = "control_flow"
+
+
+@frozen
+class Unsupported:
+    """A "no", with the reason: what, why, and where possible what to do; and, for programs, what
+    kind of reason that is. Two with one sentence are equal."""
+
+    reason: str
+    code: ReasonCode = attrs.field(
+        default=ReasonCode.UNSUPPORTED_FORM,
+        eq=False,
+        validator=attrs.validators.instance_of(ReasonCode),
+    )
+
+
+@frozen
+class KnownLate(Unsupported):
+    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes of
+    results follow from that."""
+
+
+class PluginFault(str):
+    """A reason that says what a plugin did wrong when it was asked."""
+
+    __slots__ = ()

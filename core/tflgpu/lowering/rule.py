@@ -11,13 +11,30 @@ from typing import Union
 
 import attrs
 
-from tflgpu.blame import Failed, attempt, shown
+from tflgpu.blame import Failed, shown
+from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.lowering import ElementwiseExpr, Lowering, Precision
-from tflgpu.lowering.reason import ReasonCode
+from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
+from tflgpu.lowering.precision import Precision
+from tflgpu.lowering.reason import KnownLate, PluginFault, Unsupported
 from tflgpu.lowering.storage import IntegerStorage
+
+# What a rule and its callers may say no with is also found here.
+__all__ = [
+    "Accepts",
+    "ElementwiseRule",
+    "GroupRule",
+    "KernelRule",
+    "KnownLate",
+    "Maker",
+    "PluginFault",
+    "Rule",
+    "Site",
+    "Unsupported",
+    "refusal_of",
+]
 
 
 def _within_budget(caps: DeviceCaps) -> DeviceCaps:
@@ -39,31 +56,6 @@ class Site:
     precision: Precision
     integers: IntegerStorage = IntegerStorage.WORDS
     joins: bool = False
-
-
-@attrs.frozen
-class Unsupported:
-    """A "no", with the reason: what, why, and where possible what to do; and, for programs, what
-    kind of reason that is. Two with one sentence are equal."""
-
-    reason: str
-    code: ReasonCode = attrs.field(
-        default=ReasonCode.UNSUPPORTED_FORM,
-        eq=False,
-        validator=attrs.validators.instance_of(ReasonCode),
-    )
-
-
-@attrs.frozen
-class KnownLate(Unsupported):
-    """A "no" that would be a yes if what its operands hold were known before the model runs: shapes of
-    results follow from that."""
-
-
-class PluginFault(str):
-    """A reason that says what a plugin did wrong when it was asked."""
-
-    __slots__ = ()
 
 
 #: None means yes; a string is the reason for no.
@@ -169,7 +161,7 @@ def refusal_of(rule: KernelRule | ElementwiseRule, node: Node, site: Site) -> st
             return f"tensor {kept.name} is a variable; {rule} keeps no state on a device"
     if not rule.owner:
         return rule.accepts(node, site)
-    answer = attempt(rule.accepts, node, site)
+    answer = ask(rule.accepts, node, node, site)
     if isinstance(answer, Failed):
         return PluginFault(
             f"plugin {rule.owner}: {rule} failed on the question whether it accepts: {answer}"

@@ -18,7 +18,7 @@ from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
 
 #: (builder, value, outer index, slice index) -> value; one fused elementwise step.
-Link = Callable[[Builder, Expr, Expr, Expr], Expr]
+Link = Callable[[Builder, Sequence[Expr], Expr, Expr], Expr]
 
 
 @attrs.frozen
@@ -120,8 +120,10 @@ class WriteView:
         k, layout = self.k, self.layout
         at = make.wrap(0 if layout.slices == 1 else slice_, I32)
         value = k.cast(value, self.compute)
+        chain: list[Expr] = []
         for link in self.links:
-            value = link(k, k.let(value, "linked"), outer, at)
+            chain.append(k.let(value, "linked"))
+            value = link(k, chain, outer, at)
         if layout.is_vector:
             if layout.channels % 4:
                 value = self._zero_padding(k.let(value, "padded"), at)

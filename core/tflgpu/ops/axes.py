@@ -13,6 +13,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ops.base import Operand
 
 INDEX_TYPES = (DType.I16, DType.I32, DType.I64)
+#: Of constants of whole numbers. TFLite's kernels that do not ask for a type read those of 32 bits.
+CONSTANT_TYPES = (*INDEX_TYPES, DType.U32)
 
 
 def take_operands(
@@ -46,33 +48,41 @@ def normal_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
 
 
 def integers(array: Array) -> tuple[int, ...]:
-    """An array's elements as Python integers, in row-major order."""
-    return tuple(int(v) for v in np.asarray(array).reshape(-1))
+    """An array's elements as Python integers, in row-major order; the bits of unsigned ones are read as
+    those of signed numbers, as in TFLite's kernels: an axis of 2^32 - 1 is -1."""
+    found = np.asarray(array).reshape(-1)
+    if found.dtype.kind == "u":
+        found = found.view(f"i{found.dtype.itemsize}")
+    return tuple(int(v) for v in found)
 
 
 def const_integers(
-    op: str, operand: Operand, what: str, count: int | None = None
+    op: str, operand: Operand, what: str, count: int | None = None, *, also: Sequence[DType] = ()
 ) -> tuple[int, ...]:
-    """The elements of a constant operand of whole numbers.
+    """The elements of a constant operand of whole numbers; those of types ``also`` are some.
 
     Raises:
         ModelError: it is not constant, of another type, or does not have ``count`` elements.
     """
-    if operand.dtype not in INDEX_TYPES:
-        raise ModelError(f"{op}: {what} is {operand.dtype.value}, not a whole number")
+    taken = (*CONSTANT_TYPES, *also)
+    if operand.dtype not in taken:
+        raise ModelError(
+            f"{op}: {what} is {operand.dtype.value}, not a whole number of a type that it may have: "
+            f"{', '.join(t.value for t in taken)}"
+        )
     values = integers(operand.const(op, what))
     if count is not None and len(values) != count:
         raise ModelError(f"{op}: {what} has {len(values)} elements {listed(values)}, needs {count}")
     return values
 
 
-def const_integer(op: str, operand: Operand, what: str) -> int:
+def const_integer(op: str, operand: Operand, what: str, *, also: Sequence[DType] = ()) -> int:
     """A constant operand that is one whole number.
 
     Raises:
         ModelError: as `const_integers`.
     """
-    return const_integers(op, operand, what, 1)[0]
+    return const_integers(op, operand, what, 1, also=also)[0]
 
 
 def need_rank(op: str, operand: Operand, what: str, *ranks: int) -> None:

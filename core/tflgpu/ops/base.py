@@ -144,7 +144,8 @@ class OpDef:
             own, whose new contents the reference gives. Without it a stateful op may have any
             operand as a variable.
         is_view: A row-major reinterpretation of operand 0; where bytes allow it no kernel runs.
-        texts: Whether it takes tensors of texts (strings), as arrays of ``bytes``; others refuse them.
+        texts: Whether it takes or makes tensors of texts (strings), as arrays of ``bytes``, and runs on
+            the host by its reference then; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
@@ -194,6 +195,8 @@ class OpDef:
             do not hold does what any other one outside does.
         positions: The attribute that holds the type of all results, which are positions in an operand:
             i64 or i32. "" = there is none.
+        result_type: The type of all results, where TFLite's kernel gives it to them whatever the file says
+            (`tflgpu.tflite.settled`); None: the file has to say the type that the op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while the
             model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
@@ -203,6 +206,8 @@ class OpDef:
             would alone (`Items`); or the reason why it cannot. None = it does not say, so that a
             model with such a node is not run in batches. An elementwise op need not say.
         composed: Which composites of a file it computes as one.
+        refit: Attributes, operands and whether inputs of the model have other shapes than the file's ->
+            new contents for constants of the file, by position, that say what those shapes decide.
         at_run_time: Attributes -> those of a node where an operand that decides on its shape is no
             constant, of which TFLite makes something else then; None: the same.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
@@ -247,6 +252,7 @@ class OpDef:
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     positions: str = ""
+    result_type: DType | None = None
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
     held: Held = Held.NUMBERS
@@ -255,6 +261,7 @@ class OpDef:
         lambda self: elementwise if self.elementwise else None, takes_self=True
     )
     composed: tuple[Composed, ...] = ()
+    refit: Callable[[Any, Sequence[Operand | None], bool], dict[int, Array]] | None = None
     at_run_time: Callable[[Any], Any] | None = None
     owner: str = attrs.field(default="", eq=False)
 

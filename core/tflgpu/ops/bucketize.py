@@ -72,5 +72,6 @@ def _samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _NAME, _parse, _infer, _reference, _samples, accuracy=Accuracy.EXACT, elementwise=True,
+        result_type=DType.I32,
     ),
 )  # fmt: skip

@@ -203,7 +203,7 @@ def _op(
     return OpDef(
         name, no_attrs, infer_broadcast(name, allowed, DType.BOOL), _reference(name, fn), samples,
         accuracy=Accuracy.EXACT, max_version=version, elementwise=True, as_stored=_in_parts,
-        texts=texts,
+        texts=texts, result_type=DType.BOOL,
     )  # fmt: skip
 
 

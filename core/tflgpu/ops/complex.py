@@ -107,6 +107,6 @@ OPS = (
     _part("IMAG", np.imag, Accuracy.EXACT),
     OpDef(
         "RFFT2D", no_attrs, _infer_rfft, _reference_rfft, _rfft_samples,
-        accuracy=Accuracy.ACCUMULATE, limits=_limits, batch=each_row(0, rank=3),
+        accuracy=Accuracy.ACCUMULATE, limits=_limits, batch=each_row(0, rank=3), result_type=DType.C64,
     ),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.elementwise import QUANTIZED, check_dtype
 from tflgpu.ops.facets import Held, copies_first
 from tflgpu.ops.stored_functions import by_steps, rescaled
 
@@ -97,8 +97,16 @@ def _reference_cast(attributes: Cast, arrays: Sequence[Array | None]) -> list[Ar
     return [np.asarray(x).astype(kind)]
 
 
+#: A tensor without a scale has one of 0 in TFLite.
+_NO_SCALE = Quantization((0.0,), (0,))
+
+
 def _parse_dequantize(fields: Fields) -> Dequantize:
-    return Dequantize(_quantization(fields, "input_quantization"))
+    found, types = _quantization(fields, "input_quantization"), fields.get("operand_types")
+    unscaled = found is None and isinstance(types, tuple) and types and types[0] is not None
+    if unscaled and types[0][0] in QUANTIZED:
+        return Dequantize(_NO_SCALE)
+    return Dequantize(found)
 
 
 def _check_axis(op: str, quantization: Quantization, shape: Shape) -> None:
@@ -240,7 +248,7 @@ OPS = (
           copies=copies_first, held=Held.CLAMPED),
     OpDef("DEQUANTIZE", _parse_dequantize, _infer_dequantize, _reference_dequantize,
           _dequantize_samples, accuracy=Accuracy.TRANSCENDENTAL, max_version=6, elementwise=True,
-          takes_stored=True),
+          takes_stored=True, result_type=DType.F32),
     OpDef("QUANTIZE", _parse_quantize, _infer_quantize, _reference_quantize, _quantize_samples,
           accuracy=Accuracy.QUANTIZED, max_version=4, elementwise=True, takes_stored=True,
           held=Held.CLAMPED,

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Failed, Refused, attempt, describe, of_signal, shown
+from tflgpu.blame import Failed, Refused, describe, of_signal, shown
 from tflgpu.errors import ModelError, PluginError, UnsupportedError
+from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.base import Draw, Fields, OpDef, Operand, Sample
@@ -55,7 +56,7 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
         return guarded("samples", lambda: _samples(op.samples()))
 
     def limits(node: Node) -> str | None:
-        reason = attempt(op.limits, node)
+        reason = ask(op.limits, node, node)
         if isinstance(reason, Failed):
             return f"plugin {owner}: op {op.name}: limits {_what(reason.error)}"
         if reason is None or (isinstance(reason, str) and reason):

@@ -10,12 +10,25 @@ from typing import Any, TypeVar
 import attrs
 import numpy as np
 
-from tflgpu.blame import Refused, shown
+from tflgpu.blame import Failed, Refused, shown
+from tflgpu.ir.asked import ask
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef
-from tflgpu.ops.facets import Batched, Filter, Integers, Pads, Reordered, Spread, Work
+from tflgpu.ops.facets import (
+    Batched,
+    Filter,
+    Hybrid,
+    Instead,
+    Integers,
+    OnTheFly,
+    Pads,
+    Reordered,
+    Rounding,
+    Spread,
+    Work,
+)
 from tflgpu.ops.moves import Moves
 
 _T = TypeVar("_T")
@@ -36,7 +49,7 @@ def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
 
         def ask(node: Node, *more: Any) -> Any:
             def action() -> Any:
-                found = facet(node, *more)
+                found = _asked(facet, node, *more)
                 return None if found is None else check(found, node)
 
             return guarded(name, action)
@@ -50,6 +63,10 @@ def checked_facets(op: OpDef, guarded: Guard) -> Mapping[str, Any]:
         "reorder": checked("reorder", op.reorder, _reordered),
         "work": checked("work", op.work, _work),
         "batch": checked("batch", op.batch, _batched),
+        "as_stored": checked("as_stored", op.as_stored, _as_stored),
+        "int16_table": checked("int16_table", op.int16_table, _table),
+        "hybrid": None if op.hybrid is None else _hybrid(op.hybrid, guarded),
+        "states": None if op.states is None else _states(op.states, guarded),
         "integers": None if op.integers is None else _integers(op.integers, guarded),
         "filter": None if op.filter is None else _filter(op.filter, guarded),
     }
@@ -104,7 +121,7 @@ def _filter(kind: Filter, guarded: Guard) -> Filter:
 def _integers(kind: Integers, guarded: Guard) -> Integers:
     def attributes(node: Node) -> Any:
         def action() -> Any:
-            found = kind.attributes(node)
+            found = _asked(kind.attributes, node)
             if found is None or (isinstance(found, str) and not found):
                 raise Refused(f"{shown(found)}, which is neither attributes nor a reason")
             return found
@@ -112,6 +129,58 @@ def _integers(kind: Integers, guarded: Guard) -> Integers:
         return guarded("integers.attributes", action)
 
     return Integers(kind.op, attributes)
+
+
+def _hybrid(facet: Callable[[Node], Hybrid], guarded: Guard) -> Callable[[Node], Hybrid]:
+    def ask(node: Node) -> Hybrid:
+        def action() -> Hybrid:
+            found = _asked(facet, node)
+            if not isinstance(found, Hybrid) or not isinstance(found.data, tuple):
+                raise Refused(f"{shown(found)}, not a Hybrid of a tuple")
+            for data in found.data:
+                if not isinstance(data, OnTheFly) or not isinstance(data.rounding, Rounding):
+                    raise Refused(f"{shown(data)}, not an OnTheFly with a Rounding")
+                shape = node.input(_position(data.operand, node)).shape
+                if data.shape is not None:
+                    _whole(*data.shape)
+                    if prod(data.shape) != prod(shape):
+                        raise Refused(f"rows of shape {data.shape} for an operand of {shape}")
+                    shape = data.shape
+                _whole(*data.axes)
+                if any(not 0 <= axis < len(shape) for axis in data.axes):
+                    raise Refused(f"axes {data.axes} of shape {shape}")
+            return found
+
+        result: Hybrid = guarded("hybrid", action)
+        return result
+
+    return ask
+
+
+def _states(
+    facet: Callable[[Any], tuple[int, ...]], guarded: Guard
+) -> Callable[[Any], tuple[int, ...]]:
+    def ask(attributes: Any) -> tuple[int, ...]:
+        def action() -> tuple[int, ...]:
+            found = facet(attributes)
+            if not isinstance(found, (tuple, list)):
+                raise Refused(f"{shown(found)}, not a tuple of positions of operands")
+            _whole(*found)
+            if min(found, default=0) < 0 or len(set(found)) < len(found):
+                raise Refused(f"{shown(found)}, of which one is negative or there twice")
+            return tuple(map(int, found))
+
+        result: tuple[int, ...] = guarded("states", action)
+        return result
+
+    return ask
+
+
+def _asked(facet: Callable[..., Any], node: Node, *more: Any) -> Any:
+    found = ask(facet, node, node, *more)
+    if isinstance(found, Failed):
+        raise found.error
+    return found
 
 
 def _is(kind: type[_T], found: object) -> _T:
@@ -154,6 +223,25 @@ def _batched(found: object, node: Node) -> Batched | str:
     for index in found.operands or ():
         _position(index, node)
     return found
+
+
+def _as_stored(found: object, node: Node) -> object:
+    if isinstance(found, Instead) and not (
+        isinstance(found.op, str)
+        and isinstance(found.constants, tuple)
+        and all(isinstance(each, np.ndarray) for each in found.constants)
+    ):
+        raise Refused(f"{shown(found)}, not an Instead of an op's name and arrays")
+    return found
+
+
+def _table(found: object, node: Node) -> Array:
+    table = _is(np.ndarray, found)
+    if table.shape != (1 << 16,) or table.dtype.kind not in "iu":
+        raise Refused(
+            f"{table.dtype}{list(table.shape)}, not the stored result of each of 65536 operands"
+        )
+    return table
 
 
 def _work(found: object, node: Node) -> Work:

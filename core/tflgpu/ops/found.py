@@ -114,6 +114,7 @@ OPS = (
     OpDef(
         "WHERE", no_attrs, _infer_where, _reference_where, _where_samples,
         accuracy=Accuracy.EXACT, max_version=2, limits=_limits, takes_stored=True,
+        result_type=DType.I64,
     ),
     OpDef(
         "UNIQUE", _parse_unique, _infer_unique, _reference_unique, _unique_samples,

@@ -65,9 +65,9 @@ def _output_shape(attributes: FullyConnected, image: Shape, weights: Shape) -> S
 def _infer(attributes: FullyConnected, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     op = "FULLY_CONNECTED"
     given = take(op, operands, ("input", "weights", "bias"), optional=1)
-    rows = 0 if given[0] is None else given[0].rank - 1
-    source = needed(op, given[0], "input", batch=max(rows, 0))
-    weights = needed(op, given[1], "weights", 2)
+    # An input of nothing is made of no rows, and weights of a batch of none give rows of nothing.
+    source = needed(op, given[0], "input", batch=0 if given[0] is None else given[0].rank)
+    weights = needed(op, given[1], "weights", 2, batch=1)
     check_bias(op, given[2], weights.shape[0])
     return [TensorSpec(_output_shape(attributes, source.shape, weights.shape), source.dtype)]
 

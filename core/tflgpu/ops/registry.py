@@ -6,10 +6,13 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 from tflgpu import ops
 from tflgpu.errors import PluginError
-from tflgpu.ops.base import OpDef
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
 
 
 @cache
@@ -25,7 +28,7 @@ def builtin_ops() -> Mapping[str, OpDef]:
     return found
 
 
-class LaterOps(Mapping[str, OpDef]):
+class LaterOps(Mapping[str, "OpDef"]):
     """The shipped ops and some more, which are found when one is asked for: importing all of them takes
     longer than starting a model that was compiled before."""
 

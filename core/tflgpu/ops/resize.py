@@ -17,7 +17,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import QUANTIZED
+from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype
 from tflgpu.ops.items import each_row
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
@@ -104,6 +104,8 @@ def neighbours(attributes: ResizeAttrs, size: int, wanted: int) -> tuple[Array, 
 def _infer(op: str) -> Infer:
     def infer(attributes: ResizeAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
         x, size = take_operands(op, operands, 2)
+        if op == "RESIZE_BILINEAR":  # what lies between two pixels is a real number
+            check_dtype(op, x.dtype, FLOATS | QUANTIZED)
         need_rank(op, x, "operand 0", 4)
         height, width = const_integers(op, size, "size (operand 1)", 2)
         if height < 1 or width < 1:

@@ -3,9 +3,11 @@
 Filter OHWI. Input pixel (y, x) adds its products with tap (i, j) to output pixel
 (y * stride_h - pad_top + i, x * stride_w - pad_left + j).
 
-TRANSPOSE_CONV is told its output shape, which need not be one that the input reaches; its
-padding is that of the convolution from output to input. The custom op has no shape operand:
-SAME gives size * stride, VALID gives (size - 1) * stride + filter.
+TRANSPOSE_CONV is told its output shape, of which a convolution with the same options would make the
+input's size; its padding is that of this convolution. Where the model's inputs were resized and the
+output shape is a constant of the file, it is refitted: one more pixel in, one more stride out, which is
+what XNNPACK does, and so LiteRT's interpreter by default (its own kernel refuses it). The custom op has
+no shape operand: SAME gives size * stride, VALID gives (size - 1) * stride + filter.
 """
 
 from __future__ import annotations
@@ -123,12 +125,53 @@ def _infer(attributes: TransposeConv, operands: Sequence[Operand | None]) -> lis
     if shape.data is None:
         raise DynamicError(f"{op}: the output shape is only known while the model runs")
     output = const_integers(op, shape, "output shape", 4)
-    if min(output) < 1 or (output[0], output[3]) != (image.shape[0], filters.shape[0]):
+    if min(output[1:]) < 1 or (output[0], output[3]) != (image.shape[0], filters.shape[0]):
         raise ModelError(
             f"{op}: output shape {list(output)} does not fit a batch of {image.shape[0]} and "
             f"{filters.shape[0]} output channels of the filter"
         )
+    meant = _meant(attributes, filters.shape, output)
+    if meant != image.shape[1:3]:
+        raise ModelError(
+            f"{op}: an output shape of {list(output)} belongs to an input of height {meant[0]} and "
+            f"width {meant[1]}, and not of {image.shape[1]} and {image.shape[2]}"
+        )
     return [TensorSpec(output, image.dtype)]
+
+
+def _meant(
+    attributes: TransposeConv, filters: Sequence[int], output: Sequence[int]
+) -> tuple[int, int]:
+    """The height and width that a convolution makes of the output: those of the input."""
+    spans = filters[1:3] if attributes.padding is Padding.VALID else (1, 1)
+    strides = (attributes.stride_h, attributes.stride_w)
+    height, width = (
+        (size - span) // stride + 1
+        for size, span, stride in zip(output[1:3], spans, strides, strict=True)
+    )
+    return height, width
+
+
+def _refit(
+    attributes: TransposeConv, operands: Sequence[Operand | None], resized: bool
+) -> dict[int, Array]:
+    """The output shape for an input of another batch or size than the file's."""
+    shape, weights, source, *_ = (*operands, None, None, None)
+    if shape is None or weights is None or source is None or shape.data is None:
+        return {}
+    told = shape.data.reshape(-1)
+    if not resized or told.size != 4 or weights.rank != 4 or source.rank != 4:
+        return {}
+    meant = _meant(attributes, weights.shape, [int(n) for n in told])
+    strides = (attributes.stride_h, attributes.stride_w)
+    sizes = [
+        int(old) + stride * (new - known)
+        for old, stride, new, known in zip(
+            told[1:3], strides, source.shape[1:3], meant, strict=True
+        )
+    ]
+    fitted = np.array([source.shape[0], *sizes, told[3]], shape.data.dtype)
+    return {} if np.array_equal(fitted, told) else {0: fitted.reshape(shape.data.shape)}
 
 
 def _infer_custom(
@@ -273,7 +316,7 @@ OPS = (
     OpDef(
         "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=5, activation_field="activation",
-        filter=ROLES["TRANSPOSE_CONV"], work=_work, batch=_batch,
+        filter=ROLES["TRANSPOSE_CONV"], work=_work, batch=_batch, refit=_refit,
         in_digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation"),
     ),
     OpDef(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.options.definition import unknown_option
 from tflgpu.options.delegate_options import DelegateOptions, known_options
 from tflgpu.options.enums import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tflgpu.compiler.partition import PartitionBy
+from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.errors import OptionError
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.options.enums import OnError, WaitType
 
 _NO_WAITS = {

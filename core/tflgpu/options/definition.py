@@ -1,4 +1,4 @@
-"""What an option is: one line of `DelegateOptions`, from which everything else is made.
+"""What an option is: one line of `tflgpu.options.option_list`, from which everything else is made.
 
 Keywords, dictionaries, TOML, environment variables, text, flags of the command line and the table
 in docs/options.md all go by these.
@@ -13,11 +13,12 @@ import attrs
 
 from tflgpu.errors import OptionError
 from tflgpu.options.kinds import Kind
+from tflgpu.values import frozen
 
 _KEY = "tflgpu"
 
 
-@attrs.frozen
+@frozen
 class Option:
     """One option.
 
@@ -52,7 +53,7 @@ def variable(name: str) -> str:
 
 
 def option(kind: Kind, default: Any, effect: str, *, origin: str = "") -> Any:
-    """A field of `DelegateOptions`; arguments as of `Option`."""
+    """A field of `OptionList`; arguments as of `Option`."""
     return attrs.field(default=default, metadata={_KEY: (kind, effect, origin)})
 
 

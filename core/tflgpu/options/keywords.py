@@ -1,6 +1,6 @@
 """The options as keywords, for type checkers: with it they know a mistyped one.
 
-What an option is and does is said in `tflgpu.options.delegate_options`; a test holds the two against
+What an option is and does is said in `tflgpu.options.option_list`; a test holds the two against
 each other.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypedDict, Union
 
 from tflgpu.compiler.numerics import Numerics
-from tflgpu.compiler.partition import PartitionBy
-from tflgpu.lowering.lowering import Precision
+from tflgpu.compiler.partition_by import PartitionBy
+from tflgpu.lowering.precision import Precision
 from tflgpu.options.accuracy import AccuracyGuard
 from tflgpu.options.enums import (
     ExperimentalFlags,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tflgpu.errors import OptionError
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.options.enums import InferencePriority
 
 _P = InferencePriority

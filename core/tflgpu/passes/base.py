@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -11,8 +12,10 @@ from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
 from tflgpu.ops.unknown import unknown_reason
-from tflgpu.passes.context import PassContext
 from tflgpu.passes.foreign import Snapshot, check_edits
+
+if TYPE_CHECKING:
+    from tflgpu.passes.context import PassContext
 
 #: Rounds of a phase in a row that make the graph no smaller. A long model may need more rounds than
 #: that, each of which removes something.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
 from tflgpu.ir.graph import Node
-from tflgpu.lowering.rule import Site
-from tflgpu.ops.affine import Affine
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter
+
+if TYPE_CHECKING:
+    from tflgpu.lowering.rule import Site
+    from tflgpu.ops.affine import Affine
 
 
 @attrs.frozen(eq=False)

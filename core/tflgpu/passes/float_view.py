@@ -35,7 +35,7 @@ computed at all, on every device and on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Union
 
 import attrs
@@ -43,25 +43,21 @@ import numpy as np
 
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
-from tflgpu.ir.quant import Quantization
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.ir.verify import verify
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Behind, Filter, Instead, OnTheFly
-from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
-from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
-from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
+from tflgpu.ops.facets import Behind, Filter, Instead
 from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
-from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
+from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
 from tflgpu.passes.instead import put_behind, put_instead
-from tflgpu.passes.legacy_weights import read_legacy_weights
 from tflgpu.passes.scales import inferred, is_quantized, is_simple, one_scale, only_moves, range_of
+from tflgpu.passes.twins import Twins
 
 _WIDE = frozenset({DType.I32, DType.I64})
 
@@ -135,10 +131,8 @@ class _Viewing:
         self.in_floats: dict[int, str] = {}
         self._in_integers = in_integers
         self._ops = ops
-        self._rounded: dict[tuple[int, OnTheFly], Value] = {}
-        self._real: dict[int, Value] = {}  # f32 twins by the quantized value's id
-        given = [v for v in graph.values.values() if v.is_const or v.is_variable]
-        self._stored = {v.id for v in (*graph.inputs, *given)}
+        self._twins = Twins(graph)
+        self._rounded = RoundedData(graph)
 
     def run(self, *, keep_stored: bool) -> None:
         nodes, self.graph.nodes = self.graph.nodes, []
@@ -146,8 +140,8 @@ class _Viewing:
         for node in nodes:
             self._take(node)
         for value in quantized if keep_stored else self.graph.outputs:
-            if value.id in self._real:
-                self._make_stored(value)
+            if value.id in self._twins.real:
+                self._twins.make_stored(value)
         if self.origins and not keep_stored:
             self.graph.prune()
         if self.origins:
@@ -176,28 +170,28 @@ class _Viewing:
     def _dequantize(self, node: Node, source: Value) -> None:
         if not source.is_const:  # constants are weights on their way to a float op
             self.origins.update(node.origins)
-        if source.id in self._real:
-            node.inputs, node.attrs = [self._real[source.id]], Dequantize(None)
+        if source.id in self._twins.real:
+            node.inputs, node.attrs = [self._twins.real[source.id]], Dequantize(None)
         elif not source.is_const:
-            self._real[source.id] = node.outputs[0]
+            self._twins.real[source.id] = node.outputs[0]
         self.graph.nodes.append(node)
 
     def _quantize(self, node: Node, source: Value) -> None:
         (out,) = node.outputs
         if not is_quantized(source):
-            self._simulate(source, out, node.origins, even=self._in_integers is None)
+            self._twins.simulate(source, out, node.origins, even=self._in_integers is None)
             return
-        inputs: list[Value | None] = [x := self._make_real(source)]
+        inputs: list[Value | None] = [x := self._twins.make_real(source)]
         if is_simple(source) and range_of(source) == range_of(out):
-            self._real[out.id] = x  # i8 and u8 forms of the same real numbers
+            self._twins.real[out.id] = x  # i8 and u8 forms of the same real numbers
             if (maker := self.graph.producer(x)) is not None:
                 maker.origins = merged_origins(maker, node)
         elif self._computes_stored(self._ops.get(node.op), node, inputs) is True:
-            made = self._real[out.id] = self._new(out)
+            made = self._twins.real[out.id] = self._twins.new(out)
             node.inputs, node.outputs = inputs, [made]
             self.graph.nodes.append(node)
         else:
-            self._simulate(x, out, node.origins)
+            self._twins.simulate(x, out, node.origins)
 
     # Operators
 
@@ -217,7 +211,8 @@ class _Viewing:
         ]
         if specs != wanted:
             return False
-        self._round_data(op, node, inputs)
+        if self._rounds_hybrid:
+            self._rounded.put(op, node, inputs)
         operands = [
             v for i, v in enumerate(node.inputs)
             if v is not None and is_quantized(v) and i not in op.counts
@@ -226,35 +221,36 @@ class _Viewing:
         if as_one is not None:
             for i, v in enumerate(node.inputs):
                 if v is not None and is_quantized(v) and i not in op.counts:
-                    inputs[i] = self._read_as(v, as_one)
+                    inputs[i] = self._twins.read_as(v, as_one)
         stored = self._computes_stored(op, node, inputs)
         results, rounded, moved = [], [], []
         for out in node.outputs:
             if not is_quantized(out):
                 results.append(out)
                 continue
-            results.append(self._new(out))
+            results.append(self._twins.new(out))
             if stored is True:
-                self._real[out.id] = results[-1]
+                self._twins.real[out.id] = results[-1]
                 continue
             if as_one is not None and range_of(out) != range_of(as_one):
                 moved.append((results[-1], out))
             elif only_moves(op, node, operands if as_one is None else [out], out):
-                self._real[out.id] = results[-1]
+                self._twins.real[out.id] = results[-1]
             else:
                 rounded.append((results[-1], out))
         node.inputs, node.outputs = inputs, results
         self.graph.nodes.append(node)
         for raw, out in rounded:
             if not isinstance(stored, Behind):
-                self._simulate(raw, out, node.origins, even=op.filter is not None)
+                self._twins.simulate(raw, out, node.origins, even=op.filter is not None)
                 continue
-            self._real[out.id] = put_behind(self.graph, node, raw, self._new(out), stored)
+            twin = self._twins.real[out.id] = self._twins.new(out)
+            put_behind(self.graph, node, raw, twin, stored)
         for raw, out in moved:
             assert as_one is not None
             assert as_one.quant is not None
             self.graph.add_node("QUANTIZE", Quantize(out.dtype, as_one.quant), [raw], [out])
-            self._stored.add(out.id)
+            self._twins.stored.add(out.id)
         return True
 
     def _computes_stored(
@@ -289,10 +285,10 @@ class _Viewing:
         assert out.quant is not None
         (scale,), (zero_point,) = out.quant.scale, out.quant.zero_point
         entries = self.graph.add_const(table.astype(np.int32) - zero_point, name=f"{x.name}/table")
-        real = self._make_real(x)
-        self._real[out.id] = self._new(out)
+        real = self._twins.make_real(x)
+        self._twins.real[out.id] = self._twins.new(out)
         self.graph.add_node(
-            TABLE, QuantizedTable(range_of(x), scale), [real, entries], [self._real[out.id]],
+            TABLE, QuantizedTable(range_of(x), scale), [real, entries], [self._twins.real[out.id]],
             origins=node.origins,
         )  # fmt: skip
         return True
@@ -302,8 +298,11 @@ class _Viewing:
         op = self._ops.get(node.op)
         if op is None or op.in_digits is None or isinstance(node.attrs, UnknownOp):
             return False
-        if (found := op.in_digits(node)) is not None:
-            self._real[node.outputs[0].id] = sum_digits(self.graph, node, found, self._make_real)
+        found = op.in_digits(node)
+        if found is not None:
+            self._twins.real[node.outputs[0].id] = sum_digits(
+                self.graph, node, found, self._twins.make_real
+            )
             self.exact.update(node.origins)
         return found is not None
 
@@ -342,7 +341,7 @@ class _Viewing:
                     continue
                 if value.is_variable:
                     return None
-                found.append(self._make_real(value))
+                found.append(self._twins.make_real(value))
             else:
                 found.append(value)
         return found
@@ -350,101 +349,15 @@ class _Viewing:
     def _keep(self, node: Node) -> None:
         """Take a node over as it is: its operands in stored form, and its results too."""
         for value in node.inputs:
-            if value is not None and value.id in self._real:
-                self._make_stored(value)
+            if value is not None and value.id in self._twins.real:
+                self._twins.make_stored(value)
         self.graph.nodes.append(node)
-        self._stored.update(v.id for v in node.outputs)
+        self._twins.stored.update(v.id for v in node.outputs)
 
     def _real_bias(self, kind: Filter, node: Node, bias: Value) -> Value | None:
         quant = steps_of_bias(kind, node, bias)
         if quant is None:
             return None
         if bias.data is None:
-            return self._add_dequantize(bias, quant)
+            return self._twins.dequantize(bias, quant)
         return self.graph.add_const(quant.dequantize(bias.data), name=bias.name)
-
-    # Float data and 8-bit weights
-
-    def _round_data(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
-        """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
-        if not self._rounds_hybrid or op.hybrid is None:
-            return
-        x = node.optional_input(0)
-        if x is None or x.dtype is not DType.F32:
-            return
-        if not any(v is not None and is_quantized(v) for v in node.inputs):
-            return
-        found = op.hybrid(node)
-        if found.attributes is not None:
-            node.attrs = found.attributes
-        for how in found.data:
-            data = node.optional_input(how.operand)
-            if data is not None and data.dtype is DType.F32 and data.elements:
-                inputs[how.operand] = self._round(node, data, how)
-
-    def _round(self, node: Node, x: Value, how: OnTheFly) -> Value:
-        """Rounded data; once for all nodes that read it."""
-        key = (x.id, how)
-        found = self._rounded.get(key)
-        if found is None:
-            given = x
-            if how.shape is not None:
-                given = self.graph.add_value(how.shape, DType.F32, name=x.name)
-                self.graph.add_node(
-                    "RESHAPE", ReshapeAttrs(how.shape), [x], [given], origins=node.origins
-                )
-            found = self.graph.add_value(given.shape, DType.F32, name=x.name)
-            attributes = QuantizeOnTheFly(how.axes, how.rounding)
-            self.graph.add_node(ON_THE_FLY, attributes, [given], [found], origins=node.origins)
-            self._rounded[key] = found
-        return found
-
-    # Two forms of a tensor
-
-    def _make_real(self, value: Value) -> Value:
-        found = self._real.get(value.id)
-        if found is None:
-            assert value.quant is not None
-            if value.data is not None:
-                data = value.quant.dequantize(value.data)
-                found = self.graph.add_const(data, name=value.name)
-            else:
-                found = self._add_dequantize(value, value.quant)
-            self._real[value.id] = found
-        return found
-
-    def _read_as(self, value: Value, other: Value) -> Value:
-        """The real numbers that a tensor's stored ones would be on the scale of another."""
-        if range_of(value) == range_of(other):
-            return self._make_real(value)
-        assert other.quant is not None
-        if value.data is not None:
-            return self.graph.add_const(other.quant.dequantize(value.data), name=value.name)
-        self._make_stored(value)
-        return self._add_dequantize(value, other.quant)
-
-    def _make_stored(self, value: Value) -> None:
-        if value.id not in self._stored:
-            assert value.quant is not None
-            attributes = Quantize(value.dtype, value.quant)
-            self.graph.add_node("QUANTIZE", attributes, [self._real[value.id]], [value])
-            self._stored.add(value.id)
-
-    def _add_dequantize(self, value: Value, quant: Quantization) -> Value:
-        real = self._new(value)
-        self.graph.add_node("DEQUANTIZE", Dequantize(quant), [value], [real])
-        return real
-
-    def _simulate(
-        self, raw: Value, out: Value, origins: Sequence[int], *, even: bool = False
-    ) -> None:
-        """Let the twin of ``out`` be ``raw``, rounded and clamped."""
-        assert out.quant is not None
-        self._real[out.id] = self._new(out)
-        attributes = attrs.evolve(range_of(out), even=even)
-        self.graph.add_node(SIMULATOR, attributes, [raw], [self._real[out.id]], origins=origins)
-
-    def _new(self, like: Value) -> Value:
-        twin = self.graph.add_value(like.shape, DType.F32, name=like.name)
-        twin.shape_known = like.shape_known
-        return twin

@@ -1,12 +1,13 @@
 """The many small nodes of a normalization layer become MEAN_STDDEV_NORMALIZATION, scale, shift.
 
-Converters write a layer in one of two ways. In both m = MEAN(x), v = MEAN(SQUARED_DIFFERENCE(x, m)),
+Converters write a layer in one of three ways. In all m = MEAN(x), v = MEAN(SQUARED_DIFFERENCE(x, m)),
 r = RSQRT(v + epsilon), with reduced dimensions kept as 1 (`keep_dims` sees to that), and s = r * gamma:
 
     y = ADD(MUL(x, s), SUB(beta, MUL(m, s)))         batch, instance and layer normalization
     y = MUL(SUB(x, m), s)                            layer normalization
+    y = DIV(SUB(x, m), SQRT(v + epsilon))            normalization by hand
 
-Either becomes y = ADD(MUL(n, gamma), beta) with n = MEAN_STDDEV_NORMALIZATION(x). Gamma and beta
+Where the difference is needed anyway, v may be MEAN(SQUARE(SUB(x, m))). Each becomes y = ADD(MUL(n, gamma), beta) with n = MEAN_STDDEV_NORMALIZATION(x). Gamma and beta
 may be constants, may be computed, and may be absent.
 """
 
@@ -67,7 +68,7 @@ def run(graph: Graph, context: PassContext) -> int:
     """Fuse every chain there is."""
     rewriter = Rewriter(graph)
     reader = _Reader(rewriter, context)
-    for node in rewriter.nodes("ADD", "MUL"):
+    for node in rewriter.nodes("ADD", "MUL", "DIV"):
         if not is_plain(node):
             continue
         layer = next(_layers(reader, node), None)
@@ -83,8 +84,7 @@ def run(graph: Graph, context: PassContext) -> int:
 
 
 def _layers(reader: _Reader, last: Node) -> Iterator[_Layer]:
-    every = _scaled_and_shifted if last.op == "ADD" else _centred
-    for layer in every(reader, last):
+    for layer in _FORMS[last.op](reader, last):
         # Gamma and beta may be broadcast to x, not x to them.
         if layer.deviation.x.shape == last.outputs[0].shape:
             yield layer
@@ -116,6 +116,19 @@ def _centred(reader: _Reader, last: Node) -> Iterator[_Layer]:
                 yield _Layer(found, gamma, None, chain)
 
 
+def _divided(reader: _Reader, last: Node) -> Iterator[_Layer]:
+    difference = reader.maker(last.input(0), "SUB")
+    if difference is None:
+        return
+    for found in _deviations(reader, last.input(1), "SQRT"):
+        if difference.input(0) is found.x and difference.input(1) is found.mean:
+            yield _Layer(found, None, None, (*found.nodes, difference, last))
+
+
+#: How the chain is read whose last node is of an op.
+_FORMS = {"ADD": _scaled_and_shifted, "MUL": _centred, "DIV": _divided}
+
+
 def _scales(
     reader: _Reader, value: Value
 ) -> Iterator[tuple[_Deviation, Value | None, tuple[Node, ...]]]:
@@ -129,25 +142,40 @@ def _scales(
                 yield found, gamma, (product,)
 
 
-def _deviations(reader: _Reader, value: Value) -> Iterator[_Deviation]:
-    root = reader.maker(value, "RSQRT")
+def _deviations(reader: _Reader, value: Value, op: str = "RSQRT") -> Iterator[_Deviation]:
+    """What ``value`` is 1 / the standard deviation of; with SQRT, the standard deviation itself."""
+    root = reader.maker(value, op)
     total = None if root is None else reader.maker(root.input(0), "ADD")
     if root is None or total is None:
         return
     for variance, constant in _both(total):
         epsilon = scalar_of(constant)
         average = reader.maker(variance, "MEAN")
-        square = None if average is None else reader.maker(average.input(0), "SQUARED_DIFFERENCE")
-        if epsilon is None or epsilon <= 0 or average is None or square is None:
+        if epsilon is None or epsilon <= 0 or average is None:
             continue
-        for x, mean in _both(square):
+        for x, mean, squares in _squares(reader, average.input(0)):
             centre = reader.maker(mean, "MEAN")
             if centre is None or centre.input(0) is not x:
                 continue
             axes = _axes(centre)
             if axes is not None and axes == _axes(average):
-                nodes = (centre, square, average, total, root)
+                nodes = (centre, *squares, average, total, root)
                 yield _Deviation(x, mean, axes, epsilon, nodes)
+
+
+def _squares(reader: _Reader, value: Value) -> Iterator[tuple[Value, Value, tuple[Node, ...]]]:
+    """What ``value`` is the squared difference of, in either order, and the nodes that make it."""
+    at_once = reader.maker(value, "SQUARED_DIFFERENCE")
+    square = reader.maker(value, "SQUARE")
+    difference = None if square is None else reader.maker(square.input(0), "SUB")
+    if at_once is not None:
+        nodes: tuple[Node, ...] = (at_once,)
+    elif square is not None and difference is not None:
+        nodes = (difference, square)
+    else:
+        return
+    for x, mean in _both(nodes[0]):
+        yield x, mean, nodes
 
 
 def _both(node: Node) -> Iterator[tuple[Value, Value]]:

@@ -14,7 +14,6 @@ def put_instead(graph: Graph, node: Node, inputs: list[Value | None], found: Ins
     inputs.extend(graph.add_const(c, name=f"{found.op}/table") for c in found.constants)
 
 
-def put_behind(graph: Graph, node: Node, raw: Value, rounded: Value, found: Behind) -> Value:
-    """Let ``rounded``, which is given back, be ``raw``, which the node makes, rounded as its op says."""
+def put_behind(graph: Graph, node: Node, raw: Value, rounded: Value, found: Behind) -> None:
+    """Let ``rounded`` be ``raw``, which the node makes, rounded as its op says."""
     graph.add_node(found.op, found.attributes, [raw], [rounded], origins=node.origins)
-    return rounded

@@ -6,8 +6,8 @@
 Normalization layers come in both forms; this leaves one, by three rewrites:
 
     MEAN(x)                            RESHAPE(MEAN {keep_dims}(x))
-    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))            and ADD, SUB, MUL
-    MUL(x, RESHAPE(m) to [c])          MUL(x, m of [1, 1, c])       and ADD, SUB, SQUARED_DIFFERENCE
+    RSQRT(RESHAPE(m))                  RESHAPE(RSQRT(m))            and SQRT, ADD, SUB, MUL
+    MUL(x, RESHAPE(m) to [c])          MUL(x, m of [1, 1, c])       and DIV, ADD, SUB, SQUARED_DIFFERENCE
 
 RESHAPEs that then meet cancel (`remove_noops`).
 """
@@ -23,8 +23,8 @@ from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
 
-_MOVED = ("ADD", "SUB", "MUL", "RSQRT")
-_BROADCAST = ("ADD", "SUB", "MUL", "SQUARED_DIFFERENCE")
+_MOVED = ("ADD", "SUB", "MUL", "RSQRT", "SQRT")
+_BROADCAST = ("ADD", "SUB", "MUL", "DIV", "SQUARED_DIFFERENCE")
 
 
 def run(graph: Graph, context: PassContext) -> int:
@@ -45,8 +45,8 @@ def _keep_dims(rewriter: Rewriter, node: Node) -> None:
         return
     x = node.input(0)
     # Only in a normalization layer: elsewhere the extra RESHAPE might cost a copy.
-    deviates = any(use.op == "SQUARED_DIFFERENCE" for use in rewriter.uses(x))
-    if node.attrs.keep_dims or not (deviates or rewriter.producer(x, "SQUARED_DIFFERENCE")):
+    deviates = any(use.op in ("SQUARED_DIFFERENCE", "SUB") for use in rewriter.uses(x))
+    if node.attrs.keep_dims or not (deviates or _squared_difference(rewriter, x)):
         return
     found = reduced_axes("MEAN", integers(axes), len(x.shape))
     kept = rewriter.value(reduced_shape(x.shape, found, keep_dims=True), x.dtype, x.name + "/mean")
@@ -55,6 +55,14 @@ def _keep_dims(rewriter: Rewriter, node: Node) -> None:
     rewriter.insert("MEAN", attributes, inputs, [kept], before=reshape, origins=reshape.origins)
     rewriter.set_input(reshape, 0, kept)
     rewriter.count()
+
+
+def _squared_difference(rewriter: Rewriter, value: Value) -> bool:
+    """Whether a node makes ``value`` that squares a difference, or the two together."""
+    square = rewriter.producer(value, "SQUARE")
+    if square is not None:
+        return rewriter.producer(square.input(0), "SUB") is not None
+    return rewriter.producer(value, "SQUARED_DIFFERENCE") is not None
 
 
 def _move_reshape(rewriter: Rewriter, node: Node) -> None:
@@ -115,6 +123,9 @@ def _drop_leading_ones(rewriter: Rewriter, node: Node) -> None:
         # Fewer dimensions only where another operand has as many as the result.
         others = (v.shape for at, v in enumerate(node.inputs) if v is not None and at != i)
         fits = fits and max(map(len, (source.shape, *others))) == rank
+        # What is normalized is one value to all its readers, a chain is not recognized otherwise.
+        whole = value.elements == node.outputs[0].elements
+        fits = fits and not (whole and rewriter.sole_use(value) is None)
         if fits and source.shape != value.shape:
             rewriter.set_input(node, i, source)
             rewriter.count()

@@ -19,7 +19,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import NoAttrs
 from tflgpu.ops.binary import Fused
 from tflgpu.ops.fully_connected import FullyConnected

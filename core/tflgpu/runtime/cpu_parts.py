@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
 from tflgpu.blame import attempt
-from tflgpu.compiler.partition import Part, divide
+from tflgpu.compiler.parts import Part
 from tflgpu.contract.checked import close_all
 from tflgpu.contract.device import NodeDevice, NodeRun
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
-from tflgpu.ops.base import OpDef
-from tflgpu.runtime.reference import ReferenceRecording
 from tflgpu.runtime.session import Step
+from tflgpu.values import define
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
 
 _LOG = logging.getLogger("tflgpu")
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class CpuLoader:
     """Loads parts on the CPU.
 
@@ -70,6 +73,8 @@ class CpuLoader:
 
     def _load_divided(self, device: NodeDevice, part: Part) -> list[Step]:
         """The CPU side what it takes node by node, NumPy the rest."""
+        from tflgpu.compiler.partition import divide  # most parts are taken whole
+
         reasons: dict[int, str] = {}
         for node in part.nodes:
             refused = device.supports(node, self.ops)
@@ -101,6 +106,7 @@ class CpuLoader:
 
     def _by_numpy(self, part: Part, reasons: Mapping[int, str]) -> Step:
         from tflgpu.compiler.references import reference_support
+        from tflgpu.runtime.reference import ReferenceRecording
 
         refused = [(n, no.reason) for n in part.nodes if (no := reference_support(n, self.ops))]
         if refused:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from tflgpu.compiler.numerics import Numerics, integer_node
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.numerics import Numerics
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.references import reference_support
 from tflgpu.compiler.report_of import cpu_report, placed, with_numerics
+from tflgpu.compiler.stored_numbers import integer_node
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -13,8 +14,10 @@ from tflgpu.contract.node_recording import BaseNodeRecording
 from tflgpu.errors import DeviceError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
-from tflgpu.ops.base import OpDef
 from tflgpu.ops.foreign import wrong_results
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
 
 
 @attrs.frozen

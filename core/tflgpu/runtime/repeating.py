@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.repeat import as_state, repeated
 from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Value
 from tflgpu.runtime.session import Session
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Repeating:
     """One, compiled.
 

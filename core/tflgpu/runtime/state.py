@@ -29,7 +29,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import DeviceError, StateError, TflgpuError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 _LOG = logging.getLogger("tflgpu")
 #: Runs in a row in which nobody asked for the state, before it goes to the device; so many times more

@@ -11,9 +11,9 @@ import numpy as np
 
 from tflgpu.blame import Failed, attempt
 from tflgpu.compiler.compile import compile as compile_graph
-from tflgpu.compiler.partition import Part
+from tflgpu.compiler.machines import ROUND_FIGURES, Machine, TimeModel
+from tflgpu.compiler.parts import Part
 from tflgpu.compiler.target import Target
-from tflgpu.compiler.times import ROUND_FIGURES, Machine, TimeModel
 from tflgpu.contract.device import Device, DeviceInfo, NodeDevice, NodeRun, Recording
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.devices.figures import Open, measure_machine

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tflgpu.blame import attempt
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.kept_code import KeepsCode
 from tflgpu.contract.offers import offers
-from tflgpu.language.tree import Kernel
 from tflgpu.saved.kernel import CodeOf, SavedKernel
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel
 
 
 def code_by(device: object) -> CodeOf | None:

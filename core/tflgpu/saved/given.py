@@ -6,7 +6,8 @@ It is there as a graph, or as the bytes of its file, of which a graph is built w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -14,8 +15,11 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import FileOptions, Graph
-from tflgpu.language.tree import Kernel, Stmt
 from tflgpu.saved.origin import Origin
+from tflgpu.values import frozen
+
+if TYPE_CHECKING:
+    from tflgpu.language.tree import Kernel, Stmt
 
 
 class Given(Protocol):
@@ -38,12 +42,23 @@ class Given(Protocol):
         ...
 
 
-@attrs.frozen
+@frozen(slots=False)
 class GivenGraph:
-    """A graph. ``compile`` compiles it as it was compiled when it was saved."""
+    """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all kernels."""
 
     graph: Graph
     compile: Callable[[], Compiled] | None = None
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """What it becomes, compiled when it is first asked for.
+
+        Raises:
+            SavedModelError: nobody says how.
+        """
+        if self.compile is None:
+            raise SavedModelError("a saved model is damaged: a kernel without statements")
+        return self.compile()
 
     def data(self, value: int) -> Array | None:
         """As `Given`."""
@@ -59,12 +74,10 @@ class GivenGraph:
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
         """As `Given`."""
-        if self.compile is None:
-            raise SavedModelError("a saved model is damaged: a kernel without statements")
-        return body_in(self.compile(), number, kernel)
+        return body_in(self.compiled, number, kernel)
 
 
-@attrs.frozen
+@frozen
 class GivenOrigin:
     """The bytes of a model's file."""
 

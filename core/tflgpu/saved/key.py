@@ -16,20 +16,20 @@ import attrs
 from tflgpu.cache.disk_cache import cache_key
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
-from tflgpu.lowering.rule import ElementwiseRule, Rule
-from tflgpu.ops.base import OpDef
 from tflgpu.saved.classes import Classes, classes_for
 from tflgpu.saved.origin import FILE, Facts
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
+    from tflgpu.lowering.rule import Rule
+    from tflgpu.ops.base import OpDef
     from tflgpu.passes.base import Pass
 
 _LONGEST = 400  # characters of a text that says a value; longer ones are its digest
 _SHOWN = 4  # differences that a message has
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class Key:
     """What a file is for."""
 
@@ -156,6 +156,8 @@ def pass_text(item: Pass) -> str:
 
 def rule_text(rule: Rule) -> str:
     """What is to be said of a kernel rule."""
+    from tflgpu.lowering.rule import ElementwiseRule  # most starts have no rule to tell of
+
     if isinstance(rule, ElementwiseRule):
         return f"{rule.op} elementwise {rule.owner}"
     return f"{rule.op} {rule.name} {rule.rank} {rule.fuses} {rule.owner} {type(rule).__name__}"

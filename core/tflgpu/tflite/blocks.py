@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import TensorInfo
 
 

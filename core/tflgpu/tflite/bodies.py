@@ -23,7 +23,7 @@ _HANDLES = frozenset({DType.RESOURCE, DType.VARIANT})
 def run_by_host(operator: OperatorInfo) -> bool:
     """Whether an interpreter runs an operator between graphs: control flow, state, and whatever has
     to do with texts, which no graph knows."""
-    return not operator.is_custom and (operator.name in RUN_BY_HOST or operator.texts)
+    return operator.texts or (operator.name in RUN_BY_HOST and not operator.is_custom)
 
 
 #: Control flow, by the options that are the number of a subgraph, or the numbers of several; and what

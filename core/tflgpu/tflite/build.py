@@ -16,7 +16,7 @@ from tflgpu.ir.brief import clipped, quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Graph, Node, TensorSpec, Value
 from tflgpu.ir.sizes import check_size
-from tflgpu.lowering.rule import KnownLate, Unsupported
+from tflgpu.lowering.reason import KnownLate, Unsupported
 from tflgpu.ops.base import Fields, OpDef, Operand
 from tflgpu.ops.unknown import ForeignOp, UnknownOp
 from tflgpu.tflite.blocks import by_blocks, of_bf16, real_numbers
@@ -25,6 +25,7 @@ from tflgpu.tflite.evaluate import FAILURES, evaluate, operands_of
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 from tflgpu.tflite.narrow import Narrow, held_type
 from tflgpu.tflite.schema import BUILTIN_CODES
+from tflgpu.tflite.settled import settled
 from tflgpu.tflite.states import check_states, kept_after_all
 from tflgpu.tflite.told import tensor_fields
 
@@ -80,6 +81,7 @@ def build_subgraph(
 ) -> Graph:
     """As `build_graph`, of a subgraph that need not come from a file. ``bodies`` are the model's
     subgraphs, which operators may run; ``unknown`` are inputs of which only the file says a shape."""
+    info = settled(info, ops)
     graph = Graph(info.name or "main")
     edge = {*info.inputs, *info.outputs}
     for tensor in info.tensors:
@@ -201,7 +203,7 @@ class _Building:
             where += f", an op of plugin {definition.owner},"
         narrow = self.narrow.refuses(node, definition)
         reason = _why_not(operator, node, definition) or self._blocks(node) or narrow
-        is_host = run_by_host(operator) and (definition is None or definition.texts)
+        is_host = _is_hosts(operator, definition)
         unknown = None if reason is None else UnknownOp(reason, host=is_host)
         if (
             unknown is not None and not is_namesake and narrow is None
@@ -254,6 +256,7 @@ class _Building:
         operands = [None if v is None else Operand(v.spec, v.data) for v in node.inputs]
         try:
             node.attrs = definition.parse(fields)
+            self._refit(node, definition, operands)
             specs = definition.infer(node.attrs, operands)
         except UnsupportedError as error:
             unknown = UnknownOp(str(error), dynamic=isinstance(error, DynamicError))
@@ -288,6 +291,18 @@ class _Building:
         for value, spec in zip(node.outputs, specs, strict=True):
             self._settle(value, spec, where, known)
         return None
+
+    def _refit(self, node: Node, definition: OpDef, operands: list[Operand | None]) -> None:
+        """Replace what constants of the file say of shapes that are others here. What operators
+        computed is as it should be, or LiteRT's kernels refuse it too."""
+        if definition.refit is None:
+            return
+        for i, data in definition.refit(node.attrs, operands, self.resized).items():
+            old = node.input(i)
+            if old.id < len(self.info.tensors) and self.info.tensors[old.id].data is not None:
+                data.setflags(write=False)
+                value = self.graph.add_value(data.shape, old.dtype, name=old.name, data=data)
+                node.inputs[i], operands[i] = value, Operand(value.spec, data)
 
     def _keep(self, states: tuple[int, ...]) -> tuple[int, ...] | Unsupported:
         """Those of the states that are no variables even so: others are made once, and then kept."""
@@ -399,9 +414,15 @@ def _placeholder(node: Node) -> Value | None:
     return next((v for v in node.inputs if v is not None and not v.shape_known), None)
 
 
+def _is_hosts(operator: OperatorInfo, definition: OpDef | None) -> bool:
+    """Whether an interpreter runs an operator, where it is what its definition is of."""
+    is_known = not operator.is_custom if definition is None else definition.texts
+    return is_known and run_by_host(operator)
+
+
 def _why_not(operator: OperatorInfo, node: Node, definition: OpDef | None) -> str | None:
     """Why the operator is beyond tflgpu whatever its options; None where it is not."""
-    if run_by_host(operator) and (definition is None or definition.texts):
+    if _is_hosts(operator, definition):
         what = "control flow and variables" if operator.name in RUN_BY_HOST else "texts (strings)"
         return f"{what} are the interpreter's own"
     if definition is None and runs_subgraphs(operator.fields):

@@ -19,7 +19,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import FileOptions, Node, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import Fields, OpDef
 from tflgpu.ops.convert import is_divisor
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR

@@ -65,13 +65,13 @@ class Narrow:
                 continue
             if definition is None and not value.is_const:
                 return f"tensor {value.id} is {dtype.value}, which only ops that are defined take"
-            if definition is not None and definition.held is Held.BITS:
+            if definition is not None and definition.held is Held.BITS and not self._as_it_is(node):
                 return f"{node.op} reads the bits of tensor {value.id}, which is {dtype.value}"
         if definition is None:
             return None
         for value in node.outputs:
             dtype = self._types.get(value.id)
-            if dtype is None or dtype is DType.BF16:
+            if dtype is None or dtype is DType.BF16 or self._as_it_is(node):
                 continue
             if definition.keeps_values and self._all_are(
                 node, dtype, one_scale=definition.one_scale
@@ -102,6 +102,11 @@ class Narrow:
                 made = Node(fit_bits.OP, fit, [raw], [value], origins=node.origins)
             found.append(made)
         return found
+
+    def _as_it_is(self, node: Node) -> bool:
+        """Whether a node that looks at bits makes bits of the type that it takes."""
+        types = {self._types.get(v.id) for v in (*node.inputs, *node.outputs) if v is not None}
+        return len(types) == 1 and None not in types
 
     def _moved(self, node: Node, definition: OpDef, dtype: DType) -> bool:
         """Whether all numbers of a node's results are numbers of operands of the same type."""

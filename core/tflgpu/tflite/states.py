@@ -23,7 +23,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Node, Value
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo, TensorInfo
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from tflgpu.contract.device import NodeRun, Recording
+from tflgpu.contract.device import NodeRun
+from tflgpu.contract.node_device import BaseNodeDevice
 from tflgpu.contract.node_recording import BaseNodeRecording
-from tflgpu.errors import DeviceError, StateError
+from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
@@ -17,15 +18,17 @@ from tflgpu.ops.base import OpDef
 from tflgpu_minimal.plugin import INFO
 
 
-class ReluEngine:
+class ReluEngine(BaseNodeDevice):
     """Takes RELU; the partitioner keeps the rest on the CPU and reports the reason."""
 
+    kind = "ReLU engine"
+
     def __init__(self, index: int) -> None:
+        super().__init__()
         if index != INFO.index:
             raise DeviceError(f"there is no device {index}, only {INFO.index} = {INFO.name}")
         self.info = INFO
         self.caps = DeviceCaps(f16_storage=False)
-        self._closed = False
 
     def supports(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
         """None for yes, else the reason why not."""
@@ -35,15 +38,9 @@ class ReluEngine:
             return Unsupported(f"the ReLU engine takes f32, not {node.input(0).dtype.value}")
         return None
 
-    def load_nodes(self, run: NodeRun) -> Recording:
+    def _load_nodes(self, run: NodeRun) -> BaseNodeRecording:
         """Everything that can be done once is done here; `Recording.run` does the rest."""
-        if self._closed:
-            raise StateError("the ReLU engine is closed")
         return _Recording(run)
-
-    def close(self) -> None:
-        """Refuse further work; twice is harmless."""
-        self._closed = True
 
 
 class _Recording(BaseNodeRecording):

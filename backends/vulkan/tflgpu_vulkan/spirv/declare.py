@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tflgpu.errors import KernelError
 from tflgpu.language.needs import Needs, check_needs
+from tflgpu.language.node_writer import NodeWriter
 from tflgpu.language.tree import Buffer, Kernel, Number, Shared
 from tflgpu.language.types import U32, Scalar, Type, type_of
 
@@ -29,7 +29,7 @@ _BUILTINS = {
 }
 
 
-class Declarations(Assembly):
+class Declarations(Assembly, NodeWriter):
     """The module-wide part of one kernel's module.
 
     Attributes:
@@ -40,6 +40,8 @@ class Declarations(Assembly):
         memory_model, shared_access: With matrices another model, under which accesses to shared memory
             and barriers say more (see `tflgpu_vulkan.spirv.matrix`).
     """
+
+    prefix = "_"
 
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         """Raises:
@@ -140,10 +142,6 @@ class Declarations(Assembly):
     def name(self, target: Id, text: str) -> None:
         """Name an id for people, unless it has a name."""
         self.titles.setdefault(target, text)
-
-    def fail(self, message: str) -> KernelError:
-        """An error that names the kernel."""
-        return KernelError(f"kernel {self.kernel.name}: {message}")
 
     # Inside
 

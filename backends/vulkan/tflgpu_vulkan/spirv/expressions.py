@@ -18,10 +18,8 @@ from tflgpu.language.tree import (
     Expr,
     Kernel,
     Lane,
-    Load,
     Name,
     Select,
-    SharedLoad,
     Splat,
     Unary,
     Vec,
@@ -71,23 +69,17 @@ class Expressions(Values, Memory):
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         super().__init__(kernel, target, guard)
         self.names: dict[str, Id] = {}
-        self._handlers: dict[type[Expr], Callable[..., Id]] = {
-            Const: self._const, Name: self._name, Builtin: self._builtin, Unary: self._unary,
-            Binary: self._binary, Call: self._call, Select: self._select, Cast: self._cast,
-            Bitcast: self._bitcast,
-            Vec: self._vec, Splat: self._splat, Lane: self._lane, Load: self.load,
-            SharedLoad: self.load_shared,
-        }  # fmt: skip
+        self._methods: dict[type[Expr], Callable[..., Id]] = {}
 
     def evaluate(self, way: Walk) -> list[Id]:
         """The values of a statement's expressions; what they share is computed once."""
         values: list[Id] = []
-        value_at = values.__getitem__
+        methods, value_at = self._methods, values.__getitem__
         for expr, parts in zip(way.order, way.parts, strict=True):
-            handler = self._handlers.get(type(expr))
-            if handler is None:
-                raise self.fail(f"unknown expression {type(expr).__name__}")
-            values.append(handler(expr, *map(value_at, parts)))
+            method = methods.get(type(expr))
+            if method is None:
+                method = methods[type(expr)] = self.method_for(expr)
+            values.append(method(expr, *map(value_at, parts)))
         return [values[root] for root in way.roots]
 
     def _const(self, expr: Const) -> Id:

@@ -15,7 +15,7 @@ from tflgpu.language.matrix import (
     MatrixLoad,
     MatrixMultiply,
     MatrixRole,
-    MatrixStmt,
+    MatrixStore,
 )
 from tflgpu.language.tree import Kernel
 from tflgpu.language.types import F32, type_of
@@ -47,33 +47,34 @@ class Matrices(Memory):
         self._tiles: dict[str, Id] = {}
         self._kinds: dict[MatrixRole, Id] = {}
 
-    def matrix(self, stmt: MatrixStmt, *operands: Id) -> None:
-        """One statement; ``operands`` has the index where there is one."""
-        if isinstance(stmt, MatrixFill):
-            kind = self._type(stmt.target.role)
-            self._tiles[stmt.target.ident] = self.variable(kind, stmt.target.ident)
-            value = self.const(F32, stmt.value)
-            self._set(stmt.target, self.declare(Op.ConstantComposite, value, type=kind))
-        elif isinstance(stmt, MatrixLoad):
-            kind = self._type(stmt.target.role)
-            pointer, rows = self.shared_element(stmt.array, operands[0]), self._rows(stmt.stride)
-            access = self.shared_access
-            loaded = self.emit_raw(Op.CooperativeMatrixLoadKHR, kind, pointer, *rows, *access)
-            self._tiles[stmt.target.ident] = loaded
-            self.name(loaded, stmt.target.ident)
-        elif isinstance(stmt, MatrixMultiply):
-            parts = [self._get(m) for m in (stmt.a, stmt.b, stmt.target)]
-            kind = self._type(stmt.target.role)
-            none = Control.NoHint
-            self._set(stmt.target, self.emit_raw(Op.CooperativeMatrixMulAddKHR, kind, *parts, none))
-        elif isinstance(stmt, MatrixAdd):
-            kind, factor = self._type(stmt.target.role), self.const(F32, stmt.factor)
-            scaled = self.emit_raw(Op.MatrixTimesScalar, kind, self._get(stmt.other), factor)
-            self._set(stmt.target, self.emit_raw(Op.FAdd, kind, self._get(stmt.target), scaled))
-        else:
-            pointer = self.shared_element(stmt.array, operands[0])
-            source, rows = self._get(stmt.source), self._rows(stmt.stride)
-            self.do(Op.CooperativeMatrixStoreKHR, pointer, source, *rows, *self.shared_access)
+    def _matrix_fill(self, stmt: MatrixFill) -> None:
+        kind = self._type(stmt.target.role)
+        self._tiles[stmt.target.ident] = self.variable(kind, stmt.target.ident)
+        value = self.const(F32, stmt.value)
+        self._set(stmt.target, self.declare(Op.ConstantComposite, value, type=kind))
+
+    def _matrix_load(self, stmt: MatrixLoad, index: Id) -> None:
+        kind = self._type(stmt.target.role)
+        pointer, rows = self.shared_element(stmt.array, index), self._rows(stmt.stride)
+        access = self.shared_access
+        loaded = self.emit_raw(Op.CooperativeMatrixLoadKHR, kind, pointer, *rows, *access)
+        self._tiles[stmt.target.ident] = loaded
+        self.name(loaded, stmt.target.ident)
+
+    def _matrix_multiply(self, stmt: MatrixMultiply) -> None:
+        parts = [self._get(m) for m in (stmt.a, stmt.b, stmt.target)]
+        kind, none = self._type(stmt.target.role), Control.NoHint
+        self._set(stmt.target, self.emit_raw(Op.CooperativeMatrixMulAddKHR, kind, *parts, none))
+
+    def _matrix_add(self, stmt: MatrixAdd) -> None:
+        kind, factor = self._type(stmt.target.role), self.const(F32, stmt.factor)
+        scaled = self.emit_raw(Op.MatrixTimesScalar, kind, self._get(stmt.other), factor)
+        self._set(stmt.target, self.emit_raw(Op.FAdd, kind, self._get(stmt.target), scaled))
+
+    def _matrix_store(self, stmt: MatrixStore, index: Id) -> None:
+        pointer = self.shared_element(stmt.array, index)
+        source, rows = self._get(stmt.source), self._rows(stmt.stride)
+        self.do(Op.CooperativeMatrixStoreKHR, pointer, source, *rows, *self.shared_access)
 
     def _type(self, role: MatrixRole) -> Id:
         found = self._kinds.get(role)

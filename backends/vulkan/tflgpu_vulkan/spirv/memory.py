@@ -14,7 +14,7 @@ class Memory(Body):
     """Reads and writes memory. With ``guard`` every buffer begins that many bytes before its
     first element, so that a stray negative index stays inside what is bound."""
 
-    def load(self, expr: Load, index: Id) -> Id:
+    def _load(self, expr: Load, index: Id) -> Id:
         """An element or lane of a buffer."""
         buffer = expr.buffer
         stored = expr.type.with_scalar(buffer.scalar)
@@ -27,7 +27,7 @@ class Memory(Body):
             return self.emit(Op.FConvert, stored.with_scalar(Scalar.F32), found)
         return found
 
-    def store(self, stmt: Store, index: Id, value: Id) -> None:
+    def _store(self, stmt: Store, index: Id, value: Id) -> None:
         """Write an element or lane of a buffer."""
         buffer = stmt.buffer
         stored = stmt.value.type.with_scalar(buffer.scalar)
@@ -43,12 +43,12 @@ class Memory(Body):
                 self.decorate(value, Decoration.FPRoundingMode, RoundingMode.RTE)
         self.do(Op.Store, self._element(buffer, index, stmt.scalar), value)
 
-    def load_shared(self, expr: SharedLoad, index: Id) -> Id:
+    def _shared_load(self, expr: SharedLoad, index: Id) -> Id:
         """An element of a shared array."""
         pointer = self.shared_element(expr.array, index)
         return self.emit(Op.Load, expr.type, pointer, *self.shared_access)
 
-    def store_shared(self, stmt: SharedStore, index: Id, value: Id) -> None:
+    def _shared_store(self, stmt: SharedStore, index: Id, value: Id) -> None:
         """Write an element of a shared array."""
         pointer = self.shared_element(stmt.array, index)
         self.do(Op.Store, pointer, value, *self.shared_access)

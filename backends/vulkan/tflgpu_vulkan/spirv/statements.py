@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tflgpu.language.matrix import MATRIX_STATEMENTS
 from tflgpu.language.subgroup import SubgroupShuffleXor
 from tflgpu.language.tree import (
     Assign,
@@ -15,9 +14,7 @@ from tflgpu.language.tree import (
     Kernel,
     Let,
     Return,
-    SharedStore,
     Stmt,
-    Store,
     Var,
 )
 from tflgpu.language.types import BOOL, I32, Scalar
@@ -45,25 +42,13 @@ class Statements(Expressions, Matrices):
     def __init__(self, kernel: Kernel, target: Target, guard: int) -> None:
         super().__init__(kernel, target, guard)
         self._loop_ends: list[Id] = []
-        self._writers: dict[type[Stmt], Callable[..., None]] = {
-            Let: self._let, Var: self._var, Assign: self._assign, Store: self.store,
-            SharedStore: self.store_shared, If: self._if, For: self._for, Break: self._break,
-            Return: self._return, Barrier: self._barrier, SubgroupShuffleXor: self._shuffle,
-            **dict.fromkeys(MATRIX_STATEMENTS, self.matrix),
-        }  # fmt: skip
 
     def block(self, statements: Sequence[Stmt]) -> None:
         """Write a block."""
         for stmt in statements:
             if not self.is_open:
                 return
-            self._statement(stmt)
-
-    def _statement(self, stmt: Stmt) -> None:
-        writer = self._writers.get(type(stmt))
-        if writer is None:
-            raise self.fail(f"unknown statement {type(stmt).__name__}")
-        writer(stmt, *self.evaluate(walk(stmt)))
+            self.method_for(stmt)(stmt, *self.evaluate(walk(stmt)))
 
     def _let(self, stmt: Let, value: Id) -> None:
         self.names[stmt.ident] = value
@@ -88,7 +73,7 @@ class Statements(Expressions, Matrices):
         order = WORKGROUP_AVAILABLE_VISIBLE if has_vulkans else WORKGROUP_ACQUIRE_RELEASE
         self.do(Op.ControlBarrier, scope, scope, self.u32(order))
 
-    def _shuffle(self, stmt: SubgroupShuffleXor, value: Id) -> None:
+    def _subgroup_shuffle_xor(self, stmt: SubgroupShuffleXor, value: Id) -> None:
         self.names[stmt.ident] = self._shuffled(stmt, value)
 
     def _shuffled(self, stmt: SubgroupShuffleXor, value: Id) -> Id:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import exact
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import guard
 from tflgpu.language.numbers import extreme_of
 from tflgpu.language.tree import Binary, Kernel
@@ -35,8 +36,6 @@ _FLOAT = {
     "pow": Glsl.Pow,
 }  # fmt: skip
 _WHOLE = {"abs": Glsl.SAbs, "sign": Glsl.SSign}
-#: Exact, or as exact in f16 as there is, so no detour through f32.
-_ALSO_HALF = frozenset({"floor", "ceil", "round", "trunc", "fma", "abs", "sign", "dot"})
 
 
 class Values(Body):
@@ -68,6 +67,8 @@ class Values(Body):
         """Which lanes of ``x`` are NaN."""
         if self.keeps_nan(type):
             return self.compare(Op.FUnordNotEqual, type, x, x)
+        # As `tflgpu.language.exact` has it; written out, since every function and comparison asks this
+        # and printing by the definition took 7 % longer.
         if type.scalar is Scalar.F16 and self.target.f16_arithmetic:
             x = self.emit(Op.FConvert, type.with_scalar(Scalar.F32), x)
         words = type.with_scalar(Scalar.U32)
@@ -135,7 +136,7 @@ class Values(Body):
             return self.is_nan(type, *args)
         if not type.is_float:
             return self.instruction(_WHOLE[fn], type, *args)
-        if type.scalar is Scalar.F16 and fn not in _ALSO_HALF:
+        if type.scalar is Scalar.F16 and not FUNCTIONS[fn].in_half:
             wide = type.with_scalar(Scalar.F32)
             args = tuple(self.emit(Op.FConvert, wide, arg) for arg in args)
             return self.emit(Op.FConvert, type, self.call(fn, wide, args))

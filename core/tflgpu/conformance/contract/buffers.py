@@ -30,7 +30,7 @@ from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.ir.dtypes import Array
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 _COUNT = 259
 _BYTES = 4 * _COUNT

@@ -1,0 +1,278 @@
+"""What runs one subgraph of a model while it is in use: a session, opened for the shapes of its inputs, and
+replaced where a fork, an error or a signal has left it of no use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.pending import Pending
+from tflgpu.errors import AllocationError, ModelError, NotAllocatedError, StateError
+from tflgpu.interpreter.bindings import Bindings
+from tflgpu.interpreter.delegation import Delegation
+from tflgpu.interpreter.known import Known
+from tflgpu.interpreter.opening import Open, seen
+from tflgpu.interpreter.pool import ResultPool
+from tflgpu.interpreter.recovery import Recovery
+from tflgpu.interpreter.resizing import all_named, new_shape, told
+from tflgpu.interpreter.views import SessionMemory
+from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
+from tflgpu.runtime.session import Session
+from tflgpu.tflite.model_file import ModelFile
+
+_LOG = logging.getLogger("tflgpu")
+_DEVICE = "this interpreter's device"
+#: What is said of inputs after a fork.
+FORKED = "what was in the model's inputs stayed in the process that this one was forked from"
+
+
+class OpenedSubgraph:
+    """Allocates and runs one subgraph. One thread at a time. A `Subgraph` is one whose tensors are read and
+    set, too.
+
+    Attributes:
+        index: Position in the model.
+        info: What the file says of it.
+        run: Runs it on what the input arrays hold; replaced with every change of state, so that
+            a run asks no questions.
+        bindings: What its inputs and outputs are bound to.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        index: int,
+        open_session: Open,
+        *,
+        preserve_all: bool = False,
+        compress: bool = False,
+        delegation: Delegation,
+    ) -> None:
+        self.index = index
+        self.info = model.subgraphs[index]
+        self.run: Callable[[], None] = self._cannot_run
+        self.bindings = Bindings()
+        self._open_session = open_session
+        self._pool = ResultPool()
+        self._known = Known(self._pool)
+        self._preserve_all = preserve_all
+        self._compress = compress
+        self._delegation = delegation
+        self._resized: dict[int, Shape] = {}
+        self._shapes: Mapping[int, Shape] = {}
+        self._memory: SessionMemory | None = None
+        self._visible: Collection[int] = ()
+        self._warned: set[str] = set()
+        self._is_default = False  # on a device that nobody asked for
+        self._recovery = Recovery(delegation)
+        self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
+
+    # State
+
+    @property
+    def allocated(self) -> bool:
+        """Whether it can run."""
+        return self._memory is not None
+
+    @property
+    def has_views(self) -> bool:
+        """Whether somebody holds a view of a tensor."""
+        return self._memory is not None and bool(self._memory.leases)
+
+    @property
+    def report(self) -> DelegationReport:
+        """Where its operators run.
+
+        Raises:
+            NotAllocatedError: it has not been allocated.
+        """
+        return self._session("the delegation report").report
+
+    def allocate(self) -> None:
+        """Make it ready to run at the shapes of its inputs; nothing where it is.
+
+        Raises:
+            AllocationError: the operators do not work out at these shapes, or memory ran out.
+            UnsupportedError: an operator that neither the device nor the CPU can run.
+            DeviceError: the device could not take its part.
+        """
+        if self._memory is None:
+            self._memory, self._lost = self._opened(), set()
+            self.run = self._run
+        elif self._memory.session.inherited and self._is_default:
+            self._open_in_child(self._memory)
+        elif self._memory.session.is_broken:
+            self._open_again(self._memory)
+
+    @property
+    def resized(self) -> dict[int, Shape]:
+        """The shapes that inputs were given."""
+        return dict(self._resized)
+
+    @property
+    def variables(self) -> Mapping[int, Array]:
+        """State tensors by index; none before it is allocated."""
+        return {} if self._memory is None else self._memory.session.variables
+
+    def begin(self) -> Pending | None:
+        """As `Recovery.submit`."""
+        return self._recovery.submit(self._ready().session, self._again)
+
+    def finish(self, pending: Pending, timeout: float | None) -> bool:
+        """As `Recovery.finish`."""
+        assert self._memory is not None
+        return self._recovery.finish(self._memory.session, pending, self._again, timeout)
+
+    def _run(self) -> None:
+        self._recovery.run(self._ready().session, self._again)
+
+    def _ready(self) -> SessionMemory:
+        memory = self._memory
+        assert memory is not None
+        if memory.session.inherited:
+            memory = self._open_in_child(memory)
+        if self._lost:
+            lost = all_named(self.info, sorted(self._lost))
+            raise StateError(f"{FORKED}; set it again: {lost}")
+        if memory.session.is_broken:
+            memory = self._open_again(memory)
+        return memory
+
+    def _again(self) -> Session:
+        assert self._memory is not None
+        return self._open_again(self._memory).session
+
+    def _open_in_child(self, old: SessionMemory) -> SessionMemory:
+        """After a fork, a session in the place of one on a device that nobody asked for. State is
+        kept in host memory and comes along. Inputs and results may lie in memory of the device,
+        which a child does not have.
+
+        Raises:
+            StateError: somebody asked for the device.
+        """
+        if not self._is_default:
+            old.session.check_inherited(_DEVICE)
+        memory = self._opened()
+        for index, array in old.session.variables.items():
+            np.copyto(memory.session.variables[index], array)
+        memory.session.complete = False
+        self._lost = set(self.info.inputs)
+        self._memory = memory
+        return memory
+
+    def _open_again(self, old: SessionMemory) -> SessionMemory:
+        """A session in the place of one that a driver's error or a signal has left in the middle
+        of a run: with the same inputs and state. Where it cannot be opened the old one stays, so
+        that the next run tries again."""
+        session = old.session
+        session.check_inherited(_DEVICE)
+        self._delegation.release(session.close)  # waits for what is still on the device
+        state = session.variables  # which the device may have had, and may be lost
+        memory: SessionMemory = self._recovery.reopened(session, self._opened)
+        new = memory.session
+        for index in {*self.info.inputs, *state}:
+            if index in session.arrays and index in new.arrays:
+                target = new.arrays[index]
+                if target.flags.writeable:
+                    np.copyto(target, session.arrays[index])
+        self._memory = memory
+        return memory
+
+    def _opened(self) -> SessionMemory:
+        try:
+            session, found = self._open_session(self._resized, self._warn)
+            memory = SessionMemory(session)
+            self._is_default = self._delegation.is_default
+            self._recovery.policy = self._delegation.on_error
+            self.bindings.apply(session)
+        except ModelError as error:
+            if isinstance(error, RuntimeError):
+                raise
+            raise AllocationError(f"{error}{told(self.info, self._resized)}") from error
+        except MemoryError as error:
+            raise AllocationError(
+                f"not enough memory for the model's tensors{told(self.info, self._resized)}"
+            ) from error
+        self._shapes, self._visible = seen(session, found, self.info, all_of_it=self._preserve_all)
+        return memory
+
+    def _warn(self, text: str) -> None:
+        """Say what is wrong with the file, but not again at each preparation."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _LOG.warning("%s", text)
+
+    def release(self) -> None:
+        """Give the session up; it is closed when no view of its arrays is left."""
+        self._known.forget()
+        self.run = self._cannot_run
+        if self._memory is not None:  # once more, where a signal ended it before
+            self._delegation.release(self._memory.release)
+        self._memory = None
+
+    @property
+    def session(self) -> Session | None:
+        """What runs it, if it has been allocated."""
+        return None if self._memory is None else self._memory.session
+
+    def ready_to_bind(self, what: str = "") -> Session | None:
+        """A session that is whole: one that was left in the middle of a run is replaced.
+
+        Raises:
+            NotAllocatedError: there is none, and ``what`` is asked of it.
+        """
+        if what or self._memory is not None:
+            self._session(what)
+            self.allocate()
+        return self.session
+
+    def reset_variables(self) -> None:
+        """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
+        self._recovery.inputs_changed = True
+        if self._memory is not None:
+            self._memory.session.reset_variables()
+
+    def resize(self, index: int, size: Any, *, strict: bool = False) -> None:
+        """Give an input another shape. Where it differs, `allocate` must follow.
+
+        Raises:
+            ResizeError: no such input, a negative or far too large size, or, if ``strict``, a
+                change of what the file fixes.
+            InputError: ``size`` is not a list of whole numbers.
+            ArgumentError: ``index`` is not a number, or ``size`` is None.
+        """
+        index, shape = new_shape(self.info, index, size, self._resized, strict=strict)
+        if shape != self.shape(index):
+            self.release()
+            self._resized[index] = shape
+
+    def shape(self, index: int) -> Shape:
+        """The shape of a tensor now: as resized, as last allocated, or as in the file."""
+        resized = self._resized.get(index)
+        if resized is not None:
+            return resized
+        session = None if self._memory is None else self._memory.session
+        if session is not None and session.comes_by_run and index in session.arrays:
+            return session.arrays[index].shape  # of the last run
+        return self._shapes.get(index, self.info.tensors[index].shape)
+
+    # Inside
+
+    def _session(self, what: str = "it") -> Session:
+        if self._memory is None:
+            raise NotAllocatedError(
+                f"{what} is not there before allocate_tensors() "
+                "(which also has to follow resize_tensor_input())"
+            )
+        return self._memory.session
+
+    def _cannot_run(self) -> None:
+        raise NotAllocatedError(
+            "the model is not ready to run; call allocate_tensors() first, and again after "
+            "resize_tensor_input()"
+        )

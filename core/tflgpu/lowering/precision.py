@@ -1,0 +1,64 @@
+"""What float tensors are stored and computed in.
+
+By itself, since options name it: whoever starts a model from what is kept of it asks nothing else of
+how kernels are made.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+from tflgpu.ir.dtypes import Array
+from tflgpu.language.types import Scalar
+from tflgpu.lowering.caps import DeviceCaps
+
+
+def _fits_f16(data: Array) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((data.astype(np.float16) == data).all())
+
+
+class Precision(enum.Enum):
+    """Storage and arithmetic of float tensors on a device.
+
+    F32_F16 computes in f32 and stores f16 where that buys something: halving a tensor saves
+    memory traffic only if it does not stay in the device's cache between two kernels, while
+    rounding it costs accuracy in any case. Weights are read by many workgroups each, so they
+    are halved from a smaller size on. F16 stores and computes everything in f16 (sums of many
+    products still in f32).
+
+    Weights that f16 holds exactly (files with f16 weights) may be stored so in any precision.
+    """
+
+    F32 = "f32"
+    F16 = "f16"
+    F32_F16 = "f32_f16"
+
+    def storage(self, elements: int, caps: DeviceCaps) -> Scalar:
+        """What a float tensor of that many elements is stored as."""
+        if self is Precision.F16:
+            return Scalar.F16
+        if self is Precision.F32_F16 and elements * 4 > caps.cache_bytes:
+            return Scalar.F16
+        return Scalar.F32
+
+    def weight_storage(self, weights: Array, caps: DeviceCaps) -> Scalar:
+        """What a buffer of weights is stored as."""
+        if self is Precision.F16:
+            return Scalar.F16
+        from tflgpu.lowering.tuning import tuning_of  # who only names a precision needs no figures
+
+        nbytes, tuning = weights.size * 4, tuning_of(caps)
+        if self is Precision.F32_F16 and nbytes > min(caps.cache_bytes, tuning.rounded_weights):
+            return Scalar.F16
+        is_worth_asking = caps.is_gpu and caps.f16_storage and nbytes > tuning.tested_weights
+        if is_worth_asking and _fits_f16(weights):
+            return Scalar.F16
+        return Scalar.F32
+
+    @property
+    def compute(self) -> Scalar:
+        """What elementwise arithmetic is done in."""
+        return Scalar.F16 if self is Precision.F16 else Scalar.F32

@@ -1,0 +1,68 @@
+"""Float data that meets 8-bit weights, in the float view of a graph: TFLite's kernels round the data in
+steps that they find while the model runs, and so does the view."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.base import OpDef
+from tflgpu.ops.facets import OnTheFly
+from tflgpu.ops.quantize_on_the_fly import OP as ON_THE_FLY
+from tflgpu.ops.quantize_on_the_fly import QuantizeOnTheFly
+from tflgpu.ops.reshape import ReshapeAttrs
+from tflgpu.passes.scales import is_quantized
+
+
+def read_legacy_weights(graph: Graph, node: Node, inputs: list[Value | None]) -> None:
+    """Weights that the first converters stored as u8 beside float data: their bits are those of
+    i8, whose 0 is 0, and TFLite's kernels look at no zero point."""
+    for index, value in enumerate(node.inputs):
+        if value is None or value.dtype is not DType.U8 or value.data is None:
+            continue
+        if value.quant is not None:
+            zeros = (0,) * len(value.quant.scale)
+            quant = Quantization(value.quant.scale, zeros, value.quant.axis)
+            data = quant.dequantize(np.ascontiguousarray(value.data).view(np.int8))
+            inputs[index] = graph.add_const(data, name=value.name)
+
+
+class RoundedData:
+    """The data of a graph that was rounded so far: once for all nodes that read it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._rounded: dict[tuple[int, OnTheFly], Value] = {}
+
+    def put(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
+        """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
+        x = node.optional_input(0)
+        if op.hybrid is None or x is None or x.dtype is not DType.F32:
+            return
+        if not any(v is not None and is_quantized(v) for v in node.inputs):
+            return
+        found = op.hybrid(node)
+        if found.attributes is not None:
+            node.attrs = found.attributes
+        for how in found.data:
+            data = node.optional_input(how.operand)
+            if data is not None and data.dtype is DType.F32 and data.elements:
+                inputs[how.operand] = self._round(node, data, how)
+
+    def _round(self, node: Node, x: Value, how: OnTheFly) -> Value:
+        key = (x.id, how)
+        found = self._rounded.get(key)
+        if found is None:
+            given = x
+            if how.shape is not None:
+                given = self._graph.add_value(how.shape, DType.F32, name=x.name)
+                self._graph.add_node(
+                    "RESHAPE", ReshapeAttrs(how.shape), [x], [given], origins=node.origins
+                )
+            found = self._graph.add_value(given.shape, DType.F32, name=x.name)
+            attributes = QuantizeOnTheFly(how.axes, how.rounding)
+            self._graph.add_node(ON_THE_FLY, attributes, [given], [found], origins=node.origins)
+            self._rounded[key] = found
+        return found
