@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import DType
@@ -56,6 +57,7 @@ def _dequantize(k: Builder, attributes: Dequantize, operands: Sequence[Expr]) ->
 
 def _quantize(k: Builder, attributes: Quantize, operands: Sequence[Expr]) -> Expr:
     stored = QuantizeAndDequantize.of(attributes.quantization, attributes.output)
+    stored = attrs.evolve(stored, even=True)
     steps = round_to_steps(k, stored, k.cast(operands[0], Scalar.F32))
     return k.cast(steps, Scalar.I32) + attributes.quantization.zero_point[0]
 

@@ -13,12 +13,14 @@ from tflgpu.ops.quantize_and_dequantize import OP, QuantizeAndDequantize
 
 
 def round_to_steps(k: Builder, stored: QuantizeAndDequantize, x: Expr) -> Expr:
-    """The step that f32 lanes are stored as, a whole number in f32; halves go away from zero, and
-    NaN to the highest step."""
+    """The step that f32 lanes are stored as, a whole number in f32; halves go away from zero, or
+    to the even step, and NaN to the highest."""
     high = float(stored.high)
     exact = k.let(x * stored.inverse, "exact")
     steps = k.select(exact.ne(exact), high, k.clamp(exact, float(stored.low), high))
     steps = k.let(steps, "steps")
+    if stored.even:
+        return k.call("round", steps)
     size = k.let(k.call("floor", k.call("abs", steps) + 0.5), "size")
     return k.select(steps < 0.0, -size, size)
 

@@ -167,6 +167,7 @@ class OpDef:
         one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
             on the result's scale, whatever scales the file gives them: most that only move elements
             do, and the file format asks for equal scales there.
+        one_scale_of: Types of which that is so where it is not of all.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
             result transposed by it; None where nothing does. An elementwise op need not say.
         takes_stored: Whether it reads and writes the stored numbers of quantized tensors as they
@@ -182,8 +183,8 @@ class OpDef:
             rounds the true result.
         as_stored: Node on quantized operands of simple scales -> its attributes where it computes, of
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
-            rounds them afterwards, or an `Instead` of a node that does; None where that is the true
-            result, rounded.
+            rounds them afterwards, or an `Instead` of a node that does, or what rounds its result
+            (`Behind`); None where that is the true result, rounded.
         in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
             too long for f32 (`InDigits`); None where they do not, or need not.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
@@ -238,6 +239,7 @@ class OpDef:
     copies: Callable[[Node], int | None] | None = None
     keeps_values: bool = attrs.Factory(lambda self: self.moves is not None, takes_self=True)
     one_scale: bool = attrs.Factory(lambda self: self.keeps_values, takes_self=True)
+    one_scale_of: frozenset[DType] = frozenset()
     reorder: Callable[[Node, tuple[int, ...]], Reordered | None] | None = None
     takes_stored: bool = False
     stored_where: Callable[[Any], bool] | None = None

@@ -22,6 +22,7 @@ from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.items import broadcast
 from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
+from tflgpu.ops.stored_total import of_product
 
 _OP = "BATCH_MATMUL"
 
@@ -161,5 +162,6 @@ OPS = (
         _OP, _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=4, work=_work, hybrid=_hybrid, batch=_batch,
         composed=(_COMPOSED,), in_digits=of_matrices(_depth),
+        as_stored=lambda node: of_product(node, _depth(node)),
     ),
 )  # fmt: skip

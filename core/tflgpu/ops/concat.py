@@ -168,7 +168,8 @@ OPS = (
     OpDef(
         "CONCATENATION", _parse_concat, _infer_concat, _reference_concat, _concat_samples,
         generate=draws.concat, accuracy=Accuracy.EXACT, max_version=7, activation_field="activation",
-        keeps_values=True, one_scale=False, copies=copies_only, batch=_batch_concat,
+        keeps_values=True, one_scale=False, one_scale_of=frozenset({DType.I16}), copies=copies_only,
+        batch=_batch_concat,
     ),
     OpDef(
         "PACK", _parse_pack, _infer_pack, _reference_pack, _pack_samples,

@@ -164,11 +164,6 @@ def _infer_quantize(attributes: Quantize, operands: Sequence[Operand | None]) ->
     return [TensorSpec(x.shape, attributes.output)]
 
 
-def round_half_away(x: Array) -> Array:
-    """The nearest whole number, halves away from zero, as C's ``round``."""
-    return np.asarray(np.copysign(np.floor(np.abs(x) + 0.5), x))
-
-
 def _reference_quantize(attributes: Quantize, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
     if x.dtype.kind != "f":
@@ -176,7 +171,10 @@ def _reference_quantize(attributes: Quantize, arrays: Sequence[Array | None]) ->
         x = attributes.source.dequantize(x)
     scale, zero_point = attributes.quantization.broadcast(x.ndim)
     info = np.iinfo(attributes.output.numpy)
-    steps = round_half_away(x.astype(np.float32) / scale).astype(np.float64) + zero_point
+    # XNNPACK and TFLite's optimized kernels multiply, and of two steps take the even one.
+    inverse = np.float32(1) / np.asarray(scale, np.float32)
+    with np.errstate(over="ignore"):
+        steps = np.rint(x.astype(np.float32) * inverse).astype(np.float64) + zero_point
     # There is no NaN to store. TFLite's XNNPACK kernels store the largest number.
     steps = np.where(np.isnan(steps), info.max, steps)
     return [np.clip(steps, info.min, info.max).astype(attributes.output.numpy)]

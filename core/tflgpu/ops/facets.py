@@ -219,6 +219,19 @@ class Instead:
 
 
 @attrs.frozen
+class Behind:
+    """What rounds a node's one result, behind it, where that is not rounded to the nearest step.
+
+    Attributes:
+        op: Its op, elementwise, of one operand.
+        attributes: Its attributes.
+    """
+
+    op: str
+    attributes: Any
+
+
+@attrs.frozen
 class InDigits:
     """How sums of products of stored numbers come out to the last bit: by the op itself, on digits of
     its data (`tflgpu.ops.stored_digit`), which are short enough for f32, and `STORED_SUMS` behind it.

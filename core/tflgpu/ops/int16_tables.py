@@ -5,8 +5,8 @@ with straight lines between them. What comes is many steps off from the rounded 
 a function that is computed and rounded is not the same. Here each becomes one number for each of the
 65536 operands: `table[q + 32768]` is the result that is stored for the stored operand q.
 
-LOGISTIC and TANH of operands whose scale is a certain power of two are computed by other means, which have
-no table here.
+LOGISTIC and TANH of operands whose scale is a certain power of two are computed by other means
+(`tflgpu.ops.fixed_functions`).
 
 Sources: TFLite's `kernels/internal/common.h` (LUTPopulateInt16, LUTLookup), `kernels/activations.cc`
 (TanhPrepare, SigmoidPrepare), `kernels/internal/reference/integer_ops/logistic.h` and `tanh.h`.
@@ -22,6 +22,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.ir.quant import Quantization
+from tflgpu.ops import fixed_functions
 
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 #: Of the table of EXP, LOG, RSQRT and GELU: straight pieces, each of 128 operands.
@@ -117,7 +118,7 @@ def logistic(node: Node) -> Array | None:
     """LOGISTIC, whose results are steps of 1 / 32768."""
     x = _scaled(node, (0,))
     if x is None:
-        return None
+        return fixed_functions.logistic()
     found = np.where(np.abs(x) >> 9 >= 255, _HIGH << 10, _along(x, 9))
     found = np.where(x >= 0, found + (1 << 9), (1 << 25) - found + (1 << 9) - 1)
     return (found >> 10).astype(np.int16)
@@ -127,7 +128,12 @@ def tanh(node: Node) -> Array | None:
     """TANH, by ``2 * sigmoid(2 * x) - 1``; its results are steps of 1 / 32768."""
     x = _scaled(node, (0, 1))
     if x is None:
-        return None
+        # Operands with 3 bits before the point, or shifted so that they have.
+        quant = node.input(0).quant
+        assert quant is not None
+        shift = 12 + round(math.log2(float(np.float32(quant.scale[0]))))
+        wanted = np.clip(np.arange(_LOW, _HIGH + 1) << shift, _LOW, _HIGH)
+        return fixed_functions.look_up(fixed_functions.tanh(3), wanted).astype(np.int16)
     found = np.where(np.abs(x) >> 8 >= 255, 0xFFFF << 8, _along(x, 8))
     half, rounding = 1 << 23, 1 << 7
     found = np.where(x >= 0, found - half + rounding, half - found + rounding - 1)

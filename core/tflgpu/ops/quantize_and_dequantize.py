@@ -28,12 +28,14 @@ _FLOATS = frozenset({DType.F32, DType.F16})
 class QuantizeAndDequantize:
     """The numbers that can be stored: ``scale`` times every whole number from ``low`` to ``high``.
 
-    ``low`` and ``high`` are the stored type's limits less the zero point.
+    ``low`` and ``high`` are the stored type's limits less the zero point. ``even`` says that a number half
+    way between two steps becomes the even one, as in XNNPACK, and not the one further from 0.
     """
 
     scale: float
     low: int
     high: int
+    even: bool = False
 
     @classmethod
     def of(cls, quantization: Quantization, dtype: DType) -> QuantizeAndDequantize:
@@ -52,7 +54,7 @@ def _parse(fields: Fields) -> QuantizeAndDequantize:
     scale, low, high = fields.number("scale"), fields.integer("low"), fields.integer("high")
     if not scale > 0 or low > high:
         raise ModelError(f"{OP}: scale {scale}, steps from {low} to {high}")
-    return QuantizeAndDequantize(scale, low, high)
+    return QuantizeAndDequantize(scale, low, high, fields.flag("even"))
 
 
 def _infer(
@@ -75,14 +77,17 @@ def steps_of(stored: QuantizeAndDequantize, x: Array) -> Array:
     steps = np.where(np.isnan(steps), np.float32(stored.high), steps)
     # The limits are whole numbers, so clamping first changes nothing and avoids overflow.
     steps = np.clip(steps, np.float32(stored.low), np.float32(stored.high))
+    if stored.even:
+        return np.asarray(np.rint(steps))
     return np.asarray(np.copysign(np.floor(np.abs(steps) + np.float32(0.5)), steps))
 
 
 def _samples() -> list[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], scale: float, low: int, high: int, reach: float
-    ) -> Sample:
-        fields = {"scale": scale, "low": low, "high": high}
+        id: str, shape: tuple[int, ...], scale: float, low: int, high: int, reach: float,
+        even: bool = False,
+    ) -> Sample:  # fmt: skip
+        fields = {"scale": scale, "low": low, "high": high, "even": even}
         return Sample(id, fields, (Arg(shape, low=-reach, high=reach),))
 
     return [
@@ -92,6 +97,7 @@ def _samples() -> list[Sample]:
         sample("i8_only_negative", (3, 13), 0.5, -255, 0, 150.0),
         sample("large_scale", (7,), 12.5, -128, 127, 2000.0),
         sample("i16", (1, 3, 7, 5), 1e-3, -32768, 32767, 40.0),
+        sample("even", (2, 3, 5, 6), 0.05, -121, 134, 8.0, even=True),
     ]
 
 

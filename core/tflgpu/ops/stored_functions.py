@@ -26,7 +26,7 @@ from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16})
-#: Of the results between the ends, a smaller share that differs is halves which two ways of rounding
+#: Of 8-bit results between the ends, a smaller share that differs is halves which two ways of rounding
 #: send apart. For these a function that joins its neighbours is not given up for a table.
 _FEW = 0.01
 
@@ -61,7 +61,8 @@ def by_steps(
             rounded = steps_of(result, np.asarray(real(node.attrs, numbers), np.float32))
         inside = (made > result.low) & (made < result.high)
         made = np.clip(made, result.low, result.high)
-        few = np.count_nonzero(made != rounded) <= _FEW * np.count_nonzero(inside)
+        share = 0.0 if x.dtype is DType.I16 else _FEW
+        few = np.count_nonzero(made != rounded) <= share * np.count_nonzero(inside)
         if few and not np.any(np.abs(made - rounded) > 1):
             return None
         return Instead(TABLE, QuantizedTable(operand, result.scale), (made.astype(np.int32),))

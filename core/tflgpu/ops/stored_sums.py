@@ -153,7 +153,7 @@ def _samples() -> list[Sample]:
         _sample("wide", (2, 3, 5, 7), (0, 8), True, (1.7e-3, 9e-3, 0.04, 0.07)),
         _sample("wide_far", (3, 13), (0, 8, 8, 16), True, (3e-8, 2e-6, 1e-5, 1e-4)),
         _sample("wide_thirds", (5, 6), (0, 6, 12), True, (0.003, 4e-5)),
-        _sample("growing", (5, 6), (0,), True, (3.0, 9.0)),
+        _sample("growing", (5, 6), (0,), True, (3.3, 0.61)),
         _sample("narrow", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02)),
         _sample("vanishing", (7,), (0,), True, (1e-12,)),
     ]

@@ -16,7 +16,7 @@ import numpy as np
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
-from tflgpu.ops import int16_tables
+from tflgpu.ops import int16_tables, stored_hard_swish
 from tflgpu.ops.base import (
     Accuracy,
     Activation,
@@ -211,7 +211,10 @@ OPS = (
     _op("GELU", _gelu, _gelu_samples, _SCALED, _APPROXIMATE, 3, _parse_gelu,
         int16_table=int16_tables.interpolated(_tabulated_gelu), composed=(_COMPOSED_GELU,)),
     # Near -3 the sum cancels, and implementations order it differently.
-    _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED, _APPROXIMATE),
+    attrs.evolve(
+        _op("HARD_SWISH", _hard_swish, lambda: _samples(-5, 5), _SCALED, _APPROXIMATE),
+        as_stored=stored_hard_swish.as_stored,
+    ),
     _op("FLOOR", lambda a, x: np.floor(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
     _op("CEIL", lambda a, x: np.ceil(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),
     _op("ROUND", lambda a, x: np.rint(x), lambda: _samples(-9, 9), FLOATS, Accuracy.EXACT),

@@ -48,13 +48,14 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Filter, Instead
+from tflgpu.ops.facets import Behind, Filter, Instead
 from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
 from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
+from tflgpu.passes.instead import put_behind, put_instead
 from tflgpu.passes.scales import inferred, is_quantized, is_simple, one_scale, only_moves, range_of
 from tflgpu.passes.twins import Twins
 
@@ -108,10 +109,8 @@ def float_view(
     """
     view = _Viewing(graph.copy(), ops, in_integers, rounds_hybrid=rounds_hybrid)
     view.run(keep_stored=keep_stored)
-    return FloatView(
-        view.graph, frozenset(view.origins), frozenset(view.integers), view.in_floats,
-        frozenset(view.exact),
-    )  # fmt: skip
+    sets = [frozenset(s) for s in (view.origins, view.integers, view.exact)]
+    return FloatView(view.graph, sets[0], sets[1], view.in_floats, sets[2])
 
 
 class _Viewing:
@@ -128,8 +127,7 @@ class _Viewing:
         self._rounds_hybrid = rounds_hybrid
         self.graph = graph
         self.origins: set[int] = set()
-        self.integers: set[int] = set()
-        self.exact: set[int] = set()
+        self.integers, self.exact = set[int](), set[int]()
         self.in_floats: dict[int, str] = {}
         self._in_integers = in_integers
         self._ops = ops
@@ -181,14 +179,14 @@ class _Viewing:
     def _quantize(self, node: Node, source: Value) -> None:
         (out,) = node.outputs
         if not is_quantized(source):
-            self._twins.simulate(source, out, node.origins)
+            self._twins.simulate(source, out, node.origins, even=self._in_integers is None)
             return
         inputs: list[Value | None] = [x := self._twins.make_real(source)]
         if is_simple(source) and range_of(source) == range_of(out):
             self._twins.real[out.id] = x  # i8 and u8 forms of the same real numbers
             if (maker := self.graph.producer(x)) is not None:
                 maker.origins = merged_origins(maker, node)
-        elif self._computes_stored(self._ops.get(node.op), node, inputs):
+        elif self._computes_stored(self._ops.get(node.op), node, inputs) is True:
             made = self._twins.real[out.id] = self._twins.new(out)
             node.inputs, node.outputs = inputs, [made]
             self.graph.nodes.append(node)
@@ -224,14 +222,14 @@ class _Viewing:
             for i, v in enumerate(node.inputs):
                 if v is not None and is_quantized(v) and i not in op.counts:
                     inputs[i] = self._twins.read_as(v, as_one)
-        is_stored = self._computes_stored(op, node, inputs)
+        stored = self._computes_stored(op, node, inputs)
         results, rounded, moved = [], [], []
         for out in node.outputs:
             if not is_quantized(out):
                 results.append(out)
                 continue
             results.append(self._twins.new(out))
-            if is_stored:
+            if stored is True:
                 self._twins.real[out.id] = results[-1]
                 continue
             if as_one is not None and range_of(out) != range_of(as_one):
@@ -243,7 +241,11 @@ class _Viewing:
         node.inputs, node.outputs = inputs, results
         self.graph.nodes.append(node)
         for raw, out in rounded:
-            self._twins.simulate(raw, out, node.origins)
+            if not isinstance(stored, Behind):
+                self._twins.simulate(raw, out, node.origins, even=op.filter is not None)
+                continue
+            twin = self._twins.real[out.id] = self._twins.new(out)
+            put_behind(self.graph, node, raw, twin, stored)
         for raw, out in moved:
             assert as_one is not None
             assert as_one.quant is not None
@@ -251,8 +253,10 @@ class _Viewing:
             self._twins.stored.add(out.id)
         return True
 
-    def _computes_stored(self, op: OpDef | None, node: Node, inputs: list[Value | None]) -> bool:
-        """Let a node make the numbers that TFLite stores, where these are not the rounded ones."""
+    def _computes_stored(
+        self, op: OpDef | None, node: Node, inputs: list[Value | None]
+    ) -> Behind | bool:
+        """Let a node make the numbers that TFLite stores, or say what rounds them so."""
         if op is None or op.as_stored is None:
             return False
         given = [v for v in node.inputs if v is not None and (v.quant or v.data is None)]
@@ -260,13 +264,10 @@ class _Viewing:
         if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
             return False
         found = op.as_stored(node)
+        if isinstance(found, Behind):
+            return found
         if isinstance(found, Instead):
-            node.op, node.attrs, node.version = found.op, found.attributes, 1
-            for position, data in found.replaced.items():
-                inputs[position] = self.graph.add_const(data, name=node.input(position).name)
-            inputs.extend(
-                self.graph.add_const(c, name=f"{found.op}/table") for c in found.constants
-            )
+            put_instead(self.graph, node, inputs, found)
         elif found is not None:
             node.attrs = found
         return found is not None

@@ -48,7 +48,7 @@ def one_scale(op: OpDef, node: Node, operands: Sequence[Value]) -> Value | None:
     """The result on whose scale TFLite's kernel takes all stored numbers to be, where the file says
     otherwise of one of them; None where it does not, or the kernel rescales."""
     results = [v for v in node.outputs if is_quantized(v)]
-    if not op.one_scale or not operands or not results:
+    if not operands or not results or not (op.one_scale or results[0].dtype in op.one_scale_of):
         return None
     involved = [*operands, *results]
     if not all(is_simple(v) and v.dtype is results[0].dtype for v in involved):

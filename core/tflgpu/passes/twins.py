@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.convert import Dequantize, Quantize
 from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
-from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.passes.scales import range_of
 
 
@@ -66,11 +67,14 @@ class Twins:
         self.graph.add_node("DEQUANTIZE", Dequantize(quant), [value], [real])
         return real
 
-    def simulate(self, raw: Value, out: Value, origins: Sequence[int]) -> None:
-        """Let the twin of ``out`` be ``raw``, rounded and clamped."""
+    def simulate(
+        self, raw: Value, out: Value, origins: Sequence[int], *, even: bool = False
+    ) -> None:
+        """Let the twin of ``out`` be ``raw``, rounded and clamped; of two steps ``even`` takes the even
+        one."""
         assert out.quant is not None
         self.real[out.id] = self.new(out)
-        attributes = QuantizeAndDequantize.of(out.quant, out.dtype)
+        attributes = attrs.evolve(range_of(out), even=even)
         self.graph.add_node(SIMULATOR, attributes, [raw], [self.real[out.id]], origins=origins)
 
     def new(self, like: Value) -> Value:

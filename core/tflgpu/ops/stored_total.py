@@ -1,0 +1,161 @@
+"""STORED_TOTAL: a sum of stored numbers, brought to the steps of the result.
+
+No file has this op. The float view of a quantized model (`tflgpu.passes.float_view`) puts it behind a MEAN, a SUM or
+a BATCH_MATMUL of real numbers, in the place of what rounds others:
+
+    total = x / unit, a whole number
+    result = scale * (clamp(round(total * factor + zero point)) - zero point), halves to the even number
+    result = scale * clamp(total * multiplier), rounded twice
+
+The first is XNNPACK's arithmetic, where the zero point decides which of two numbers is even; the second that of
+TFLite's kernels (`tflgpu.ops.fixed_point`).
+
+Sources: XNNPACK's `rsum` and its conversion, measured; TFLite's `kernels/internal/reference/integer_ops/
+mean.h` with `kernels/reduce.cc` (the count of elements is part of the multiplier).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.axes import present, take_operands
+from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.facets import Behind
+from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
+
+OP = "STORED_TOTAL"
+#: No total is larger.
+LARGEST = 1 << 30
+_FLOATS = frozenset({DType.F32, DType.F16})
+_BYTES = frozenset({DType.I8, DType.U8})
+
+
+@attrs.frozen
+class StoredTotal:
+    """``multiplier`` takes the place of ``factor`` where it is not None."""
+
+    unit: float
+    result: QuantizeAndDequantize
+    zero_point: int = 0
+    factor: float = 0.0
+    multiplier: Multiplier | None = None
+
+    @property
+    def inverse(self) -> float:
+        """What real numbers are multiplied by."""
+        return float(np.float32(1 / self.unit))
+
+
+def of_mean(node: Node) -> Behind | None:
+    """`OpDef.as_stored` of MEAN."""
+    x, y = node.input(0), node.outputs[0]
+    if x.quant is None or y.quant is None or x.dtype is not y.dtype or not y.elements:
+        return None
+    count = x.elements // y.elements
+    if count < 1 or count << (8 * x.dtype.itemsize) > LARGEST:
+        return None
+    a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
+    result, unit = QuantizeAndDequantize.of(y.quant, y.dtype), float(a) / count
+    if x.dtype in _BYTES:
+        factor = float(np.float32(a / b) / np.float32(count))
+        return Behind(OP, StoredTotal(unit, result, y.quant.zero_point[0], factor))
+    by = Multiplier.of(float(a) / float(b))
+    bits = min(count.bit_length() - 1, 31 + by.shift)
+    if x.dtype is not DType.I16 or bits < 0:
+        return None
+    by = Multiplier((by.value << bits) // count, by.shift - bits)
+    return _multiplied(unit, result, by, count << 15)
+
+
+def of_sum(node: Node) -> Behind | None:
+    """`OpDef.as_stored` of SUM; of 16 bits TFLite rounds the true one."""
+    x, y = node.input(0), node.outputs[0]
+    if x.dtype not in _BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
+        return None
+    a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
+    if not 0 < x.elements // y.elements << 8 <= LARGEST:
+        return None
+    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    return Behind(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
+
+
+def of_product(node: Node, depth: int) -> Behind | None:
+    """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them."""
+    x, w, y = node.input(0), node.input(1), node.outputs[0]
+    if any(v.dtype is not DType.I8 or v.quant is None for v in (x, w, y)):
+        return None
+    assert x.quant is not None
+    assert w.quant is not None
+    assert y.quant is not None
+    a, b, c = (float(np.float32(q.scale[0])) for q in (x.quant, w.quant, y.quant))
+    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    return _multiplied(a * b, result, Multiplier.of(a * b / c), depth << 16)
+
+
+def _multiplied(
+    unit: float, result: QuantizeAndDequantize, by: Multiplier, most: int
+) -> Behind | None:
+    """None where totals of up to ``most`` need more than 32 bits."""
+    if most > LARGEST or most << by.left >= 2**31 or not math.isfinite(1 / unit):
+        return None
+    return Behind(OP, StoredTotal(unit, result, multiplier=by))
+
+
+def _parse(fields: Fields) -> StoredTotal:
+    unit, scale = fields.number("unit"), fields.number("scale")
+    if not unit > 0 or not scale > 0:
+        raise ModelError(f"{OP}: unit {unit} and scale {scale} are not both positive")
+    result = QuantizeAndDequantize(scale, fields.integer("low"), fields.integer("high"))
+    factor = fields.number("factor")
+    by = Multiplier.of(factor) if fields.flag("twice") else None
+    return StoredTotal(unit, result, fields.integer("zero_point"), factor, by)
+
+
+def _infer(attributes: StoredTotal, operands: Sequence[Operand | None]) -> list[TensorSpec]:
+    (x,) = take_operands(OP, operands, 1)
+    check_dtype(OP, x.dtype, _FLOATS)
+    return [x.spec]
+
+
+def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[Array]:
+    x = present(arrays[0])
+    total = np.rint(np.nan_to_num(x.astype(np.float32) * np.float32(attributes.inverse)))
+    total = np.clip(total, -LARGEST, LARGEST)
+    by, result, zero = attributes.multiplier, attributes.result, np.float32(attributes.zero_point)
+    if by is not None:
+        steps = multiply(total.astype(np.int64), by.value, by.left, by.right)
+    else:
+        steps = np.rint(total * np.float32(attributes.factor) + zero) - zero
+    found = np.clip(steps, result.low, result.high) * np.float32(result.scale)
+    return [np.asarray(found).astype(x.dtype)]
+
+
+def _samples() -> list[Sample]:
+    def sample(id: str, shape: tuple[int, ...], factor: float, twice: bool = False) -> Sample:
+        # Totals that f16 has too.
+        fields = {
+            "unit": 1 / 64, "scale": 1 / 8, "low": -121, "high": 134, "zero_point": -7,
+            "factor": factor, "twice": twice,
+        }  # fmt: skip
+        whole = np.random.default_rng(3).integers(-2000, 2000, shape) / 64
+        return Sample(id, fields, (Arg.of(whole.astype(np.float32)),))
+
+    return [
+        sample("halves", (2, 3, 5, 6), 1 / 16),
+        sample("odd", (67,), 0.0371),
+        sample("twice", (3, 5, 7), 0.0371, twice=True),
+    ]
+
+
+OPS = (
+    OpDef(OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ROUNDED, elementwise=True),
+)
