@@ -18,7 +18,6 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Traffic
 from tflgpu.runtime.session import Session
 
-
 #: What NumPy may try to find an element that two arrays share; it stands for a number of candidates.
 _MOST_WORK: Any = 10_000
 
