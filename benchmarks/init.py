@@ -12,7 +12,9 @@ python  processor time of the threads in which Python works: what reads, compile
 With --saved the model is compiled into a file first, off the clock, and every round reads that. With
 --kept every round starts from what the first one kept of the model in a folder.
 
-To compare two versions, run this file with one and then the other on PYTHONPATH.
+To compare two versions, run this file with one and then the other on PYTHONPATH; options that the older one
+does not know are left out. What is compiled in the thread that asks for it, because it is a single
+program, counts as Python's.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ from typing import Any
 
 import attrs
 from tflgpu import GpuDelegate, Interpreter
+from tflgpu.options import DelegateOptions
 
 from benchmarks.run import find_model
 
 _WARM_UP = 2
+_KNOWN = frozenset(field.name for field in attrs.fields(DelegateOptions))
 
 
 @attrs.define
@@ -78,7 +82,9 @@ def _is_pooled(thread: threading.Thread) -> bool:
 
 def start(model: str, options: dict[str, Any], saved: Path | None = None) -> Round:
     """Start once."""
-    with GpuDelegate(saved=saved, **options) as delegate:
+    known = {name: value for name, value in options.items() if name in _KNOWN}
+    given: dict[str, Any] = {} if saved is None else {"saved": saved}
+    with GpuDelegate(**known, **given) as delegate:
         gc.collect()
         aside = _Aside()
         with aside.counted():

@@ -14,7 +14,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any
 
-import attrs
+from tflgpu.values import frozen
 
 _LINE = 200
 
@@ -23,7 +23,7 @@ class Refused(Exception):
     """A plugin broke the contract; the text says how."""
 
 
-@attrs.frozen
+@frozen
 class Failed:
     """What was thrown, as a value."""
 

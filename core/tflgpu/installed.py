@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-import attrs
+from tflgpu.values import frozen
 
 _SUFFIXES = (".dist-info", ".egg-info")
 #: Files that have a distribution's name and version, by the suffix of its folder.
@@ -25,7 +25,7 @@ _HEADS = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 _VALUE = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?$")
 
 
-@attrs.frozen
+@frozen
 class Dist:
     """A distribution, by its folder."""
 
@@ -61,7 +61,7 @@ class Dist:
         raise LookupError(f"{self.folder} has no {field}")
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """An entry point; what it has is `importlib.metadata.EntryPoint`'s."""
 

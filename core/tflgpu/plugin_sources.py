@@ -8,12 +8,13 @@ import attrs
 
 from tflgpu.blame import Failed, attempt
 from tflgpu.installed import entry_points
+from tflgpu.values import frozen
 
 #: Group of entry points, and the distribution that brings the shipped ones.
 GROUP = "tflgpu"
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class Plugin:
     """A plugin that has been imported.
 
@@ -33,7 +34,7 @@ class Plugin:
         return f"{self.name} (from {self.distribution})"
 
 
-@attrs.frozen
+@frozen
 class PluginFailure:
     """A plugin that could not be used, and why."""
 

@@ -142,6 +142,28 @@ def keras(t: int = T, *, back: bool = True) -> bytes:
     return b.model(b.transposed(made, 0, 2, 1, 3) if back else made)
 
 
+def keras_2(t: int = T, *, adj_y: bool = False, back: bool = True) -> bytes:
+    """A product of keys and queries, transposed; and RESHAPEs that change nothing."""
+    b = Building()
+    q, k, v = b.given(B, t, N, H), b.given(B, S, N, H), b.given(B, S, N, D)
+    q = b.transposed(q, *((0, 2, 1, 3) if adj_y else (0, 2, 3, 1)))
+    scores = b.product(b.transposed(k, 0, 2, 1, 3), q, adj_y=adj_y)
+    scores = b.transposed(b.reshaped(scores, B, N, S, t), 0, 1, 3, 2)
+    made = whole(b, scores, b.transposed(v, 0, 2, 1, 3), scale=None, mask=b.given(1, 1, t, S))
+    made = b.reshaped(made, B, N, t, D)
+    return b.model(b.transposed(made, 0, 2, 1, 3) if back else made)
+
+
+def keys_first(adj_y: bool, lead: Sequence[int] = (B, N), order: Sequence[int] = ()) -> bytes:
+    """The same of heads that were first, or (with another order) what is no attention."""
+    b = Building()
+    q = b.given(*lead, *((S, H) if order else (T, H))[:: 1 if adj_y else -1])
+    k, v = b.given(*lead, S, H), b.given(*lead, S, D)
+    scores, rank = b.product(k, q, adj_y=adj_y), len(lead)
+    scores = b.transposed(scores, *(order or (*range(rank), rank + 1, rank)))
+    return b.model(whole(b, scores, v))
+
+
 def grouped(heads: int, op: str = "TILE", groups: tuple[int, int] = (2, 2)) -> bytes:
     """Keys and values of fewer heads, each repeated; heads first, or tokens (``heads`` is their axis)."""
     b = Building()
@@ -183,6 +205,12 @@ YES = {
     "divided, mask first": divided(),
     "selected": selected(),
     "selected of all": selected(-np.inf, "SELECT"),
+    "Keras 2": keras_2(),
+    "Keras 2, queries in rows": keras_2(adj_y=True),
+    "Keras 2, not back": keras_2(back=False),
+    "Keras 2, one token": keras_2(1),
+    "keys first": keys_first(False),
+    "keys first, queries in rows": keys_first(True, (N,)),
     "Keras": keras(),
     "Keras, not back": keras(back=False),
     "one token": keras(1),
@@ -191,6 +219,33 @@ YES = {
     "groups of heads": grouped(1),
     "groups, tokens first": grouped(2, "BROADCAST_TO"),
     "groups of other sizes": grouped(1, groups=(2, 4)),
+}
+
+
+def two_masks(first: Sequence[int] = (1, N, T, S), second: Sequence[int] = (B, 1, T, S)) -> bytes:
+    b = Building()
+    q, k, v = plain(b)
+    scores = b.with_("ADD", b.product(q, k, adj_y=True), b.given(*first))
+    return b.model(whole(b, scores, v, scale=None, mask=b.given(*second)))
+
+
+def windows(items: int = 1, *, places: bool = True) -> bytes:
+    """As Swin has it: four windows an item, a bias for each place, a mask for each window."""
+    b, rng = Building(), np.random.default_rng(8)
+    q, k, v = plain(b, (4 * items, N))
+    scores = b.with_("MUL", b.product(q, k, adj_y=True), b.const(0.5))
+    if places:
+        scores = b.with_("ADD", scores, b.const(rng.normal(size=(1, N, T, S))))
+    seen = b.const(np.where(rng.random((1, 4, 1, T, S)) < 0.3, -100, 0))
+    scores = b.with_("ADD", b.reshaped(scores, items, 4, N, T, S), seen)
+    scores = b.reshaped(scores, 4 * items, N, T, S)
+    return b.model(b.product(b.softmax(scores), v))
+
+
+YES |= {
+    "two masks": two_masks(),
+    "windows": windows(),
+    "windows only": windows(places=False),
 }
 
 
@@ -232,7 +287,10 @@ NO = {
     "a query of columns": changed(adj_x=True),
     "filled with infinity": selected(np.inf),
     "filled with no number": selected(np.nan),
+    "transposed otherwise": keys_first(True, (2, 2), (1, 0, 2, 3)),
     "whole numbers": quantized(),
+    "a window's mask for several items": windows(2),
+    "a second mask for all keys": two_masks(second=(T, 1)),
 }
 
 
@@ -288,9 +346,10 @@ def test_it_is_found_and_gives_what_litert_gives(name: str, kernels: GpuDelegate
     assert NAME in found
     assert "SOFTMAX" not in found
     assert "BATCH_MATMUL" not in found
-    if name in ("Keras", "one token"):
+    if name in ("Keras", "Keras 2", "Keras 2, queries in rows", "one token"):
         assert "TRANSPOSE" not in found
     assert bool({"TILE", "BROADCAST_TO"} & set(found)) == (name == "groups of other sizes")
+    assert found.count("ADD") == (name == "two masks")  # of constants it is done beforehand
     with Interpreter(model_content=content, experimental_delegates=[kernels]) as mine:
         got = ran(mine, given)
         assert not mine.delegation_report().refusals

@@ -1,9 +1,11 @@
-"""What a network repeats is printed and compiled once on a device, however often it is loaded."""
+"""What a network repeats is written once in a plan, and printed and compiled once on a device, however
+often it is loaded."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ from tflgpu.compiler.target import Target
 from tflgpu.contract.device import Device
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph
+from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Kernel
+from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Precision
 from tflgpu.ops.base import Fields
 from tflgpu.ops.registry import builtin_ops
@@ -75,3 +79,18 @@ def test_printed_once(require_backend: Callable[[str], Any]) -> None:
     assert len(printed) == 3
     assert set(printed.values()) == {1}
     device.close()
+
+
+def test_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Kernel] = []
+    build = Builder.build
+
+    def noted(self: Builder) -> Kernel:
+        built.append(build(self))
+        return built[-1]
+
+    monkeypatch.setattr(Builder, "build", noted)
+    plan = repeated(SimpleNamespace(caps=DeviceCaps(), alignment=64))
+    kernels = [dispatch.kernel for dispatch in plan.dispatches]
+    assert len(built) == 3
+    assert kernels == [built[0], built[1], built[1], built[2]]

@@ -36,6 +36,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "flow/operators.py": (
         frozenset({"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND",
                    "HASHTABLE_IMPORT", "HASHTABLE_SIZE"}), "gives these names"),
+    "passes/batch.py": (
+        frozenset({"RESHAPE", "TRANSPOSE"}), "brings rows of several items into order by these"),
     "passes/float_view.py": (
         frozenset({"QUANTIZE", "DEQUANTIZE", "QUANTIZED_TABLE"}),
         "makes these conversions, and takes those of the file away",
@@ -88,6 +90,10 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
                    "MATRIX_DIAG", "MATRIX_SET_DIAG", "TRANSPOSE"}), "is about what LiteRT gets wrong of them"),
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (
         frozenset({"MULTINOMIAL"}), "is about what LiteRT does not tell of it",
+    ),
+    "passes/unfold_normalization.py": (
+        frozenset({"TRANSPOSE", "RESHAPE", "MEAN_STDDEV_NORMALIZATION"}),
+        "takes the first two away around the last",
     ),
     "tflite/inline.py": (
         frozenset({"STABLEHLO_COMPOSITE", "RESHAPE", "CONCATENATION"}),

@@ -48,7 +48,7 @@ UNDEFINED = (
         "BATCH_MATMUL|DIV|ELU|EXP|GELU|HARD_SWISH|LEAKY_RELU|MEAN|MUL|PRELU|REDUCE_PROD|RELU|RELU6|"
         "RELU_0_TO_1|RELU_N1_TO_1|SOFTMAX|SUM|TANH", _SMALL, REFUSED,
         "divides by a scale that is not there, and so 0: the same number, whatever the operands, is "
-        "made of a NaN, of which C++ leaves the integer undefined",
+        "made of a NaN or an infinity, of which C++ leaves the integer undefined",
     ),
     Undefined(
         "NOT_EQUAL", "->i16$", REFUSED, "compares quantized bytes only, and writes no result",
@@ -62,21 +62,24 @@ UNDEFINED = (
         "BITCAST", "to_(bits|floats).*->bool", REFUSED, "makes booleans of bytes that are neither",
     ),
     Undefined(
-        "FAKE_QUANT", "", REFUSED, "takes the bits of all elements for those of f32 numbers",
+        "FAKE_QUANT", "->(?!f32)", REFUSED, "takes the bits of all elements for those of f32 numbers",
     ),
     *(
         Undefined(
-            "LSH_PROJECTION", " f32->", here, "takes the bits of hashes and weights for those of f32"
+            "LSH_PROJECTION", " f32->(?!f32)", here, "takes the bits of hashes and weights for those of f32"
         )
         for here in (REFUSED, DEFINED)
     ),
     Undefined(
-        "LSH_PROJECTION", " i32->", REFUSED,
+        "LSH_PROJECTION", " i32->(?!i32)", REFUSED,
         "writes i32 numbers into a result of another type, beyond its end where it is smaller",
     ),
-    Undefined(
-        "SPLIT|TRANSPOSE", " i32->", REFUSED,
-        "reads i32 numbers where there are others, beyond their end where they are smaller",
+    *(
+        Undefined(
+            op, f" i32->(?!{taken})", REFUSED,
+            "reads i32 numbers where there are others, beyond their end where they are smaller",
+        )
+        for op, taken in (("SPLIT", "i32|u32|i64|u64"), ("TRANSPOSE", "i32|u32"))
     ),
     Undefined(
         "BROADCAST_TO|EMBEDDING_LOOKUP|GATHER|HASHTABLE_LOOKUP", _PACKED, DEFINED,
@@ -84,7 +87,8 @@ UNDEFINED = (
     ),
     Undefined("STABLEHLO_PAD", _PACKED, DEFINED, "copies bytes as if each element had one"),
     Undefined(
-        "MATRIX_DIAG|MATRIX_SET_DIAG", "", DEFINED, "moves what it has no case for as f32 elements",
+        "MATRIX_DIAG|MATRIX_SET_DIAG", "->(?!(f32|i32|u32|i64|i16|i8|u8)( scaled)?$)", DEFINED,
+ "moves what it has no case for as f32 elements",
     ),
     Undefined(
         "SOFTMAX", "->u8 scaled", DEFINED, "stores u8 numbers without their tensor's zero point",

@@ -279,3 +279,15 @@ def test_a_permutation_that_is_not_of_32_bits() -> None:
     assert read.shape == (2, 2, 4)  # 0, 0 and 2
     (found,), _ = run(model, [x])
     np.testing.assert_array_equal(found, x.transpose(perm))
+
+
+def test_an_axis_of_16_bits() -> None:
+    tensors = [TensorSpec("axis", (), DType.I16, np.array(-1, np.int16)), TensorSpec("x", (2, 4)),
+               TensorSpec("y", (2, 4))]  # fmt: skip
+    model = one("SPLIT", {"num_splits": 1}, tensors, [1])
+    x = numbers((2, 4))
+    with pytest.raises(RuntimeError):
+        litert(model, [x])  # of 65535, or of whatever follows in the file
+    (found,), report = run(model, [x])
+    np.testing.assert_array_equal(found, x)
+    assert [r.runs_on for r in report.refusals] == [""]

@@ -24,7 +24,7 @@ MOST = 30_000  # elements; larger samples show nothing more
 OPS = {name: op for name, op in builtin_ops().items() if op.batch is not None}
 
 #: Ops that answer, and whose answer is always no.
-NEVER = {"BATCH_TO_SPACE_ND", "SPACE_TO_BATCH_ND", "TFLite_Detection_PostProcess"}
+NEVER = {"TFLite_Detection_PostProcess"}
 
 
 def node_of(
@@ -80,8 +80,12 @@ def of_items(
     refused = next(filter(None, map(work.widen, graph.inputs)), None) or work.add(node)
     if refused is not None:
         return refused, [], []
-    wide = {ids[i]: np.concatenate([item[i] for item in items]) for i in each}
-    return None, run(node, wide), [np.concatenate(parts) for parts in zip(*alone, strict=True)]
+    wide = {ids[i]: np.concatenate([np.atleast_1d(item[i]) for item in items]) for i in each}
+    for each_node in work.nodes:
+        results = run(each_node, wide)
+        wide.update((v.id, r) for v, r in zip(each_node.outputs, results, strict=True))
+    joined = [np.concatenate(list(map(np.atleast_1d, parts))) for parts in zip(*alone, strict=True)]
+    return None, [wide[v.id] for v in graph.outputs], joined
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -61,10 +61,39 @@ def cut(g: Maker, x: Value) -> list[Value]:
     return [turned, sliced, kept]
 
 
+def time_first(g: Maker, x: Value) -> list[Value]:
+    """[1, t, c] as recurrent layers turn it: steps along axis 0, on which the items lie."""
+    steps = g.op("TRANSPOSE", x, g.ints(1, 0, 2))
+    apart = g.ops("UNPACK", steps, axis=0, num=4)
+    joined = g.op("PACK", *apart[::-1], axis=0, values_count=4)
+    joined = g.op("CONCATENATION", g.op("REVERSE_V2", joined, g.ints(0)), g.random(2, 1, 6), axis=0)
+    joined = g.op("PAD", joined, g.ints([1, 2], [0, 0], [0, 0]))
+    ends = {"begin_mask": 0, "end_mask": 0}
+    part = g.op("STRIDED_SLICE", joined, g.ints(1), g.ints(8), g.ints(2), **ends)
+    last = g.op(
+        "STRIDED_SLICE", steps, g.ints(-1), g.ints(0), g.ints(1), shrink_axis_mask=1, **ends
+    )
+    part = g.op("ADD", part, last)  # [4, 1, 6] and [1, 6]
+    part = g.op("MUL", part, g.op("SUM", x, g.ints(0, 1, 2)))
+    turned = g.op("TRANSPOSE", x, g.ints(2, 0, 1))
+    product = g.op("BATCH_MATMUL", g.op("TRANSPOSE", turned, g.ints(1, 2, 0)), g.random(6, 5))
+    return [g.op("TRANSPOSE", part, g.ints(1, 0, 2)), last, product]
+
+
+def dilated(g: Maker, x: Value) -> Value:
+    """A convolution between SPACE_TO_BATCH_ND and back, and channels weighted by their mean."""
+    y = g.op("SPACE_TO_BATCH_ND", x, g.ints(2, 3), g.ints([0, 0], [1, 2]))
+    y = g.op("RELU", g.conv(y, 4, padding=0))
+    y = g.op("BATCH_TO_SPACE_ND", y, g.ints(2, 3), g.ints([0, 0], [1, 2]))
+    return g.op("MUL", y, g.op("MEAN", y, g.ints(1, 2)))  # [1, 4] and [1, 6, 6, 4]
+
+
 GOOD: dict[str, tuple[Make, tuple[int, ...]]] = {
     "classifier": (classifier, (1, 6, 5, 3)),
     "attention": (attention, (1, 5, 6)),
     "cut": (cut, (1, 5, 6)),
+    "time_first": (time_first, (1, 4, 6)),
+    "dilated": (dilated, (1, 6, 6, 3)),
 }
 
 
@@ -112,17 +141,11 @@ BAD: dict[str, tuple[Make, tuple[int, ...], str]] = {
                           g.ints(1, 6)),
         (1, 6), "#1 SOFTMAX: operand 0, \\[6\\], is one row",
     ),
-    "reduced": (lambda g, x: g.op("SUM", x, g.ints(0, 1)), (1, 3, 2), "#0 SUM: it reduces axis 0"),
-    "transposed": (
-        lambda g, x: g.op("TRANSPOSE", x, g.ints(2, 0, 1)), (1, 3, 2), "TRANSPOSE: it moves axis 0",
-    ),
-    "joined": (lambda g, x: g.op("CONCATENATION", x, x, axis=0), (1, 3), "along axis 0"),
-    "broadcast": (lambda g, x: g.op("ADD", x, g.random(4, 3)), (1, 3), "broadcast to \\[4, 3\\]"),
+    "joined": (lambda g, x: g.op("CONCATENATION", x, x, axis=0), (1, 3), "output .* shape \\[2, 3\\]"),
     "image": (
         lambda g, x: g.op("SPACE_TO_BATCH_ND", x, g.ints(2, 2), g.ints([0, 0], [0, 0])),
-        (1, 4, 4, 2), "SPACE_TO_BATCH_ND: it trades positions",
+        (1, 4, 4, 2), "output .* shape \\[4, 2, 2, 2\\]",
     ),
-    "padded": (lambda g, x: g.op("PAD", x, g.ints([1, 0], [0, 0])), (1, 3), "it pads axis 0"),
     "silent": (
         lambda g, x: g.op("SCATTER_ND", g.ints([0, 1]), x, g.ints(1, 3)), (1,),
         "#0 SCATTER_ND: SCATTER_ND does not say",

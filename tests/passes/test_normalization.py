@@ -137,6 +137,14 @@ def test_the_form_whose_difference_is_made_once(keep: bool, divides: bool) -> No
     assert only(after, NAME).attrs == MeanStddev((1, 2, 4), pytest.approx(1e-3))
 
 
+def test_what_is_normalized_may_be_a_reshape_that_adds_a_dimension() -> None:
+    """As behind a dense layer of sequences: the reshape stays one value for all that read it."""
+    g = Maker()
+    x = g.op("RESHAPE", g.op("ABS", g.input(5, 37)), g.ints(1, 5, 37))
+    y = batch_form(g, x, (2,), g.random(37), g.random(37))
+    assert names(fused(g.done(y))) == ["ABS", "RESHAPE", NAME, "MUL", "ADD"]
+
+
 def test_statistics_that_others_read_stay_for_them() -> None:
     g = Maker()
     x = g.input(1, 5, 7, 6)

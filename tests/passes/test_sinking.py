@@ -113,8 +113,42 @@ def test_a_bias_behind_a_reshape_folds(op: str, left: bool) -> None:
     pair = (x, g.random(1, 1, 6))
     y = g.op("RELU", g.op(op, *(reversed(pair) if left and op != "DIV" else pair)))
     after = check(g.done(y), [sink_reshapes.PASS, fuse_after_filter.PASS])
-    assert names(after) == ["CONV_2D", "RESHAPE", "RELU"]
-    assert [n.origins for n in after.nodes] == [(0, 2), (1,), (3,)]
+    assert names(after) == ["CONV_2D", "RELU", "RESHAPE"]
+    assert [n.origins for n in after.nodes] == [(0, 2), (3,), (1,)]
+
+
+def sequence(g: Maker, x: Value) -> Value:
+    """A dense layer of sequences, as Keras has it."""
+    return g.op("RESHAPE", g.conv(x, 6, kernel=1), g.ints(2, 5, 6))
+
+
+def test_an_activation_and_a_residual_behind_a_reshape_are_before_it() -> None:
+    g = Maker()
+    x = g.op("TANH", g.input(2, 5, 6))
+    inner = g.op("GELU", sequence(g, g.op("RESHAPE", x, g.ints(2, 5, 1, 6))))
+    y = g.op("ADD", x, sequence(g, g.op("RESHAPE", inner, g.ints(2, 5, 1, 6))))
+    after = check(g.done(y), [sink_reshapes.PASS, remove_noops.PASS])
+    expected = ["TANH", "RESHAPE", "CONV_2D", "GELU", "CONV_2D", "RESHAPE", "ADD", "RESHAPE"]
+    assert sorted(names(after)) == sorted(expected)
+    assert names(after)[-2:] == ["ADD", "RESHAPE"]
+
+
+def test_what_is_added_to_a_reshape_is_not_reshaped_for_it_alone() -> None:
+    """Two that could both move would send a RESHAPE there and back, for ever."""
+    g = Maker()
+    x = g.input(2, 5, 1, 6)
+    y = g.op("ADD", sequence(g, x), sequence(g, x))
+    graph = g.done(y, g.op("MUL", sequence(g, x), g.op("EXP", g.input(2, 5, 6))))
+    assert names(check(graph, sink_reshapes.PASS)) == names(graph)
+
+
+def test_only_channels_that_stay_channels_and_filters_are_moved_past() -> None:
+    g = Maker()
+    split = g.op("RESHAPE", g.conv(g.input(1, 5, 2, 3), 6, kernel=1), g.ints(10, 3, 2))
+    pooled = g.op("RESHAPE", g.op("SOFTMAX", g.input(2, 5, 6), beta=1.0), g.ints(10, 6))
+    grown = g.op("RESHAPE", g.conv(g.input(1, 1, 1, 3), 6, kernel=1), g.ints(1, 6))
+    graph = g.done(g.op("GELU", split), g.op("GELU", pooled), g.op("ADD", grown, g.random(4, 6)))
+    assert names(check(graph, sink_reshapes.PASS)) == names(graph)
 
 
 def test_reshapes_that_stay() -> None:

@@ -35,6 +35,15 @@ class TestEntries:
             assert cache.load("key") == content
         assert cache.load("other") is None
 
+    def test_several_at_once(self, cache: DiskCache) -> None:
+        """Those that there are, as if each was asked for."""
+        assert cache.load_all(["a"]) == {}
+        for key in ("a", "b", "c"):
+            cache.store(key, key.encode())
+        cache.path("b").write_bytes(cache.path("a").read_bytes())
+        assert cache.load_all(["c", "b", "none", "a"]) == {"c": b"c", "a": b"a"}
+        assert not cache.path("b").exists()
+
     @pytest.mark.parametrize("same", [False, True], ids=["other content", "same content"])
     def test_valid_files_under_each_other_s_names(self, cache: DiskCache, *, same: bool) -> None:
         keys = ["a", "b", "ab", "b" * 64, "c" * 64]

@@ -349,7 +349,8 @@ UNUSED = (
     *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure", "tflgpu.devices.targets"),
     *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),
     *("tflgpu.runtime.cpu_session", "tflgpu.compiler.compile.", "tflgpu.compiler.lower"),
-    *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.passes.float_view", "tflgpu.passes.batch"),
+    *("tflgpu.compiler.target", "tflgpu.compiler.fuse", "tflgpu.compiler.partition.", "tflgpu.passes."),
+    *("tflgpu.compiler.times", "tflgpu.compiler.work", "tflgpu.ops.base", "tflgpu.ops.facets"),
     # Options of nodes that became kernels; pyopencl's own way to bind arguments, by text that it compiles.
     *("tflgpu.ops.binary", "tflgpu.ops.activation", "tflgpu.ops.windows", "tflgpu.ops.elementwise"),
     *("pyopencl.invoker", "pytools.py_codegen"),

@@ -110,6 +110,8 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         return f"LiteRT moves {node.input(0).dtype.value} elements of {node.op} as f32 ones"
     if node.op == "TRANSPOSE" and node.input(1).dtype.itemsize != 4:
         return "LiteRT reads the permutation of TRANSPOSE as i32 numbers, whatever its type"
+    if node.op == "SPLIT" and node.input(0).dtype.itemsize < 4:
+        return "LiteRT reads the axis of SPLIT as an i32 number, beyond its end"
     if node.op in _POSITIONS:
         positions = node.outputs[1:] or [v for v in node.inputs[1:] if v is not None]
         if edge is None or any(value.id in edge for value in positions):

@@ -11,7 +11,7 @@ from tflgpu.contract.buffers import Span
 from tflgpu.contract.host_memory import usable_in_place
 from tflgpu.contract.pooled_buffer import PooledBuffer
 from tflgpu.contract.pools import LEAST
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_vulkan.api import ffi
 from tflgpu_vulkan.blocks import Block, Region

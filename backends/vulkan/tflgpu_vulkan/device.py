@@ -14,7 +14,7 @@ from tflgpu.contract.memory_use import Ledger
 from tflgpu.contract.pooled_memory import PooledMemory
 from tflgpu.errors import DeviceError
 from tflgpu.language.tree import Kernel
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.buffers import SharedVulkanBuffer, VulkanBuffer, imported, shared

@@ -79,7 +79,6 @@ class WgslDialect(Features):
 
 class _WgslPrinter(DefiningPrinter):
     function_names: ClassVar[Mapping[str, str]] = {"rsqrt": "inverseSqrt"}
-    half_functions = frozenset({"abs", "sign", "floor", "ceil", "trunc", "round", "fma", "dot"})
 
     def __init__(self, kernel: Kernel, dialect: WgslDialect, *, writable: bool = False) -> None:
         super().__init__(kernel, dialect)

@@ -14,10 +14,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-import platformdirs
 
 from tflgpu.cache import private_folder, whole_file
 from tflgpu.cache.file_lock import exclusive
@@ -36,9 +34,11 @@ _LEFT = 3600.0  # seconds after which a temporary file is one that a dead proces
 
 def cache_folder(name: str, root: str | None = None) -> Path:
     """The folder ``name`` in ``root``, or else in TFLGPU_CACHE_DIR, or in the user's cache folder."""
-    root = (
-        root or os.environ.get("TFLGPU_CACHE_DIR") or platformdirs.user_cache_dir("tflgpu", False)
-    )
+    root = root or os.environ.get("TFLGPU_CACHE_DIR")
+    if not root:
+        import platformdirs  # which takes a hundredth of a second
+
+        root = platformdirs.user_cache_dir("tflgpu", False)
     return Path(root) / name
 
 
@@ -66,11 +66,19 @@ class DiskCache:
 
     def load(self, key: str) -> bytes | None:
         """The bytes, or None where there are none; a file that is not what was stored is dropped."""
+        return self.load_all([key]).get(key)
+
+    def load_all(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """As `load`, of those that there are. The folder is looked at once, which takes as long as
+        reading one."""
         if not private_folder.usable(self._folder):
-            return None
-        path = self.path(key)
+            return {}
+        return {key: data for key in keys if (data := self._load(key)) is not None}
+
+    def _load(self, key: str) -> bytes | None:
+        path = f"{self._folder}{os.sep}{key}{self._suffix}"
         try:
-            data = _read(path)
+            data = whole_file.content(path, MAX_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -198,7 +206,7 @@ def is_entry(path: Path) -> bool:
 def file_fault(path: Path) -> str:
     """What is wrong with an entry, "" where nothing is: its digest is right, and of its name."""
     try:
-        data = _read(path)
+        data = whole_file.content(path, MAX_BYTES)
     except OSError as error:
         return f"it cannot be used: {error.strerror or error}"
     if not data.startswith(_MAGIC):
@@ -216,21 +224,3 @@ def _header(key: str, content: bytes) -> bytes:
 def _is_name(key: str) -> bool:
     """Whether a key is the name of a file in the folder, and of none outside."""
     return bool(key) and not set(key) & set("/\\:\0") and key not in (".", "..")
-
-
-def _read(path: Path) -> bytes:
-    """A whole file, if it is one, only ours, and not too large.
-
-    Raises:
-        OSError: it is not, or cannot be read.
-    """
-    handle = whole_file.opened(path)
-    try:
-        status = os.fstat(handle)
-        if status.st_size > MAX_BYTES:
-            raise OSError(f"it has {status.st_size} bytes")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            # Python first makes room for as much as it is asked for.
-            return file.read(status.st_size)
-    finally:
-        os.close(handle)

@@ -18,10 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import attrs
-
 from tflgpu.cache.file_lock import FileLock
 from tflgpu.cache.private_folder import make, objection, usable, warn_once
+from tflgpu.values import frozen
 
 #: Reading what was kept, or trying whether a fresh binary can be read.
 Kind = Literal["load", "proof"]
@@ -34,7 +33,7 @@ _OLD = 600.0
 _BUSY = 1.0  # seconds to wait for a lock that is only ever held for a moment
 
 
-@attrs.frozen
+@frozen
 class Death:
     """A process died while a driver was reading ``keys``."""
 

@@ -15,21 +15,25 @@ from tflgpu.cache import private_folder
 TEMPORARY = ".tmp"
 
 
-def opened(path: Path) -> int:
-    """A descriptor of a file that is one, and only ours; to be closed by the caller.
+# A pipe must not be waited for.
+_FLAGS = os.O_RDONLY
+for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+    _FLAGS |= getattr(os, _name, 0)
+
+
+def opened(path: str | Path) -> tuple[int, os.stat_result]:
+    """A descriptor of a file that is one, and only ours, to be closed by the caller; and what the file
+    is.
 
     Raises:
         OSError: it is not, or cannot be read.
     """
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe must not be waited for
-        flags |= getattr(os, name, 0)
     try:
-        handle = os.open(path, flags)
+        handle = os.open(path, _FLAGS)
     except ValueError as error:  # a name with a null in it
         raise OSError(str(error)) from error
     except OSError:
-        if path.is_symlink():  # what it leads to may be another file by now
+        if Path(path).is_symlink():  # what it leads to may be another file by now
             raise OSError("it is a symbolic link; name the file that it leads to") from None
         raise
     status = os.fstat(handle)
@@ -39,7 +43,29 @@ def opened(path: Path) -> int:
     if reason:
         os.close(handle)
         raise OSError(reason)
-    return handle
+    return handle, status
+
+
+def content(path: str | Path, most: int) -> bytes:
+    """The bytes of a file that is only ours, and not larger than ``most`` bytes.
+
+    Raises:
+        OSError: it is no such file, or cannot be read.
+    """
+    handle, status = opened(path)
+    try:
+        if status.st_size > most:
+            raise OSError(f"it has {status.st_size} bytes")
+        # Python first makes room for as much as it is asked for. A read may give less.
+        found = os.read(handle, status.st_size)
+        while len(found) < status.st_size:
+            more = os.read(handle, status.st_size - len(found))
+            if not more:
+                break
+            found += more
+        return found
+    finally:
+        os.close(handle)
 
 
 def mapped(path: Path) -> memoryview:
@@ -49,9 +75,9 @@ def mapped(path: Path) -> memoryview:
     Raises:
         OSError: it is no such file, or cannot be read.
     """
-    handle = opened(path)
+    handle, status = opened(path)
     try:
-        if not os.fstat(handle).st_size:  # which cannot be mapped
+        if not status.st_size:  # which cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
     finally:

@@ -14,6 +14,7 @@ from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import OptionError, PluginError
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
+from tflgpu.values import frozen
 
 
 class Verdict(enum.Enum):
@@ -38,7 +39,7 @@ def _range(value: str | VersionRange | None) -> VersionRange | None:
     return VersionRange.parse(value) if isinstance(value, str) else value
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CompatEntry:
     """What is known of some devices. All the matchers that are given must hold.
 

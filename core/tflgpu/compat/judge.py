@@ -11,13 +11,14 @@ import attrs
 from tflgpu.compat.entry import CompatEntry, Verdict
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.values import frozen
 
 #: What a driver may not tell, so that an entry may say it. All else can only be taken away:
 #: an entry cannot give a device a feature that it lacks.
 _FACTS = ("subgroup", "cache_bytes", "compute_units", "vendor")
 
 
-@attrs.frozen
+@frozen
 class Judgement:
     """What is known of a device.
 

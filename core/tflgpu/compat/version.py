@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-import attrs
-
 from tflgpu.errors import PluginError
+from tflgpu.values import frozen
 
 Version = tuple[int, ...]
 
@@ -29,7 +28,7 @@ def _numbers(text: str) -> Version:
     return tuple(numbers)
 
 
-@attrs.frozen
+@frozen
 class VersionRange:
     """Versions that satisfy every one of some bounds."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 
-import attrs
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Inaccurate:
     """An operator whose result was off on the device, given the right operands.
 
@@ -42,7 +42,7 @@ class AccuracyOutcome(enum.Enum):
     UNCHECKED = "unchecked"
 
 
-@attrs.frozen
+@frozen
 class AccuracyCheck:
     """What an accuracy guard found, and did.
 

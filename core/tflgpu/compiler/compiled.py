@@ -15,12 +15,13 @@ from tflgpu.compiler.plan import Plan
 from tflgpu.compiler.report_values import CompositeReport
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.values import frozen
 
 #: A plugin's rules by (owner, op, name), and what was wrong with each.
 BrokenRules = Mapping[tuple[str, str, str], str]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Compiled:
     """A graph, compiled for a target. Values only: no device, and nothing that can be called.
 

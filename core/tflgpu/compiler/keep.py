@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from tflgpu.compiler.parts import Declined, Part
 from tflgpu.compiler.repeat import as_state
 from tflgpu.ir.graph import Value
+from tflgpu.values import frozen
 
 #: Of values by id: what a run makes, and the input that this is in the next.
 Pairs = Sequence[tuple[int, int]]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Kept:
     """What parts keep.
 

@@ -26,6 +26,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import merged_origins
 from tflgpu.language.budget import MAX_KERNEL, cost
 from tflgpu.language.types import Scalar
+from tflgpu.lowering.bodies import Bodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.lowering import (
@@ -95,12 +96,13 @@ def lower(part: LoweringInput, alignment: int) -> Plan:
     storage = _Storage(part)
     groups = _groups(part, storage)
     placed: list[_Placed] = []
+    bodies = Bodies()
     index = 0
     waiting = groups[::-1]
     while waiting:
         group = waiting.pop()
         try:
-            made = _dispatches(group, part.at(group.head), storage.layout)
+            made = _dispatches(group, part.at(group.head), storage.layout, bodies)
         except OverLimit:
             if not group.before:
                 raise
@@ -145,13 +147,14 @@ def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
 
 
 def _dispatches(
-    group: Group, site: Site, layout_of: Callable[[Value], Layout]
+    group: Group, site: Site, layout_of: Callable[[Value], Layout], bodies: Bodies
 ) -> list[Dispatch] | None:
     """The launches of a group; None where a kernel is over its budget for its chain, which its
     head may store in many places."""
     low = Lowering(
-        group.head, site.caps, site.precision, layout_of, group.fused, group.before, site.integers
-    )
+        group.head, site.caps, site.precision, layout_of, group.fused, group.before, site.integers,
+        bodies,
+    )  # fmt: skip
     build_group(group, low)
     costs = [cost(item.kernel) for item in low.dispatches]
     if group.fused and max(costs, default=0) > MAX_KERNEL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.ops.facets import Work
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _FEW = 64
 
 
-@attrs.frozen
+@frozen
 class Machine:
     """What runs nodes, in seconds.
 
@@ -39,7 +39,7 @@ class Machine:
         return self.step + max(work.flops * rate, work.nbytes * self.byte)
 
 
-@attrs.frozen
+@frozen
 class TimeModel:
     """The two sides between which a graph is divided.
 
@@ -64,7 +64,7 @@ ROUND_FIGURES = TimeModel(
 )
 
 
-@attrs.frozen
+@frozen
 class Cost:
     """Estimated seconds of a node by itself, without what it takes to get there."""
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Union
 
-import attrs
-
 from tflgpu.ir.graph import Graph, Node
+from tflgpu.values import frozen
 
 #: An operator's index in the file, an op's name, or the name of a tensor that it makes.
 NodeName = Union[int, str]
 
 
-@attrs.frozen
+@frozen
 class NodeChoice:
     """What was said.
 

@@ -10,12 +10,13 @@ import attrs
 from tflgpu.compiler.machines import Cost
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.plan import Plan
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Part:
     """Nodes that run together.
 
@@ -65,7 +66,7 @@ class Part:
         return 0 if self.plan is None else len(self.plan.dispatches)
 
 
-@attrs.frozen
+@frozen
 class Declined:
     """A node that stays on the CPU.
 

@@ -12,9 +12,10 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
 from tflgpu.language.tree import Kernel
 from tflgpu.language.types import Size3
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class ArenaRef:
     """``nbytes`` at ``offset`` in an arena (offset is a multiple of `Plan.alignment`).
 
@@ -27,21 +28,21 @@ class ArenaRef:
     arena: int = 0
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class ConstRef:
     """`Plan.constants` [index]."""
 
     index: int
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class InputRef:
     """The buffer of `Plan.inputs` [index]."""
 
     index: int
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class OutputRef:
     """The buffer of `Plan.outputs` [index]."""
 
@@ -51,7 +52,7 @@ class OutputRef:
 Ref = Union[ArenaRef, ConstRef, InputRef, OutputRef]
 
 
-@attrs.frozen
+@frozen
 class PlannedDispatch:
     """One launch. ``refs`` are aligned with ``kernel.buffers``.
 
@@ -66,7 +67,7 @@ class PlannedDispatch:
     origins: tuple[int, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class PlannedIO:
     """An input or output: packed row-major elements of ``dtype``, as NumPy has them."""
 
@@ -82,7 +83,7 @@ def _sizes(arenas: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(arenas)
 
 
-@attrs.frozen
+@frozen
 class Plan:
     """All that a device needs to run a partition again and again.
 

@@ -9,8 +9,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report_values import (
     CompositeReport,
@@ -22,6 +20,7 @@ from tflgpu.compiler.report_values import (
 )
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +34,7 @@ _MOST_REASONS = 3
 _LONGEST_REASON = 200
 
 
-@attrs.frozen
+@frozen
 class DelegationReport:
     """Where the operators of a model run.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-import attrs
-
 from tflgpu.lowering.reason import ReasonCode
+from tflgpu.values import frozen
 
 
 class Place(enum.Enum):
@@ -19,7 +18,7 @@ class Place(enum.Enum):
     FOLDED = "folded"
 
 
-@attrs.frozen
+@frozen
 class Refusal:
     """An operator of the file that does not run on the device.
 
@@ -39,7 +38,7 @@ class Refusal:
     code: ReasonCode = ReasonCode.UNSUPPORTED_FORM
 
 
-@attrs.frozen
+@frozen
 class InFloats:
     """An operator on quantized tensors that integer numerics leave to real numbers.
 
@@ -54,7 +53,7 @@ class InFloats:
     reason: str
 
 
-@attrs.frozen
+@frozen
 class CompositeReport:
     """A composite of the file, and what became of it.
 
@@ -71,7 +70,7 @@ class CompositeReport:
     reason: str
 
 
-@attrs.frozen
+@frozen
 class OperatorReport:
     """What became of one operator of the file.
 
@@ -105,7 +104,7 @@ class OperatorReport:
     gain: float | None = None
 
 
-@attrs.frozen
+@frozen
 class PartitionReport:
     """A part of the graph on the device.
 

@@ -222,16 +222,26 @@ def _batch(shown: _Shown) -> str | None:
     work = Batching(wide, 2, {**builtin_ops(), shown.op.name: shown.op})
     refused = next(filter(None, map(work.widen, wide.inputs)), None) or work.add(wide.nodes[0])
     shown.need(refused is None)
-    items = [{i: shown.operand(i) for i in each}, {i: shown.operand(i)[..., ::-1] for i in each}]
+    items = [
+        {i: shown.operand(i) for i in each},
+        {
+            i: np.atleast_1d(shown.operand(i))[..., ::-1].reshape(shown.operand(i).shape)
+            for i in each
+        },
+    ]
     together = {
-        v.id: np.concatenate([item[i] for item in items])
+        v.id: np.concatenate([np.atleast_1d(item[i]) for item in items])
         for i, v in zip(each, wide.inputs, strict=True)
     }
-    became = wide.nodes[0]
-    operands = [None if v is None else together.get(v.id, v.data) for v in became.inputs]
-    with np.errstate(all="ignore"):
-        got = work.ops[became.op].reference(became.attrs, operands)[0]
-    return shown.same(got, np.concatenate([shown.of(item) for item in items]))
+    for became in work.nodes:
+        operands = [None if v is None else together.get(v.id, v.data) for v in became.inputs]
+        with np.errstate(all="ignore"):
+            results = work.ops[became.op].reference(became.attrs, operands)
+        together.update(
+            (v.id, np.asarray(r)) for v, r in zip(became.outputs, results, strict=False)
+        )
+    got = together[wide.outputs[0].id]
+    return shown.same(got, np.concatenate([np.atleast_1d(shown.of(item)) for item in items]))
 
 
 def _kind(shown: _Shown) -> Filter:

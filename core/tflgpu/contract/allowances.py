@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 
 from tflgpu.errors import OptionError
+from tflgpu.values import frozen
 
 _MOST = 4.0
 
@@ -16,7 +17,7 @@ def _scale(instance: object, attribute: object, value: float) -> None:
         raise OptionError(f"tolerance_scale is {value}; it lies between 1 and {_MOST:g}")
 
 
-@attrs.frozen
+@frozen
 class Allowances:
     """Known failures and wider tolerances, as a backend asks for them.
 

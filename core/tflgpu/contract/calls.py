@@ -8,9 +8,8 @@ from itertools import starmap
 from operator import length_hint
 from typing import Any
 
-import attrs
-
 from tflgpu.errors import DeviceError
+from tflgpu.values import frozen
 
 #: A function that gives a status, 0 where it succeeded, and its arguments.
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -19,7 +18,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 _MOST = 256
 
 
-@attrs.frozen
+@frozen
 class _Batch:
     """Up to ``_MOST`` calls of one function in a row, and what each of them does."""
 

@@ -23,6 +23,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.reason import Unsupported
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel
@@ -38,7 +39,7 @@ API_CHANGES: Mapping[int, str] = {
 }
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class DeviceInfo:
     """One device of a backend, known without opening it.
 
@@ -59,7 +60,7 @@ class DeviceInfo:
     driver: str = ""
 
 
-@attrs.frozen
+@frozen
 class BackendInfo:
     """A backend, as its plugin registers it.
 
@@ -84,7 +85,7 @@ class BackendInfo:
     cpu_rank: int | None = None
 
 
-@attrs.frozen
+@frozen
 class Probe:
     """Whether a backend can run here: its devices, or the reason why there are none."""
 
@@ -93,7 +94,7 @@ class Probe:
     devices: tuple[DeviceInfo, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class DispatchTime:
     """GPU time of one dispatch, in seconds."""
 
@@ -185,7 +186,7 @@ class Recording(Protocol):
         ...
 
 
-@attrs.frozen
+@frozen
 class NodeRun:
     """Nodes to run as they are, for a `NodeDevice` and for the CPU: in topological order,
     between host tensors. ``variables`` are state tensors by value id, kept between runs."""

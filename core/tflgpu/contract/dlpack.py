@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import InputError, UnsupportedError
 from tflgpu.ir.graph import Shape
+from tflgpu.values import frozen
 
 CUDA = 2
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
@@ -63,7 +63,7 @@ _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char
 )
 
 
-@attrs.frozen
+@frozen
 class Seen:
     """What a capsule says.
 

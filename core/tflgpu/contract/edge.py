@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.graph import Shape
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Edge:
     """What an input or output of a recording has to be."""
 

@@ -11,18 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import attrs
-
 from tflgpu.contract.kept_kernels import KeptKernels, P
 from tflgpu.contract.kernel_cache import W
 from tflgpu.contract.parallel import in_parallel
 from tflgpu.errors import CompileError, DeviceError
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel
 
 
-@attrs.frozen
+@frozen
 class Opening:
     """What a language's printer opens a kernel with.
 
@@ -36,7 +35,7 @@ class Opening:
     pattern: re.Pattern[str]
 
 
-@attrs.frozen
+@frozen
 class Joined:
     """The text of a program of several kernels.
 
@@ -52,25 +51,26 @@ class Joined:
 def join(sources: Iterable[str], opening: Opening) -> tuple[list[Joined], list[str]]:
     """Programs of those texts that begin with the same functions, and the texts that stay alone:
     with functions that no other has, or not as the shipped printer writes them."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[tuple[str, re.Match[str]]]] = {}
     alone = []
     for source in dict.fromkeys(sources):
-        found = opening.pattern.findall(source)
-        if len(found) == 1 and source.count(opening.word) == 1:
-            groups.setdefault(source[: source.index(opening.word)], []).append(source)
-        else:
+        at = source.find(opening.word)
+        found = opening.pattern.search(source, at) if at >= 0 else None
+        # Only one, and where its word stands.
+        if found is None or found.start() != at or source.find(opening.word, at + 1) >= 0:
             alone.append(source)
+        else:
+            groups.setdefault(source[:at], []).append((source, found))
     programs = []
     for prelude, of_group in groups.items():
         if len(of_group) == 1:
-            alone += of_group
+            alone += [source for source, _ in of_group]
             continue
         text, entries = [prelude], {}
-        for number, source in enumerate(of_group):
+        for number, (source, found) in enumerate(of_group):
             # No two of these are equal, and no helper ends so.
-            entry = entries[source] = f"{opening.pattern.findall(source)[0][1]}_k{number}"
-            body = source[len(prelude) :]
-            text.append(opening.pattern.sub(rf"\g<1>{entry}(", body))
+            entry = entries[source] = f"{found[2]}_k{number}"
+            text.append(f"{found[1]}{entry}({source[found.end() :]}")
         programs.append(Joined("\n".join(text), entries))
     return programs, alone
 

@@ -100,7 +100,7 @@ class KeptKernels(KernelCache[W, str, P]):
             return {}
         self._cache.sweep()
         keys = {self._key(source): source for source in sources}
-        found = {key: data for key in keys if (data := self._cache.load(key)) is not None}
+        found = self._cache.load_all(keys)
         if not found:
             return {}
         with self._cache.reading(list(found)) as is_safe:

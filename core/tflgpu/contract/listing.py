@@ -10,6 +10,7 @@ import attrs
 
 from tflgpu.contract.device import DeviceInfo, Probe
 from tflgpu.errors import DeviceError
+from tflgpu.values import frozen
 
 #: `tflgpu.lowering.caps.DeviceCaps.vendor` by the number that PCI (Khronos, where a vendor has none)
 #: gave a vendor.
@@ -26,7 +27,7 @@ _NAMES = {
 H = TypeVar("H")
 
 
-@attrs.frozen
+@frozen
 class Found(Generic[H]):
     """A device, and what its API knows it by."""
 
@@ -34,7 +35,7 @@ class Found(Generic[H]):
     handle: H = attrs.field(eq=False, repr=False)
 
 
-@attrs.frozen
+@frozen
 class Listing(Generic[H]):
     """The devices of a backend.
 

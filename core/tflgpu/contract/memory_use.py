@@ -7,10 +7,9 @@ from collections import deque
 from enum import Enum
 from typing import Protocol
 
-import attrs
-
 from tflgpu.compiler.plan import Plan
 from tflgpu.errors import MemoryLimitError
+from tflgpu.values import frozen
 
 #: What a user can do who is told that there is no room.
 ADVICE = (
@@ -28,7 +27,7 @@ class Use(Enum):
     BUFFERS = "buffers"
 
 
-@attrs.frozen
+@frozen
 class MemoryUse:
     """Bytes, as they were asked for from the device's API. What a driver adds (its own alignment,
     code, command buffers) is not in it, nor memory that only arrays of the caller's keep.
@@ -112,8 +111,9 @@ class Account:
             MemoryLimitError: it would go over the limit.
         """
         with self._lock:
-            now = self._settled()
-            if self.limit is not None and now.total + nbytes > self.limit:
+            self._settle()
+            if self.limit is not None and sum(self._taken.values()) + nbytes > self.limit:
+                now = self._settled()
                 raise MemoryLimitError(
                     f"{what} takes {nbytes} bytes on the device, and memory_limit is {self.limit}, of "
                     f"which {now.told()} are taken already; {ADVICE}"
@@ -124,10 +124,13 @@ class Account:
         """Count the end of one. Takes no lock."""
         self._given.append((kind, nbytes))
 
-    def _settled(self) -> MemoryUse:
+    def _settle(self) -> None:
         while self._given:
             kind, nbytes = self._given.popleft()
             self._taken[kind] -= nbytes
+
+    def _settled(self) -> MemoryUse:
+        self._settle()
         return MemoryUse(**{kind.value: nbytes for kind, nbytes in self._taken.items()})
 
 

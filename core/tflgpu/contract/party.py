@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-import attrs
-
 from tflgpu.blame import describe, of_signal
 from tflgpu.errors import DeviceError, StateError, TflgpuError
+from tflgpu.values import frozen
 
 _T = TypeVar("_T")
 
 
-@attrs.frozen
+@frozen
 class Party:
     """A backend and the plugin that brought it.
 

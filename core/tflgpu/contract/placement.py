@@ -8,12 +8,11 @@ literature on memory planning for inference; the greedy order is by size).
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.compiler.plan import ArenaRef, Plan
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Placement:
     """Buffers' sizes, and for every region the index of its buffer and the offset in it."""
 

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, PlannedDispatch, Ref
+from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, PlannedDispatch, Ref
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.check_plan import SMALLER
 from tflgpu.contract.memory_use import Ledger
@@ -174,19 +174,18 @@ class BasePlanMemory(Generic[R]):
         Raises:
             DeviceError: memory ran out.
         """
-        if ref in self.bound:
+        if self.bound and ref in self.bound:
             return self.bound[ref]
+        if isinstance(ref, ArenaRef):
+            found = self._slices.get(ref)
+            if found is None:
+                which = f"arena {ref.arena}" if ref.arena else "arena"
+                name = f"{which} bytes {ref.offset} to {ref.offset + ref.nbytes}"
+                found = self._slices[ref] = self._slice(name, ref)
+            return found
         if isinstance(ref, ConstRef):
             return self.constants[ref.index]
-        if isinstance(ref, InputRef):
-            return self.inputs[ref.index]
-        if isinstance(ref, OutputRef):
-            return self.outputs[ref.index]
-        if ref not in self._slices:
-            which = f"arena {ref.arena}" if ref.arena else "arena"
-            name = f"{which} bytes {ref.offset} to {ref.offset + ref.nbytes}"
-            self._slices[ref] = self._slice(name, ref)
-        return self._slices[ref]
+        return self.inputs[ref.index] if isinstance(ref, InputRef) else self.outputs[ref.index]
 
     def check_size(self, name: str, nbytes: int) -> None:
         """Refuse what no buffer of the device can hold.

@@ -10,6 +10,7 @@ import attrs
 from tflgpu.contract.buffers import Bytes
 from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.contract.plan_memory import too_large
+from tflgpu.values import define
 
 #: Least bytes of a region: APIs have no empty buffers, and kernels load whole vectors.
 LEAST = 16
@@ -31,7 +32,7 @@ class Block(Protocol):
 B = TypeVar("B", bound=Block)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class PooledRegion(Generic[B]):
     """Some bytes of a block, named for messages.
 

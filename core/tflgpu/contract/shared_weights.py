@@ -15,18 +15,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-import attrs
-
 from tflgpu.compiler.equal_constants import Key, equal, firsts, flat, key_of
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
+from tflgpu.values import define
 
 R = TypeVar("R")
 #: A region, and what frees it.
 Made = tuple[R, Callable[[], None]]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Weight(Generic[R]):
     key: Key
     region: R

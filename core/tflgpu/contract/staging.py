@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import attrs
-
 from tflgpu.contract.lending import OutputSet, OutputSets
 from tflgpu.ir.dtypes import Array
+from tflgpu.values import frozen
 
 
 class Commands(Protocol):
@@ -98,7 +97,7 @@ class StagedOutputs(OutputSet, Generic[C]):
         self.download = download
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Outline(Generic[C]):
     """What the commands of a run are made of, for any set of output arrays.
 

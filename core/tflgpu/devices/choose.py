@@ -24,6 +24,7 @@ from tflgpu.devices.considered import Candidate, Considered, Notes
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.options import DelegateOptions, device_from_text
 from tflgpu.plugins import Registry
+from tflgpu.values import frozen
 
 #: A device of lower rank must be this much faster: less is chance, and the choice would differ
 #: from one machine to its twin.
@@ -39,7 +40,7 @@ _NO_GPU = (
 )
 
 
-@attrs.frozen
+@frozen
 class Choice:
     """The device to use; None where there is none and none was asked for.
 
@@ -58,7 +59,7 @@ class Choice:
     considered: tuple[Considered, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Candidates:
     """Devices that could be used, best first, and what is to be said of the others; ``left_out``
     are those that the device database denies."""

@@ -8,9 +8,10 @@ import attrs
 
 from tflgpu.compat.judge import Judgement
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.values import define, frozen
 
 
-@attrs.frozen
+@frozen
 class Candidate:
     """A device that could be used."""
 
@@ -40,7 +41,7 @@ class Candidate:
         return "a GPU" if self.is_gpu else "no GPU, but the best there is: it computes on the CPU"
 
 
-@attrs.frozen
+@frozen
 class Considered:
     """A device that was looked at, and what became of it.
 
@@ -63,7 +64,7 @@ class Considered:
     why: str
 
 
-@attrs.define
+@define
 class Notes:
     """Collects, while a device is chosen, what is to be said of each.
 

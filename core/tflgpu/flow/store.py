@@ -17,9 +17,10 @@ from tflgpu.errors import StateError
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Handle:
     """What a resource tensor holds: the name of a variable or of a table, the same in every subgraph.
 
@@ -36,7 +37,7 @@ class Handle:
         return f"{self.kind} {quoted(self.name)}{inside}"
 
 
-@attrs.frozen
+@frozen
 class Entries:
     """A table of keys and values.
 
@@ -50,7 +51,7 @@ class Entries:
     found: Mapping[object, object] | None = None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Held:
     """What a variable holds, where it is on a device.
 
@@ -87,7 +88,7 @@ class Owner(Protocol):
 States = dict[int, Array]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Snapshot:
     """What `Store.restore` brings back."""
 

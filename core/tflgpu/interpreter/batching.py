@@ -14,6 +14,7 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
+from tflgpu.values import define
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tflgpu")
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Batching:
     """The main subgraph of a model, for several items.
 

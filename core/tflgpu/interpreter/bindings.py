@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.contract.buffers import Buffer
@@ -17,12 +16,13 @@ from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Traffic
 from tflgpu.runtime.session import Session
+from tflgpu.values import define, frozen
 
 #: What NumPy may try to find an element that two arrays share; it stands for a number of candidates.
 _MOST_WORK: Any = 10_000
 
 
-@attrs.frozen
+@frozen
 class Port:
     """An input or output of the model."""
 
@@ -36,7 +36,7 @@ class Port:
         return f"{'input' if self.is_input else 'output'} {self.index} ({quoted(self.name)})"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Bound:
     """What a tensor is bound to.
 

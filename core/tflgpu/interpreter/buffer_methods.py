@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from tflgpu.blame import shown
 from tflgpu.contract.host_memory import in_pages
 from tflgpu.errors import InputError, StateError, UnsupportedError
@@ -20,9 +18,10 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.options import truth
 from tflgpu.tflite.model_file import ModelFile
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Copied:
     """Bytes that were copied between host and device.
 

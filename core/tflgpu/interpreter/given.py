@@ -10,7 +10,6 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.blame import Failed, attempt, shown
@@ -20,6 +19,7 @@ from tflgpu.interpreter import cuda_buffer
 from tflgpu.interpreter.device_buffer import DeviceBuffer
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
+from tflgpu.values import frozen
 
 #: DLPack's kinds of devices: those whose memory the host reads, and names of some others.
 _ON_HOST = frozenset({1, 3, 11})
@@ -32,7 +32,7 @@ ACCEPTED = (
 )
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Given:
     """Memory to be bound.
 

@@ -8,7 +8,8 @@ part on the device a run is submitted and goes on by itself; where parts of it r
 the options ask for more than a plain run, a thread of the lane makes it.
 
 A model that keeps state has one lane: its runs follow each other in the order of the calls, and the
-interpreter has the state before and after each of them.
+interpreter has the state before and after each of them. What several graphs keep (resource variables, state in
+bodies of loops) is in the interpreter's store, which its lane works on too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
-from tflgpu.errors import InputError, StateError, TflgpuError, UnsupportedError
+from tflgpu.errors import InputError, StateError, TflgpuError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.opening import Opening
 from tflgpu.interpreter.subgraph import Subgraph
@@ -178,24 +179,17 @@ class Lanes(Holder):
         make: Another subgraph like it, at the same shapes, ready to run.
         most: Most lanes.
         opening: Opens their sessions.
-
-    Raises:
-        UnsupportedError: the model's state is not a tensor of the subgraph, so that no lane could
-            take it over.
     """
 
     def __init__(
         self, main: Subgraph, make: Callable[[], Subgraph], most: int, opening: Opening
     ) -> None:
         session = main.session
-        if session is not None and session.comes_by_run and opening.keeps_state(main.index):
-            raise UnsupportedError(
-                "invoke_async: the model keeps state besides control flow, resource variables or "
-                "shapes that only a run decides, which one run at a time can change; call invoke"
-            )
+        by_flow = session is not None and session.comes_by_run
         self._main, self._make = main, make
-        self._keeps_state = bool(main.variables)
-        self._most = 1 if self._keeps_state else most
+        self._stored = by_flow and opening.keeps_state(main.index)
+        self._copied = bool(main.variables) and not self._stored
+        self._most = 1 if self._stored or self._copied else most
         self._lanes: list[Lane] = []  # the one whose run is the oldest first
         self._workers: ThreadPoolExecutor | None = None
         self._opening = opening
@@ -209,7 +203,7 @@ class Lanes(Holder):
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
                 subgraph.set(index, inputs[index] if index in inputs else self._main.value(index))
-            if self._keeps_state:
+            if self._copied:
                 for index, state in self._main.variables.items():
                     np.copyto(subgraph.variables[index], state)
             flight = lane.begin()
@@ -224,7 +218,7 @@ class Lanes(Holder):
 
     def settle_state(self) -> None:
         """See to it that the interpreter has the state after all runs in flight."""
-        if self._main.variables:
+        if self._stored or self._main.variables:
             self._collect_all()
 
     def close(self) -> None:
@@ -266,7 +260,7 @@ class Lanes(Holder):
                 return lane
         if len(self._lanes) < self._most:
             lane = Lane(self._make(), self._work)
-            if self._main.variables:
+            if self._copied:
                 lane.after = self._keep_state
             self._lanes.append(lane)
             return lane

@@ -22,12 +22,13 @@ from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
+from tflgpu.values import define, frozen
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Opening:
     """What the subgraphs of one interpreter share. Sessions are opened by one thread at a time.
 
@@ -177,7 +178,7 @@ def _unbuilt(warn: Callable[[str], object]) -> Graph:
     raise AssertionError("nobody builds a graph of this")
 
 
-@attrs.frozen
+@frozen
 class Seen:
     """What an interpreter asks of a graph whose session is open.
 

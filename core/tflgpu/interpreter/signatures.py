@@ -33,6 +33,7 @@ class SignatureRunner:
         if interpreter is None or signature_key is None:
             raise OptionError("a SignatureRunner is for an interpreter and a signature_key")
         signature, subgraph, busy = interpreter._signature(signature_key)  # noqa: SLF001
+        self._settle = interpreter._settle  # noqa: SLF001
         self._key = signature.key
         self._inputs = dict(sorted(signature.inputs.items()))
         self._outputs = dict(sorted(signature.outputs.items()))
@@ -58,6 +59,7 @@ class SignatureRunner:
                 index: array_of(subgraph.tensor(index), inputs[name])
                 for name, index in self._inputs.items()
             }
+            self._settle()
             for index, array in arrays.items():
                 subgraph.resize(index, array.shape)
             subgraph.allocate()

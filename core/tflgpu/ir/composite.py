@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
+from tflgpu.values import frozen
 
 
-@attrs.frozen
+@frozen
 class Composite:
     """A composite that an operator came from (`tflgpu.tflite.inline`).
 

@@ -18,11 +18,12 @@ from tflgpu.ir.brief import clipped
 from tflgpu.ir.composite import Composite
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
+from tflgpu.values import define, frozen
 
 Shape = tuple[int, ...]
 
 
-@attrs.frozen
+@frozen
 class TensorSpec:
     """Shape and element type of a tensor, without contents."""
 
@@ -33,7 +34,7 @@ class TensorSpec:
         return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Value:
     """One tensor: an input, a constant (``data`` is set), a variable, or a node's result.
 
@@ -89,7 +90,7 @@ def at_rest(dtype: DType, quant: Quantization | None) -> int:
     return (quant.zero_point[0] + 128) % 256 - 128
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class FileOptions:
     """What a model file says of an operator besides its tensors, for whoever writes it again.
 
@@ -119,7 +120,7 @@ class FileOptions:
     composites: tuple[Composite, ...] = ()
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Node:
     """One operation. ``attrs`` is the frozen attribute value of its op definition.
 
@@ -177,7 +178,7 @@ class Node:
         return data
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Graph:
     """Nodes in topological order, between ``inputs`` and ``outputs``.
 

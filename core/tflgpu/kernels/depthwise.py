@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 
+import attrs
 import numpy as np
 
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.operands import pixels_per_invocation, read_bias
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr, Name, Operand
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.grid import launch, spread
+from tflgpu.lowering.grid import groups_across, launch, spread_over
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
-from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.view import ReadView, WriteView
+from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Window, conv_window
 
 _WORKGROUP = 64
@@ -130,6 +132,33 @@ class _Rows:
         return value if inside is None else k.select(inside, value, k.f32(0.0, 4))
 
 
+@attrs.frozen
+class _Plan:
+    """All that the kernel depends on, besides its buffers."""
+
+    window: Window
+    height: int
+    width: int
+    rows: int  # of the output, in all images
+    slices: int  # of output channels
+    multiplier: int
+    pixels: int  # of an invocation
+    activation: Activation
+    unrolled: bool
+    known_finite: bool  # the filter
+    across: int  # as `groups_across` gives
+
+    @property
+    def blocks(self) -> int:
+        """Invocations along a row."""
+        return -(-self.window.out_w // self.pixels)
+
+    @property
+    def invocations(self) -> int:
+        """All of them."""
+        return self.blocks * self.slices * self.rows
+
+
 def build_depthwise(low: Lowering) -> None:
     """The kernel, for any filter, constant or not."""
     node = low.node
@@ -144,15 +173,29 @@ def build_depthwise(low: Lowering) -> None:
         if unrolled
         else 1
     )
-    blocks = -(-window.out_w // pixels)
     filters = node.input(1).data
-    known_finite = filters is not None and bool(np.isfinite(filters).all())
+    known_finite = not unrolled and filters is not None and bool(np.isfinite(filters).all())
 
     k = low.kernel("depthwise", (_WORKGROUP, 1, 1))
     src, weights = low.read(k, 0), low.read(k, 1)
     bias = read_bias(low, k, 2, outs)
     out = low.write(k)
-    i = spread(low, k, blocks * slices * rows)
+    count = -(-window.out_w // pixels) * slices * rows
+    plan = _Plan(
+        window, height, width, rows, slices, outs // channels, pixels, low.attrs.activation,
+        unrolled, known_finite, groups_across(low, k, count),
+    )  # fmt: skip
+    low.body(k, _write, plan, src, weights, bias, out)
+    launch(low, k, plan.invocations)
+
+
+def _write(
+    k: Builder, plan: _Plan, src: ReadView, weights: ReadView, bias: Callable[[Operand], Expr],
+    out: WriteView,
+) -> None:  # fmt: skip
+    window, height, width = plan.window, plan.height, plan.width
+    slices, pixels, blocks = plan.slices, plan.pixels, plan.blocks
+    i = spread_over(k, plan.invocations, plan.across)
     slice_ = k.let(i % slices, "slice")
     block = k.let(i // slices, "block")
     row = k.let(block // blocks, "row")
@@ -163,7 +206,7 @@ def build_depthwise(low: Lowering) -> None:
     sums = [k.var(offset, "acc") for _ in range(pixels)]
     x0 = k.let(first * window.stride_w - window.pad_left, "x0")
     work = _Rows(
-        k, window, width, blocks, x0, slice_, read_channels(src, outs // channels), weights, sums
+        k, window, width, blocks, x0, slice_, read_channels(src, plan.multiplier), weights, sums
     )
 
     def image_row(tap_row: Expr) -> Expr:
@@ -172,7 +215,7 @@ def build_depthwise(low: Lowering) -> None:
     def line(y: Expr) -> Expr:
         return k.let((image + y) * width, "line")
 
-    if unrolled:
+    if plan.unrolled:
         # Rows outside are read at the edge and dropped: a branch would keep the reads of
         # different rows from being under way together.
         first_row = -window.pad_top
@@ -189,7 +232,7 @@ def build_depthwise(low: Lowering) -> None:
         with k.loop(0, window.kernel_h, name="tap") as tap_row:
             y = image_row(tap_row)
             in_column = (y >= 0) & (y < height)
-            if known_finite:
+            if plan.known_finite:
                 with k.if_(in_column):
                     work.add_looped(line(y), tap_row, None)
             else:
@@ -197,13 +240,12 @@ def build_depthwise(low: Lowering) -> None:
                 work.add_looped(line(k.let(k.clamp(y, 0, height - 1), "iy")), tap_row, inside)
     for p, total in enumerate(sums):
         x = k.let(first + p, "x")
-        result = activate(k, low.attrs.activation, total)
+        result = activate(k, plan.activation, total)
         if window.out_w % pixels:
             with k.if_(x < window.out_w):
                 out.store(k.let(row * window.out_w + x, "to"), slice_, result)
         else:
             out.store(k.let(row * window.out_w + x, "to"), slice_, result)
-    launch(low, k, blocks * slices * rows)
 
 
 RULES = (KernelRule("DEPTHWISE_CONV_2D", "rows", build_depthwise, takes(FLOATS)),)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import Problem
+from tflgpu.kernels.gemm import Problem, Product
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Buffer
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
+from tflgpu.lowering.view import ReadView, WriteView
 
 _WORKGROUP = (8, 8, 1)
 
@@ -29,8 +32,16 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
     weights = low.weights(k, problem.weights)
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
     out = low.write(k)
+    low.body(k, _write, problem.product, block, src, weights, bias, out)
     columns = -(-problem.slices // block.columns)
     rows = -(-problem.pixels // block.rows)
+    low.dispatch(k, (columns, rows, 1))
+
+
+def _write(
+    k: Builder, problem: Product, block: Block, src: ReadView, weights: Buffer, bias: Buffer,
+    out: WriteView,
+) -> None:  # fmt: skip
     column0 = k.let(k.global_id(0) * block.columns, "column")
     row0 = k.let(k.global_id(1) * block.rows, "row")
     guard(k, column0 < problem.slices, row0 < problem.pixels)
@@ -60,4 +71,3 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
                         problem.first + column,
                         problem.finish(k, sums[i][j] + offset),
                     )
-    low.dispatch(k, (columns, rows, 1))

@@ -25,7 +25,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Name, Shared
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.view import ReadView, WriteView
 
 #: The largest f16.
 F16_MAX = 65504.0
@@ -59,6 +59,18 @@ Finish = Callable[[Builder, Expr], Expr]
 
 
 @attrs.frozen
+class Product:
+    """All of a product that its kernel depends on, besides its buffers."""
+
+    pixels: int
+    slices: int  # of output channels
+    depth: int  # q slices
+    gather: Gather
+    finish: Finish
+    first: int
+
+
+@attrs.frozen
 class Problem:
     """A product: sizes, operands and what happens to a finished slice (activation)."""
 
@@ -77,6 +89,11 @@ class Problem:
         return -(-self.channels // 4)
 
     @property
+    def product(self) -> Product:
+        """It without its operands."""
+        return Product(self.pixels, self.slices, self.depth, self.gather, self.finish, self.first)
+
+    @property
     def ends_finite(self) -> bool:
         """Whether every weight of the last step of the sum is finite, in f16 too. Then it may be
         multiplied by zeros: past the end of the sum kernels read it again."""
@@ -91,8 +108,20 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
     weights = low.weights(k, problem.weights)
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
     out = low.write(k)
+    ragged = problem.depth % (tile.depth * tile.split) != 0
+    masked = ragged and not problem.ends_finite
+    low.body(k, _write, problem.product, tile, src, weights, bias, out, masked)
+    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
+    low.dispatch_groups(k, groups)
+
+
+def _write(
+    k: Builder, problem: Product, tile: Tile, src: ReadView, weights: Buffer, bias: Buffer,
+    out: WriteView, masked: bool,
+) -> None:  # fmt: skip
+    """The body; ``masked``: weights past the end of the sum have to be made zeros."""
     lane = _Lane(k, tile)
-    stage = _Stage(k, tile, problem, lane, src, weights)
+    stage = _Stage(k, tile, problem, lane, src, weights, masked)
     sums = [
         [k.var(k.f32(0.0, 4), "acc") for _ in range(tile.block_cols)]
         for _ in range(tile.block_rows)
@@ -120,8 +149,6 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
                         out.store(
                             row, problem.first + column, problem.finish(k, sums[i][j] + offset)
                         )
-    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
-    low.dispatch_groups(k, groups)
 
 
 class _Lane:
@@ -138,11 +165,11 @@ class _Stage:
     """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`)."""
 
     def __init__(
-        self, k: Builder, tile: Tile, problem: Problem, lane: _Lane, src: ReadView,
-        weights: Buffer,
+        self, k: Builder, tile: Tile, problem: Product, lane: _Lane, src: ReadView,
+        weights: Buffer, masked: bool,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
-        self.weights = weights
+        self.weights, self._masked = weights, masked
         threads = tile.cols * tile.rows
         # One spare column keeps pixels of one slice in different banks.
         self.pitch = tile.depth + 1
@@ -176,7 +203,7 @@ class _Stage:
             safe = k.min(row, limit - 1) if self._ragged_depth else row
             column = k.min(column, self.problem.slices - 1)
             weight = k.load(self.weights, safe * self.problem.slices + column, Scalar.F32)
-            if self._ragged_depth and not self.problem.ends_finite:
+            if self._masked:
                 weight = k.select(row < limit, weight, k.f32(0.0, 4))
             k.set(reg, weight)
 

@@ -7,16 +7,18 @@ slices; its invocations divide the sum among them and add up.
 
 from __future__ import annotations
 
-from tflgpu.kernels.gemm import Problem
+from tflgpu.kernels.gemm import Problem, Product
 from tflgpu.kernels.team import Teams
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Buffer
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.tuning import tuning_of
+from tflgpu.lowering.view import ReadView, WriteView
 
 
 def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     """Write the kernel of a product with few rows and dispatch it."""
-    rows = problem.pixels
     tuning = tuning_of(low.caps)
     columns, shares = tuning.columns_of_few, 1
     limit = min(tuning.shares_of_few, low.caps.max_workgroup // columns)
@@ -28,6 +30,15 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
     weights = low.weights(k, problem.weights)
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
     out = low.write(k)
+    low.body(k, _write, problem.product, teams, src, weights, bias, out)
+    low.dispatch_groups(k, (-(-problem.slices // columns), 1, 1))
+
+
+def _write(
+    k: Builder, problem: Product, teams: Teams, src: ReadView, weights: Buffer, bias: Buffer,
+    out: WriteView,
+) -> None:  # fmt: skip
+    rows, columns, shares = problem.pixels, teams.columns, teams.lanes
     at = teams.member(k)
     column = k.let(k.group_id(0) * columns + at.column, "slice")
     # Invocations past the last column repeat it: they must reach the barriers too.
@@ -47,4 +58,3 @@ def build_gemv(low: Lowering, problem: Problem, name: str) -> None:
         offset = k.let(k.load(bias, column), "b")
         for row in range(rows):
             out.store(k.i32(row), problem.first + column, problem.finish(k, sums[row] + offset))
-    low.dispatch_groups(k, (-(-problem.slices // columns), 1, 1))

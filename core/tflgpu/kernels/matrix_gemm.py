@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernels.gemm import Problem
+from tflgpu.kernels.gemm import Problem, Product
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
@@ -34,7 +34,7 @@ from tflgpu.language.types import F16x4, F32x4, Scalar
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.view import ReadView, WriteView
 
 #: What ``low`` is scaled by: f16 has 11 bits.
 _LOW_SCALE = 2.0**11
@@ -69,9 +69,23 @@ def build_matrix_gemm(
     ]
     bias = low.weights(k, problem.bias, "bias", scalar=Scalar.F32)
     out = low.write(k)
+    ragged = problem.depth % (tile.depth * tile.split) != 0
+    masked = ragged and not problem.ends_finite
+    given = (src, tuple(weights), bias, out, operands.inputs, masked)
+    low.body(k, _write, problem.product, tile, *given)
+    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
+    low.dispatch_groups(k, groups)
+
+
+def _write(
+    k: Builder, problem: Product, tile: MatrixTile, src: ReadView, weights: tuple[Buffer, ...],
+    bias: Buffer, out: WriteView, inputs: int, masked: bool,
+) -> None:  # fmt: skip
+    """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have to
+    be made zeros."""
     lane = _Lane(k, tile)
-    stage = _Stage(k, tile, problem, lane, src, weights, operands.inputs)
-    sums = _Sums(k, tile, lane, has_low=operands.products > 1)
+    stage = _Stage(k, tile, problem, lane, src, weights, inputs, masked)
+    sums = _Sums(k, tile, lane, has_low=inputs + len(weights) > 2)
     stages = -(-problem.depth // (tile.depth * tile.split))
     first = k.let(lane.team * tile.depth, "first")
     stage.fetch(first)
@@ -95,8 +109,6 @@ def build_matrix_gemm(
                 offset = team * tile.pixels * tile.out_pitch
                 total = total + k.load_shared(result, at + offset)
             out.store(row, problem.first + column, problem.finish(k, k.let(total, "total")))
-    groups = (-(-problem.slices // tile.slices), -(-problem.pixels // tile.pixels), 1)
-    low.dispatch_groups(k, groups)
 
 
 def split_operands(low: Lowering, problem: Problem) -> Operands:
@@ -140,11 +152,11 @@ class _Stage:
     """
 
     def __init__(
-        self, k: Builder, tile: MatrixTile, problem: Problem, lane: _Lane, src: ReadView,
-        weights: list[Buffer], inputs: int,
+        self, k: Builder, tile: MatrixTile, problem: Product, lane: _Lane, src: ReadView,
+        weights: tuple[Buffer, ...], inputs: int, masked: bool,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane
-        self._weights = weights
+        self._weights, self._masked = weights, masked
         self.a_size = tile.pixels * tile.a_pitch
         self.b_size = tile.depth * 4 * tile.b_pitch
         self.a = [k.shared(f"a{i}", F16x4, 2 * tile.split * self.a_size) for i in range(inputs)]
@@ -182,7 +194,7 @@ class _Stage:
             column = k.group_id(0) * tile.slices + item % tile.slices
             # Columns past the end are never stored, and rows past the end meet zeros of the other
             # operand: any finite weight will do for both.
-            inside = row < limit if ragged and not self.problem.ends_finite else None
+            inside = row < limit if self._masked else None
             row = k.min(row, limit - 1) if ragged else row
             if self.problem.slices % tile.slices:
                 column = k.min(column, self.problem.slices - 1)

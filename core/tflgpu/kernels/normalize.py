@@ -17,7 +17,7 @@ from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
 from tflgpu.lowering.lowering import Lowering, Temp
 from tflgpu.lowering.rule import KernelRule
-from tflgpu.lowering.view import ReadView
+from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.normalize import NAME
 from tflgpu.ops.reduce import reduced_axes
 
@@ -81,13 +81,19 @@ def _build(low: Lowering) -> None:
 def _at_once(low: Lowering, domain: Domain, plan: Shape2) -> None:
     k = low.kernel("normalize", plan.workgroup)
     view, out = low.read(k, 0), low.write(k)
+    low.body(k, _write, domain, plan, view, out, low.attrs.epsilon)
+    low.dispatch_groups(k, plan.groups)
+
+
+def _write(
+    k: Builder, domain: Domain, plan: Shape2, view: ReadView, out: WriteView, epsilon: float
+) -> None:
     moments = Moments(k, plan, domain, view)
     mean = k.let(moments.total(lambda x: x) * (1.0 / domain.count), "mean")
     squares = moments.total(moments.centred_square(mean))
-    scale = _scale(k, squares, domain.count, low.attrs.epsilon)
+    scale = _scale(k, squares, domain.count, epsilon)
     with k.if_(moments.at.valid):
         moments.steps.each(lambda row, slice_, x: out.store(row, slice_, (x - mean) * scale))
-    low.dispatch_groups(k, plan.groups)
 
 
 def _scale(k: Builder, squares: Expr, count: int, epsilon: float) -> Expr:
@@ -99,6 +105,14 @@ def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
     _moments_of_parts(low, domain, plan, temp)
     k = low.kernel("normalize", plan.workgroup)
     view, parts, out = low.read(k, 0), low.read_temp(k, temp), low.write(k)
+    low.body(k, _write_from_parts, domain, plan, view, parts, out, low.attrs.epsilon)
+    low.dispatch_groups(k, plan.groups)
+
+
+def _write_from_parts(
+    k: Builder, domain: Domain, plan: Shape2, view: ReadView, parts: ReadView, out: WriteView,
+    epsilon: float,
+) -> None:  # fmt: skip
     moments = Moments(k, plan, domain, view)
     at = moments.at
     first = k.let(at.item * plan.parts, "first_part")
@@ -116,15 +130,21 @@ def _in_parts(low: Lowering, domain: Domain, plan: Shape2) -> None:
         gap = k.let(parts.load(part, 0) - mean, "gap")
         return parts.load(part, 1) + gap * gap * n
 
-    scale = _scale(k, over_parts(about_the_mean), domain.count, low.attrs.epsilon)
+    scale = _scale(k, over_parts(about_the_mean), domain.count, epsilon)
     with k.if_(at.valid):
         moments.steps.each(lambda row, slice_, x: out.store(row, slice_, (x - mean) * scale))
-    low.dispatch_groups(k, plan.groups)
 
 
 def _moments_of_parts(low: Lowering, domain: Domain, plan: Shape2, temp: Temp) -> None:
     k = low.kernel("normalize_parts", plan.workgroup)
     view, parts = low.read(k, 0), low.write_temp(k, temp)
+    low.body(k, _write_parts, domain, plan, view, parts)
+    low.dispatch_groups(k, plan.groups)
+
+
+def _write_parts(
+    k: Builder, domain: Domain, plan: Shape2, view: ReadView, parts: WriteView
+) -> None:
     moments = Moments(k, plan, domain, view)
     at = moments.at
     count = k.let(_elements(k, domain, plan, at.part), "n")
@@ -134,7 +154,6 @@ def _moments_of_parts(low: Lowering, domain: Domain, plan: Shape2, temp: Temp) -
         place = k.let(at.item * plan.parts + at.part, "place")
         parts.store(place, 0, mean)
         parts.store(place, 1, squares)
-    low.dispatch_groups(k, plan.groups)
 
 
 def _elements(k: Builder, domain: Domain, plan: Shape2, part: Expr) -> Expr:

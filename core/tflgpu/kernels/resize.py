@@ -15,6 +15,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.moves import WORKGROUP, IndexMap, accepts_data, move, position, split_index
+from tflgpu.kernels.resize_stored import mix_stored
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
@@ -22,7 +23,7 @@ from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView, decompose
-from tflgpu.ops.resize import ResizeAttrs, nearest, neighbours
+from tflgpu.ops.resize import ResizeAttrs, nearest, neighbours, stored_weights
 
 
 def _arithmetic(table: Array, size: int, at: Expr, k: Builder) -> Expr | None:
@@ -124,7 +125,10 @@ def mix_pixels(
         lower, upper, weight = neighbours(attributes, size, wanted)
         tables += [(lower, size, place), (upper, size, place)]
         # Where both neighbours are one pixel its weights add up to 1 whatever they are.
-        mixes.append((np.where(lower == upper, np.float32(0), weight), place))
+        shares = np.where(lower == upper, np.float32(0), weight)
+        if attributes.stored is not None:  # whole numbers, of which f32 has all
+            shares = stored_weights(attributes, (lower, upper, weight)).astype(np.float32)
+        mixes.append((shares, place))
     top, bottom, left, right = _indices(low, k, tables)
     v, u = _weights(low, k, mixes)
 
@@ -144,6 +148,11 @@ def mix_pixels(
     def line(row: Expr) -> Expr:
         return mix(pixel(row, left), lambda: pixel(row, right), u)
 
+    if attributes.stored is not None:
+        pixels = [[pixel(row, column) for column in (left, right)] for row in (top, bottom)]
+        out.store(outer, slice_, mix_stored(k, attributes, attributes.stored, pixels, (v, u)))
+        launch(low, k, count)
+        return
     out.store(outer, slice_, mix(line(top), lambda: line(bottom), v))
     launch(low, k, count)
 

@@ -13,7 +13,7 @@ Loops over Python's `range` unroll; `k.loop` makes a loop in the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tflgpu.errors import KernelError
@@ -296,6 +296,20 @@ class Builder(MatrixBuilder, SubgroupBuilder):
     def emit(self, stmt: Stmt) -> None:
         """Append a statement to the current block."""
         self._blocks[-1].append(stmt)
+
+    @property
+    def begun(self) -> Hashable | None:
+        """All that what is written next may depend on: equal for kernels that were begun alike. None
+        where something is written already."""
+        if self._blocks != [[]]:
+            return None
+        names = tuple(self._idents.items())
+        return self.name, self.workgroup, tuple(self._buffers), tuple(self._shared), names
+
+    @property
+    def size(self) -> int:
+        """How many statements it has, not counting those in blocks."""
+        return len(self._blocks[0])
 
     def build(self) -> Kernel:
         """The finished kernel, checked; one of equal content that exists already is given back.

@@ -29,10 +29,8 @@ from tflgpu.language.matrix import (
 )
 from tflgpu.language.tree import (
     Assign,
-    Binary,
     Break,
     Builtin,
-    Const,
     For,
     If,
     Kernel,
@@ -46,11 +44,12 @@ from tflgpu.language.tree import (
 )
 from tflgpu.language.types import BOOL, I32, Scalar
 from tflgpu.language.walk import postorder, statements, walk
+from tflgpu.values import define
 
 MAX_WORKGROUP = 1024
 
 
-@attrs.define
+@define
 class _Scope:
     """What is known at one point of the kernel."""
 
@@ -258,16 +257,12 @@ def _bound_stays(stmt: For, scope: _Scope) -> None:
             scope.fail(f"the bound of loop {stmt.index.ident} may change while it runs: let it")
 
 
-#: Most expressions, of which nothing is to be asked.
-_UNASKED = frozenset({Const, Binary})
-
-
 def _uses(stmt: Stmt, scope: _Scope) -> bool:
     """Check what a statement reads. Whether all invocations of a workgroup surely get the same
     values of it."""
     uniform = True
     for expr in walk(stmt).order:
-        if type(expr) in _UNASKED:
+        if not expr.reads:
             continue
         if isinstance(expr, Name):
             if expr.ident not in scope.names:
@@ -285,6 +280,6 @@ def _uses(stmt: Stmt, scope: _Scope) -> bool:
             uniform = False
             if expr.array not in scope.kernel.shared:
                 scope.fail(f"load from shared array {expr.array.name}, which is not one of it")
-        elif expr.reads:
+        else:
             uniform = False
     return uniform

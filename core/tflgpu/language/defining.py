@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tflgpu.language.code import UNARY, Code
 from tflgpu.language.constants import constant_values
 from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import EXACT, exact
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import GUARDS, ORDERED, guard
 from tflgpu.language.needs import Features
 from tflgpu.language.numbers import extreme_of, foregone, never_nan
@@ -61,9 +62,6 @@ def lines_of_function(
 
 class DefiningPrinter(Printer):
     """Prints one kernel, or, by `function`, the one function that it was made for."""
-
-    #: Functions whose f16 form is exact, or as precise as its operators; others go through f32.
-    half_functions: ClassVar[Collection[str]] = ()
 
     def __init__(self, kernel: Kernel, has: Features) -> None:
         super().__init__(kernel, has)
@@ -196,7 +194,7 @@ class DefiningPrinter(Printer):
         asks_for_nan = expr.fn == "isnan" or (expr.fn == "sign" and not self._defines)
         if kind.is_float and asks_for_nan:
             return self.written(f"{expr.fn}_{kind.scalar.value}", kind.width, *args)
-        if kind.scalar is Scalar.F16 and expr.fn not in self.half_functions:
+        if kind.scalar is Scalar.F16 and not FUNCTIONS[expr.fn].in_half:
             wide = kind.with_scalar(Scalar.F32)
             found = self._function(expr.fn, wide, *(self.converted(kind, wide, a) for a in args))
             return self.converted(expr.type.with_scalar(Scalar.F32), expr.type, found)

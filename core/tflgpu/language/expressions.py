@@ -17,13 +17,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import ClassVar, Union
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.evaluate import binary, call, constant, convert
 from tflgpu.language.types import I32, Scalar, Type, type_of
+from tflgpu.values import frozen
 
 Number = Union[int, float, bool]
 Operand = Union["Expr", int, float, bool]
@@ -181,7 +181,7 @@ class Expr:
         return tuple(self.lane(i) for i in range(self.type.width))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Const(Expr):
     """A literal; for a vector type every lane has the value."""
 
@@ -194,7 +194,7 @@ class Const(Expr):
         return constant(self.type, self.value)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Name(Expr):
     """A let, a variable or a loop index, read."""
 
@@ -205,7 +205,7 @@ class Name(Expr):
     mutable: bool = False
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Builtin(Expr):
     """``global_id``, ``local_id`` or ``group_id`` along an axis: i32."""
 
@@ -216,7 +216,7 @@ class Builtin(Expr):
     type: Type = I32
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Unary(Expr):
     """``neg`` or ``not``."""
 
@@ -231,7 +231,7 @@ class Unary(Expr):
         return np.asarray(np.logical_not(x) if self.op == "not" else np.negative(x))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Binary(Expr):
     """Two operands of one type; comparisons give bool lanes."""
 
@@ -246,7 +246,7 @@ class Binary(Expr):
         return binary(self.op, a, b)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Call(Expr):
     """A function of `tflgpu.language.functions.FUNCTIONS`."""
 
@@ -259,7 +259,7 @@ class Call(Expr):
         return call(self.fn, operands)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Select(Expr):
     """``a`` where ``cond`` holds, else ``b``; both are evaluated. A scalar ``cond`` chooses
     whole vectors."""
@@ -276,7 +276,7 @@ class Select(Expr):
         return np.where(cond[:, None] if cond.ndim < a.ndim else cond, a, b)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Cast(Expr):
     """Lane-wise value conversion; bool gives 0 or 1. Float to integer truncates, limits to the
     integer's range, and makes 0 of a NaN. To bool: whether it is not zero (a NaN is not). f32 to
@@ -291,7 +291,7 @@ class Cast(Expr):
         return convert(x, self.type.scalar)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Bitcast(Expr):
     """The bits of f32, i32 or u32 lanes read as another of these types. What a device makes of
     a NaN on the way is open."""
@@ -305,7 +305,7 @@ class Bitcast(Expr):
         return np.ascontiguousarray(x).view(self.type.scalar.numpy)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Vec(Expr):
     """A vector of as many scalars as its type has lanes."""
 
@@ -318,7 +318,7 @@ class Vec(Expr):
         return np.stack(np.broadcast_arrays(*operands), axis=-1)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Splat(Expr):
     """A vector with one scalar in every lane."""
 
@@ -332,7 +332,7 @@ class Splat(Expr):
         return np.broadcast_to(x[:, None], (len(x), self.type.width))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Lane(Expr):
     """One lane of a vector, chosen while the kernel is built."""
 
@@ -347,7 +347,7 @@ class Lane(Expr):
         return np.asarray(x[:, self.index])
 
 
-@attrs.frozen
+@frozen
 class Buffer:
     """A kernel's buffer parameter: elements of ``width`` lanes of ``scalar``."""
 
@@ -363,7 +363,7 @@ class Buffer:
         return type_of(scalar, self.width)
 
 
-@attrs.frozen
+@frozen
 class Shared:
     """An array of ``count`` elements shared by a workgroup; contents start undefined."""
 
@@ -378,7 +378,7 @@ class Shared:
         return self.count * lanes * self.type.scalar.itemsize
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Load(Expr):
     """Element ``index`` of a buffer, or, with ``scalar``, lane ``index`` counted over all lanes.
 
@@ -393,7 +393,7 @@ class Load(Expr):
     scalar: bool = False
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SharedLoad(Expr):
     """Element ``index`` of a shared array."""
 

@@ -11,18 +11,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.types import Scalar, Type, type_of
+from tflgpu.values import frozen
 
 FLOATS = frozenset({Scalar.F32, Scalar.F16})
 #: Floats and signed integers.
 NUMBERS = FLOATS | {Scalar.I32}
 
 
-@attrs.frozen
+@frozen
 class Function:
     """One function; its arguments are all of one type.
 
@@ -33,6 +33,8 @@ class Function:
         takes: What its arguments' lanes may be.
         gives: What the result's lanes are; None: what the arguments' are.
         joins_lanes: It takes vectors and makes one lane of them. Others work lane by lane.
+        in_half: An API's own on f16 is exact, or as precise as its operators; where an API leaves
+            functions of f16 loose, printers take the others through f32.
     """
 
     compute: Callable[..., Any]
@@ -40,6 +42,7 @@ class Function:
     takes: frozenset[Scalar] = FLOATS
     gives: Scalar | None = None
     joins_lanes: bool = False
+    in_half: bool = False
 
     def accepts(self, kind: Type) -> bool:
         """Whether arguments may be of this type."""
@@ -88,15 +91,15 @@ FUNCTIONS: dict[str, Function] = {
     "cos": Function(np.cos),
     "tanh": Function(np.tanh),
     "erf": Function(_erf),
-    "floor": Function(np.floor),
-    "ceil": Function(np.ceil),
-    "round": Function(np.rint),  # halves to the even neighbour
-    "trunc": Function(np.trunc),
+    "floor": Function(np.floor, in_half=True),
+    "ceil": Function(np.ceil, in_half=True),
+    "round": Function(np.rint, in_half=True),  # halves to the even neighbour
+    "trunc": Function(np.trunc, in_half=True),
     "pow": Function(np.power, arity=2),
     "atan2": Function(np.arctan2, arity=2),
-    "fma": Function(_fma, arity=3),
-    "abs": Function(np.abs, takes=NUMBERS),
-    "sign": Function(np.sign, takes=NUMBERS),
+    "fma": Function(_fma, arity=3, in_half=True),
+    "abs": Function(np.abs, takes=NUMBERS, in_half=True),
+    "sign": Function(np.sign, takes=NUMBERS, in_half=True),
     "isnan": Function(np.isnan, gives=Scalar.BOOL),
-    "dot": Function(_dot, arity=2, joins_lanes=True),
+    "dot": Function(_dot, arity=2, joins_lanes=True, in_half=True),
 }

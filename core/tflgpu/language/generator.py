@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import attrs
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel
     from tflgpu.lowering.caps import DeviceCaps
 
 
-@attrs.frozen
+@frozen
 class ShaderGenerator:
     """A printer of kernels.
 

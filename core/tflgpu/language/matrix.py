@@ -21,11 +21,10 @@ from __future__ import annotations
 import enum
 from typing import Union
 
-import attrs
-
 from tflgpu.language.tree import Expr, Kernel, Shared, Stmt
 from tflgpu.language.types import Scalar
 from tflgpu.language.walk import statements
+from tflgpu.values import frozen
 
 #: Rows and columns of a tile, and invocations that hold one.
 TILE = 16
@@ -47,7 +46,7 @@ class MatrixRole(enum.Enum):
         return Scalar.F32 if self is MatrixRole.ACCUMULATOR else Scalar.F16
 
 
-@attrs.frozen
+@frozen
 class Matrix:
     """A tile, by its name."""
 
@@ -55,7 +54,7 @@ class Matrix:
     role: MatrixRole
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MatrixFill(Stmt):
     """Declare an accumulator with one value in every element."""
 
@@ -68,7 +67,7 @@ class MatrixFill(Stmt):
         return (self.target.ident,)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MatrixLoad(Stmt):
     """Declare an operand: the tile that begins at element ``index`` of a shared array."""
 
@@ -83,7 +82,7 @@ class MatrixLoad(Stmt):
         return (self.target.ident,)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MatrixMultiply(Stmt):
     """``target += a @ b``."""
 
@@ -92,7 +91,7 @@ class MatrixMultiply(Stmt):
     b: Matrix
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MatrixAdd(Stmt):
     """``target += other * factor``, all accumulators."""
 
@@ -101,7 +100,7 @@ class MatrixAdd(Stmt):
     factor: float
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MatrixStore(Stmt):
     """Write an accumulator to the tile that begins at element ``index`` of a shared array."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +18,7 @@ from tflgpu.language.frame import Index
 from tflgpu.language.matrix import ROW_ALIGNMENT, TILE
 from tflgpu.language.tree import Buffer, Shared
 from tflgpu.language.types import Scalar
+from tflgpu.values import define
 
 _NOBODY, _SEVERAL = -1, -2
 
@@ -29,7 +29,7 @@ _UNDEFINED: dict[Scalar, Any] = {
 }  # fmt: skip
 
 
-@attrs.define
+@define
 class Owners:
     """Who touched each element since the last barrier."""
 

@@ -15,7 +15,8 @@ from tflgpu.language.matrix import has_matrices
 from tflgpu.language.subgroup import lacking, largest_group
 from tflgpu.language.tree import Binary, Buffer, Call, Cast, Expr, Kernel
 from tflgpu.language.types import Scalar
-from tflgpu.language.walk import children, expressions
+from tflgpu.language.walk import children, expressions, statements, walk
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 _EXACT = frozenset({"isnan", "sign"})
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Features:
     """What kernels may use of a device; what is printed may depend on it.
 
@@ -51,7 +52,7 @@ class Features:
         return cls(**{field.name: getattr(caps, field.name) for field in attrs.fields(Features)})
 
 
-@attrs.frozen
+@frozen
 class Needs:
     """What a kernel needs.
 
@@ -94,7 +95,10 @@ def needs_of(kernel: Kernel) -> Needs:
     halves = [array for array in kernel.shared if array.type.scalar is Scalar.F16]
     f16 = bool(halves) or any(buffer.scalar is Scalar.F16 for buffer in kernel.buffers)
     arithmetic = f"shared array {halves[0].name}" if halves else ""
-    if any(expr.type.scalar is Scalar.F16 for expr in expressions(kernel)):
+    half = Scalar.F16
+    if any(
+        expr.type.scalar is half for stmt in statements(kernel.body) for expr in walk(stmt).order
+    ):
         f16 = True
         arithmetic = arithmetic or next(filter(None, map(_arithmetic_of, expressions(kernel))), "")
     narrow = tuple(buffer for buffer in kernel.buffers if buffer.scalar.itemsize < 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -13,12 +12,13 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.language.frame import Frame, Index, spread
 from tflgpu.language.memory import BufferMemory, SharedMemory
 from tflgpu.language.tree import Kernel
+from tflgpu.values import frozen
 
 # Names that no kernel can have, for what every invocation knows of itself.
 WHO, GROUP = "#who", "#group"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Running:
     """The invocations that get to a statement, and what they see.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import attrs
 import numpy as np
 
 from tflgpu.errors import KernelError
@@ -21,6 +20,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.language.tree import Expr, Kernel, Stmt
 from tflgpu.language.types import Scalar, Type
 from tflgpu.language.walk import statements
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.running import Running
@@ -31,7 +31,7 @@ LARGEST = 32
 _SCALARS = (Scalar.F32, Scalar.I32, Scalar.U32, Scalar.F16)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SubgroupShuffleXor(Stmt):
     """Name the ``value`` of the invocation whose place is this one's XOR ``mask``."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import attrs
-
 from tflgpu.errors import KernelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.language.expressions import (
@@ -40,6 +38,7 @@ from tflgpu.language.expressions import (
     combine_operands_with,
 )
 from tflgpu.language.types import Scalar
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.running import Running
@@ -124,7 +123,7 @@ class Stmt:
         raise KernelError(f"statement {type(self).__name__} does not say what it does")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Let(Stmt):
     """Name a value that does not change."""
 
@@ -137,7 +136,7 @@ class Let(Stmt):
         return (self.ident,)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Var(Stmt):
     """Declare a variable with its first value."""
 
@@ -150,7 +149,7 @@ class Var(Stmt):
         return (self.ident,)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Assign(Stmt):
     """Set a variable."""
 
@@ -158,7 +157,7 @@ class Assign(Stmt):
     value: Expr
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Store(Stmt):
     """Write element ``index`` of a buffer (lane ``index`` with ``scalar``).
 
@@ -188,7 +187,7 @@ class Store(Stmt):
         here.memory[self.buffer.name].store(index, value, self.scalar, here.who)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SharedStore(Stmt):
     """Write element ``index`` of a shared array."""
 
@@ -211,7 +210,7 @@ class SharedStore(Stmt):
         here.shared[self.array.name].store(index, value, here.group, here.who)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class If(Stmt):
     """``then`` where ``cond`` holds, else ``orelse``."""
 
@@ -220,7 +219,7 @@ class If(Stmt):
     orelse: tuple[Stmt, ...] = ()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class For(Stmt):
     """``index`` runs from ``start`` while it is below ``stop``, by ``step`` (> 0).
 
@@ -241,17 +240,17 @@ class For(Stmt):
         return (self.index.ident,)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Break(Stmt):
     """Leave the innermost loop."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Return(Stmt):
     """This invocation is done; no barrier may follow."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Barrier(Stmt):
     """Every invocation of the workgroup arrives, then all see each other's shared writes."""
 
@@ -264,7 +263,7 @@ class Barrier(Stmt):
             array.barrier(arrived)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Kernel:
     """A complete kernel.
 

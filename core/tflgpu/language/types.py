@@ -8,6 +8,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from tflgpu.values import frozen
+
 #: Of workgroups, or of a workgroup's invocations, along each axis.
 Size3 = tuple[int, int, int]
 
@@ -50,7 +52,7 @@ for _scalar, _dtype in (
     _scalar.is_storage_only = _scalar in (Scalar.I8, Scalar.U8, Scalar.I16)
 
 
-@attrs.frozen
+@frozen
 class Type:
     """A scalar (width 1) or a vector of ``width`` lanes."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class DeviceCaps:
     """Limits and features. Sizes are bytes; a backend fills in what its API reports.
 

@@ -9,8 +9,12 @@ from tflgpu.lowering.lowering import Lowering, guard
 
 def spread(low: Lowering, k: Builder, count: int) -> Expr:
     """A number below ``count`` for each invocation; dispatch with `launch` and the same count."""
+    return spread_over(k, count, groups_across(low, k, count))
+
+
+def spread_over(k: Builder, count: int, across: int) -> Expr:
+    """`spread`, where `groups_across` is known."""
     groups = -(-count // k.workgroup[0])
-    across = min(groups, low.caps.max_groups[0])
     i = k.global_id(0)
     if groups > across:
         i = k.global_id(1) * (across * k.workgroup[0]) + i
@@ -19,8 +23,13 @@ def spread(low: Lowering, k: Builder, count: int) -> Expr:
     return i
 
 
+def groups_across(low: Lowering, k: Builder, count: int) -> int:
+    """How many workgroups of ``count`` invocations lie side by side."""
+    return min(-(-count // k.workgroup[0]), low.caps.max_groups[0])
+
+
 def launch(low: Lowering, k: Builder, count: int) -> None:
     """Dispatch ``count`` invocations, over two axes where one has too few workgroups."""
+    across = groups_across(low, k, count)
     groups = -(-count // k.workgroup[0])
-    across = min(groups, low.caps.max_groups[0])
     low.dispatch_groups(k, (across, -(-groups // across), 1))

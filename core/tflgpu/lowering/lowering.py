@@ -19,6 +19,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Kernel
 from tflgpu.language.types import Scalar, Size3
+from tflgpu.lowering.bodies import Bodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
 from tflgpu.lowering.precision import Precision
@@ -89,6 +90,7 @@ class Lowering:
         fused: Sequence[Fused] = (),
         before: Sequence[Node] = (),
         integers: IntegerStorage = IntegerStorage.WORDS,
+        bodies: Bodies | None = None,
     ) -> None:
         self.node = node
         #: All nodes that the generator makes, ``node`` last: one, but for a `GroupRule`.
@@ -102,6 +104,9 @@ class Lowering:
         self._layout_of = layout_of
         self._fused = tuple(fused)
         self._bindings: dict[int, list[Binding]] = {}
+        self._bodies = bodies or Bodies()
+        #: By the id of its builder: a kernel whose body is written, and the builder's size then.
+        self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
 
     # Types
@@ -199,6 +204,12 @@ class Lowering:
         self._bindings[id(k)].append(Constant(flat))
         return buffer
 
+    def body(self, k: Builder, write: Callable[..., None], *args: Any) -> None:
+        """Have ``write(k, *args)`` write the whole of a kernel, which is dispatched then. Where a kernel of
+        the plan was begun with the same buffers, and written by the same function with the same
+        arguments, it is that one (`tflgpu.lowering.bodies`), and ``write`` is not called."""
+        self._written[id(k)] = self._bodies.kernel(k, write, args), k.size
+
     def dispatch(self, k: Builder, invocations: tuple[int, int, int]) -> None:
         """Launch a kernel over at least ``invocations``, rounded up to whole workgroups; the
         kernel must leave out the excess itself (`guard`)."""
@@ -212,7 +223,11 @@ class Lowering:
         bindings = tuple(self._bindings.pop(id(k)))
         if any(g < 1 for g in groups):
             raise KernelError(f"{self.node.label}: {groups} workgroups")
-        self.dispatches.append(Dispatch(k.build(), groups, bindings, self.node.label))
+        written = self._written.pop(id(k)) if id(k) in self._written else None
+        kernel, size = written or (k.build(), k.size)
+        if k.size != size or len(kernel.buffers) != len(bindings):
+            raise KernelError(f"{self.node.label}: kernel {k.name} goes on behind its body")
+        self.dispatches.append(Dispatch(kernel, groups, bindings, self.node.label))
 
     # Inside
 
@@ -247,18 +262,19 @@ class Lowering:
         node = fused.node
         given = [v for v in node.inputs if v is not None]
         # A view, or the place in the chain of what is at hand.
-        sources = [
+        sources = tuple(
             made.index(v.id) if v.id in made else self.read_value(k, v, f"fused{i}")
             for i, v in enumerate(given)
-        ]
-        out = node.outputs[0].shape
+        )
+        # Only what it needs is in the closure: bodies that were written with equal ones are the same.
+        expr, attributes, out = fused.expr, node.attrs, node.outputs[0].shape
 
         def link(k: Builder, chain: Sequence[Expr], outer: Expr, slice_: Expr) -> Expr:
             operands = [
                 chain[each] if isinstance(each, int) else load_broadcast(each, outer, slice_, out)
                 for each in sources
             ]
-            return fused.expr(k, node.attrs, operands)
+            return expr(k, attributes, operands)
 
         return link
 

@@ -9,6 +9,8 @@ import enum
 
 import attrs
 
+from tflgpu.values import frozen
+
 
 class ReasonCode(enum.Enum):
     """What kind of reason it is. The values are what `DelegationReport.to_json` writes; they stay as
@@ -49,7 +51,7 @@ class ReasonCode(enum.Enum):
     CONTROL_FLOW = "control_flow"
 
 
-@attrs.frozen
+@frozen
 class Unsupported:
     """A "no", with the reason: what, why, and where possible what to do; and, for programs, what
     kind of reason that is. Two with one sentence are equal."""
@@ -62,7 +64,7 @@ class Unsupported:
     )
 
 
-@attrs.frozen
+@frozen
 class KnownLate(Unsupported):
     """A "no" that would be a yes if what its operands hold were known before the model runs: shapes of
     results follow from that."""

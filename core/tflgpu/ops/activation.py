@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import Activation, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
@@ -26,6 +26,7 @@ from tflgpu.ops.elementwise import (
     widen,
 )
 from tflgpu.ops.stored_functions import by_steps, clamped, leaky
+from tflgpu.ops.stored_pair import prelu
 
 _TYPES = FLOATS | QUANTIZED
 
@@ -90,7 +91,8 @@ def _leaky(attributes: LeakyRelu, x: Array) -> Array:
 def _infer_prelu(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, alpha = take_operands("PRELU", operands, 2)
     check_dtype("PRELU", x.dtype, _TYPES)
-    if alpha.dtype is not x.dtype:
+    # Slopes of 16-bit data may be weights, of 8 bits.
+    if alpha.dtype is not x.dtype and (x.dtype, alpha.dtype) != (DType.I16, DType.I8):
         raise ModelError(f"PRELU: alpha is {alpha.dtype.value}, the operand {x.dtype.value}")
     return [TensorSpec(broadcast_shape("PRELU", x.shape, alpha.shape), x.dtype)]
 
@@ -162,6 +164,6 @@ OPS = (
     ),
     OpDef(
         "PRELU", no_attrs, _infer_prelu, reference_of("PRELU", _prelu), _prelu_samples,
-        elementwise=True,
+        elementwise=True, as_stored=prelu,
     ),
 )  # fmt: skip

@@ -12,7 +12,6 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.base import Accuracy, Arg, Composed, Fields, OpDef, Operand, Reading, Sample
@@ -20,6 +19,7 @@ from tflgpu.ops.composed import there
 from tflgpu.ops.digit_sums import of_matrices
 from tflgpu.ops.elementwise import broadcast_shape
 from tflgpu.ops.facets import Batched, Hybrid, Items, OnTheFly, Rounding, Work
+from tflgpu.ops.items import broadcast
 from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
 
@@ -141,20 +141,17 @@ def _batch(node: Node, items: Items) -> Batched | str:
     if len(result) == 2:  # rows of the result are those of the left operand
         if items.operands == {0} and not node.attrs.adj_x:
             return Batched(node.attrs)
-        return "its operands are matrices, without an axis for several of them"
-    for i in items.operands:
-        shape = node.input(i).shape
-        if len(shape) != len(result) or shape[0] != result[0]:
-            return (
-                f"operand {i}, {listed(shape)}, is broadcast to {listed(result)} along the axis "
-                "that the items lie on"
-            )
+        return broadcast(node, items, 2)
     constants = {}
-    for i in {0, 1} - items.operands:
+    for i in (0, 1):
         value = node.input(i)
-        if len(value.shape) == len(result) and value.shape[0] != 1:
+        has_rows = len(value.shape) == len(result)
+        if i in items.operands:
+            if not has_rows or value.shape[0] != result[0]:
+                return broadcast(node, items, 2)
+        elif has_rows and value.shape[0] != 1:
             if value.data is None:
-                return f"operand {i} is the same for all items, and not a constant"
+                return broadcast(node, items, 2)
             constants[i] = items.times(value.data)
     return Batched(node.attrs, constants)
 

@@ -41,6 +41,7 @@ from tflgpu.ops.elementwise import (
     reference_of,
 )
 from tflgpu.ops.facets import copies_only
+from tflgpu.ops.stored_pair import of_sum, product, squared_difference
 from tflgpu.ops.stored_quotient import StoredQuotient, divide
 
 T = TypeVar("T")
@@ -273,11 +274,13 @@ def _op(
     checked: tuple[int, ...] = (),
     plain: frozenset[DType] = frozenset(),
     takes_stored: bool = False,
+    as_stored: Callable[[Node], Any] | None = None,
 ) -> OpDef:
     return OpDef(
         name, parse, infer_broadcast(name, allowed), reference_of(name, compute, plain), samples,
         accuracy=accuracy, max_version=version, elementwise=True, keeps_values=keeps_values,
         generate=generate, checked=checked, takes_stored=takes_stored,
+        as_stored=as_stored,
     )  # fmt: skip
 
 
@@ -293,10 +296,11 @@ def _fused_op(
     allowed: frozenset[DType] = _ALL,
     plain: frozenset[DType] = frozenset(),
     checked: tuple[int, ...] = (),
+    as_stored: Callable[[Node], Any] | None = None,
 ) -> OpDef:
     op = _op(
         name, _with_activation(fn), samples, version=version, parse=_parse_fused,
-        generate=generate, allowed=allowed, plain=plain,
+        generate=generate, allowed=allowed, plain=plain, as_stored=as_stored,
     )  # fmt: skip
     return attrs.evolve(
         op,
@@ -336,10 +340,11 @@ assert _DIV.copies is not None
 
 OPS = (
     _fused_op("ADD", lambda a, b: a + b, _basic, 6, _shifted, copies_where_neutral(0.0, 0, 1),
-              plain=_SHORT),
-    _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1)),
+              plain=_SHORT, as_stored=of_sum(1)),
+    _fused_op("SUB", lambda a, b: a - b, _basic, 5, _subtracted, copies_where_neutral(0.0, 1),
+              as_stored=of_sum(-1)),
     _fused_op("MUL", lambda a, b: a * b, _basic, 8, _scaled, copies_where_neutral(1.0, 0, 1),
-              allowed=_ALL | {DType.C64}, plain=_SHORT),
+              allowed=_ALL | {DType.C64}, plain=_SHORT, as_stored=product),
     attrs.evolve(_DIV, reference=reference_of("DIV", _div), affine=_unless_stored(_DIV.affine),
                  copies=_unless_stored(_DIV.copies), as_stored=_div_stored),
     _op("MAXIMUM", lambda a, x, y: np.maximum(x, y),
@@ -349,7 +354,7 @@ OPS = (
         lambda: _broadcasts() + _rank5(version=3) + _ints(_WHOLE_QUOTIENT),
         accuracy=Accuracy.EXACT, version=4, keeps_values=True, generate=_PAIRS, plain=QUANTIZED),
     _op("SQUARED_DIFFERENCE", _difference, lambda: _broadcasts() + _ints(_WHOLE_QUOTIENT),
-        version=2, generate=_PAIRS),
+        version=2, generate=_PAIRS, as_stored=squared_difference),
     _op("POW", _power, lambda: _broadcasts(_POWER) + _ints(_Domain((-5, 5), (0, 5))),
         accuracy=Accuracy.TRANSCENDENTAL),
     # TFLite's kernels look at no scale and no zero point.

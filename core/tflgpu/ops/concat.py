@@ -19,7 +19,7 @@ from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Batched, Items, copies_only
-from tflgpu.ops.items import along, as_they_are
+from tflgpu.ops.items import as_they_are, lifted
 from tflgpu.ops.reshape import as_reshape
 
 _ANY_NUMBER = 1 << 30
@@ -148,14 +148,20 @@ def _pack_samples() -> Sequence[Sample]:
 
 
 def _batch_concat(node: Node, items: Items) -> Batched | str:
-    return along(node.attrs.axis, len(node.outputs[0].shape)) or as_they_are(node, items)
+    rank = len(node.outputs[0].shape)
+    return _side_by_side(node, items) if node.attrs.axis % rank == 0 else as_they_are(node, items)
+
+
+def _side_by_side(node: Node, items: Items) -> Batched | str:
+    """Along axis 0, on which the items lie."""
+    wanted = attrs.evolve(node.attrs, axis=1)
+    return lifted(node, items, range(len(node.inputs)), wanted)
 
 
 def _batch_pack(node: Node, items: Items) -> Batched | str:
-    refused = along(node.attrs.axis, len(node.outputs[0].shape))
-    if refused is not None and len(node.inputs) == 1:
-        return as_reshape(node, items)
-    return refused or as_they_are(node, items)
+    if node.attrs.axis % len(node.outputs[0].shape):
+        return as_they_are(node, items)
+    return as_reshape(node, items) if len(node.inputs) == 1 else _side_by_side(node, items)
 
 
 OPS = (

@@ -22,7 +22,7 @@ from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.elementwise import check_dtype
+from tflgpu.ops.elementwise import QUANTIZED, check_dtype
 from tflgpu.ops.facets import Held, copies_first
 from tflgpu.ops.stored_functions import by_steps, rescaled
 
@@ -104,7 +104,7 @@ _NO_SCALE = Quantization((0.0,), (0,))
 def _parse_dequantize(fields: Fields) -> Dequantize:
     found, types = _quantization(fields, "input_quantization"), fields.get("operand_types")
     unscaled = found is None and isinstance(types, tuple) and types and types[0] is not None
-    if unscaled and types[0][0] in _STORED:
+    if unscaled and types[0][0] in QUANTIZED:
         return Dequantize(_NO_SCALE)
     return Dequantize(found)
 

@@ -12,7 +12,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Shape, TensorSpec
 from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.items import each_row
+from tflgpu.ops.items import each_row, lifted
 
 
 def _infer_diag(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -103,5 +103,6 @@ OPS = (
     OpDef(
         "MATRIX_SET_DIAG", no_attrs, _infer_set, _reference_set, _set_samples,
         accuracy=Accuracy.EXACT, keeps_values=True, takes_stored=True,
+        batch=lambda node, items: lifted(node, items, (0, 1)),
     ),
 )  # fmt: skip

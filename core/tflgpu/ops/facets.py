@@ -150,6 +150,10 @@ class Items:
     count: int
     operands: frozenset[int]
 
+    def wide(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a tensor of all items, of which that of one has this one: scalars are a vector."""
+        return (shape[0] * self.count, *shape[1:]) if shape else (self.count,)
+
     def times(self, array: Array) -> Array:
         """The same contents for each item."""
         return np.concatenate([array] * self.count, axis=0)
@@ -165,12 +169,18 @@ class Batched:
         constants: New contents of constant operands, by position. The others stay.
         op: The op that takes its place; "" for its own.
         operands: Positions of the operands that such an op gets; None for all.
+        shapes: Shapes that operands of each item are given before it, by position. Its results, which
+            have as many elements as those of all items and in the same order, get theirs behind it.
+        mixed: Whether it takes and gives rows of axis 0 by turns: the first one of each item, then the
+            second one of each, and so on. They are brought into this order, and out of it.
     """
 
     attributes: Any
     constants: Mapping[int, Array] = attrs.Factory(dict)
     op: str = ""
     operands: tuple[int, ...] | None = None
+    shapes: Mapping[int, tuple[int, ...]] = attrs.Factory(dict)
+    mixed: bool = False
 
 
 @attrs.frozen
@@ -199,11 +209,13 @@ class Instead:
         op: Its op.
         attributes: Its attributes.
         constants: Operands that it has behind the node's.
+        replaced: Real numbers in the place of the node's own constants, by position.
     """
 
     op: str
     attributes: Any
     constants: tuple[Array, ...] = ()
+    replaced: Mapping[int, Array] = attrs.Factory(dict)
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from tflgpu.ops.axes import INDEX_TYPES, need_rank, normal_axis, present, take_o
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.elementwise import check_unscaled
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.items import each_row
+from tflgpu.ops.items import each_row, lifted
 
 
 def _indices(op: str, operand: Operand, what: str) -> None:
@@ -224,12 +224,12 @@ def _lookup_samples() -> Sequence[Sample]:
 def _batch_gather(node: Node, items: Items) -> Batched | str:
     x, indices = node.input(0), node.input(1)
     axis, batch = gather_axes(node.attrs, len(x.shape), len(indices.shape))
-    if 0 in items.operands and axis == 0:
-        return "it takes rows along axis 0, on which the items lie"
+    by_item = items.operands == {0, 1} and not batch
+    if by_item or (items.operands == {0} and axis == 0):
+        wanted = attrs.evolve(node.attrs, axis=axis + 1, batch_dims=1 if by_item else 0)
+        return lifted(node, items, tuple(items.operands), wanted)
     if items.operands == {1} and axis:
         return "operand 0, which is the same for all items, is not looked up along axis 0"
-    if items.operands == {0, 1} and not batch:
-        return "its indices, different from item to item, speak of the rows of all items"
     if items.operands == {0} and batch:
         if indices.data is None:
             return "operand 1 is the same for all items, and not a constant"

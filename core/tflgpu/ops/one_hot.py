@@ -21,7 +21,7 @@ from tflgpu.ops.axes import (
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.items import along, each_row, rows_of
+from tflgpu.ops.items import each_row, lifted, rows_of
 
 
 @attrs.frozen
@@ -71,6 +71,8 @@ def _parse_topk(fields: Fields) -> TopK:
 def _infer_topk(attributes: TopK, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, count = take_operands("TOPK_V2", operands, 2)
     k = const_integer("TOPK_V2", count, "k (operand 1)")
+    if x.dtype in (DType.C64, DType.C128):
+        raise ModelError("TOPK_V2: operand 0 is of complex numbers, of which none is the largest")
     if x.rank == 0 or not 0 <= k <= x.shape[-1]:
         raise ModelError(f"TOPK_V2: k is {k} for an operand of shape {list(x.shape)}")
     shape = (*x.shape[:-1], k)
@@ -128,7 +130,9 @@ def _topk_samples() -> Sequence[Sample]:
 
 
 def _batch_one_hot(node: Node, items: Items) -> Batched | str:
-    refused = rows_of(node, items, (0,)) or along(node.attrs.axis, len(node.outputs[0].shape))
+    refused = rows_of(node, items, (0,))
+    if refused is None and node.attrs.axis % len(node.outputs[0].shape) == 0:
+        return lifted(node, items, (0,), attrs.evolve(node.attrs, axis=1))
     return refused or Batched(node.attrs)
 
 

@@ -21,7 +21,7 @@ from tflgpu.ops import draws
 from tflgpu.ops.axes import elements, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import Batched, Items, copies_first
-from tflgpu.ops.items import rows_of
+from tflgpu.ops.items import lifted, rows_of
 
 Borders = tuple[tuple[int, int], ...]
 
@@ -197,9 +197,12 @@ def _mirror_samples() -> Sequence[Sample]:
 def _batch(node: Node, items: Items) -> Batched | str:
     refused = rows_of(node, items, (0,))
     paddings = node.input(1).data
-    if refused is None and (paddings is None or paddings.reshape(-1)[:2].any()):
-        refused = "it pads axis 0, on which the items lie"
-    return refused or Batched(node.attrs)
+    if refused is None and paddings is None:
+        refused = "operand 1, how much it pads, is not known"
+    if refused is not None or paddings is None or not paddings.reshape(-1)[:2].any():
+        return refused or Batched(node.attrs)
+    none = np.zeros((1, 2), paddings.dtype)
+    return lifted(node, items, (0,), constants={1: np.concatenate([none, paddings])})
 
 
 OPS = (

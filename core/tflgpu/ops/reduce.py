@@ -23,7 +23,7 @@ from tflgpu.ops.axes import take_operands as take
 from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.items import along, rows_of
+from tflgpu.ops.items import lifted, next_axes, rows_of
 
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _BOOL = frozenset({DType.BOOL})
@@ -328,12 +328,14 @@ def _batch_reduce(node: Node, items: Items) -> Batched | str:
     others = axes.reshape(-1)[axes.reshape(-1) % len(shape) != 0]
     if shape[0] == 1 and node.attrs.keep_dims and others.size:
         return Batched(node.attrs, {1: others})  # nothing is reduced along an axis of 1
-    return "it reduces axis 0, on which the items lie"
+    return lifted(node, items, (0,), constants={1: next_axes(axes, len(shape))})
 
 
 def _batch_along(node: Node, items: Items) -> Batched | str:
     refused = rows_of(node, items, (0,))
-    refused = refused or along(integers(node.const(1))[0], len(node.input(0).shape))
+    axis, rank = node.const(1), len(node.input(0).shape)
+    if refused is None and integers(axis)[0] % rank == 0:
+        return lifted(node, items, (0,), constants={1: next_axes(axis, rank)})
     return refused or Batched(node.attrs)
 
 

@@ -180,14 +180,12 @@ def as_reshape(node: Node, items: Items, operand: int = 0) -> Batched | str:
     """`OpDef.batch` of a node that gives an operand another shape, in row-major order: items that lie
     one after another do so in any shape."""
     shape = node.outputs[0].shape
-    if not shape or 0 in shape:
-        return f"its result of each item has the shape {listed(shape)}, which has no rows"
-    wide = ReshapeAttrs((items.count * shape[0], *shape[1:]))
+    wide = ReshapeAttrs(items.wide(shape))
     return Batched(wide, op="RESHAPE", operands=(operand,))
 
 
 def _batch_reshape(node: Node, items: Items) -> Batched | str:
-    found = rows_of(node, items, (0,)) or as_reshape(node, items)
+    found = rows_of(node, items, (0,), 0) or as_reshape(node, items)
     shape = node.optional_input(1)
     if isinstance(found, str) or shape is None:
         return found
@@ -204,7 +202,7 @@ def _batch_squeeze(node: Node, items: Items) -> Batched | str:
 
 
 def _batch_expand(node: Node, items: Items) -> Batched | str:
-    refused = rows_of(node, items, (0,))
+    refused = rows_of(node, items, (0,), 0)
     if refused is not None:
         return refused
     where = normal_axis("EXPAND_DIMS", integers(node.const(1))[0], len(node.outputs[0].shape))

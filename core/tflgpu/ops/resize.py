@@ -17,9 +17,13 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, Infer, OpDef, Operand, Sample
+from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype
 from tflgpu.ops.items import each_row
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
 _F32 = np.float32
+#: Of the weights by which XNNPACK mixes pixels of 8 bits.
+BITS = 11
 
 
 @attrs.frozen
@@ -29,11 +33,20 @@ class ResizeAttrs:
 
     RESIZE_NEAREST_NEIGHBOR takes both: centres are looked at, at the scale of the corners.
 
-    ``fixed``: places are rounded to 1/1024 of a pixel, as RESIZE_BILINEAR does for 16-bit tensors."""
+    ``fixed``: places are rounded to 1/1024 of a pixel, as RESIZE_BILINEAR does for 16-bit tensors.
+
+    ``stored``: of RESIZE_BILINEAR, that pixels are mixed as the numbers that it says are stored: those of
+    16 bits as TFLite's kernel does, others as XNNPACK's, whose weights have `BITS`. No file has it."""
 
     align_corners: bool = False
     half_pixel_centers: bool = False
     fixed: bool = False
+    stored: QuantizeAndDequantize | None = None
+
+    @property
+    def bits(self) -> int:
+        """Of the weights of stored pixels."""
+        return 10 if self.fixed else BITS
 
 
 def _parse(fields: Fields) -> ResizeAttrs:
@@ -81,6 +94,8 @@ def neighbours(attributes: ResizeAttrs, size: int, wanted: int) -> tuple[Array, 
         lower, upper, steps = _fixed_neighbours(attributes, size, wanted)
         return lower.astype(np.int32), upper.astype(np.int32), (steps / 1024).astype(_F32)
     at = positions(attributes, size, wanted)
+    if attributes.stored is not None:
+        at = np.maximum(at, _F32(0))
     lower = np.maximum(np.floor(at), 0).astype(np.int32)
     upper = np.minimum(np.ceil(at), size - 1).astype(np.int32)
     return lower, upper, (at - lower.astype(_F32)).astype(_F32)
@@ -89,6 +104,8 @@ def neighbours(attributes: ResizeAttrs, size: int, wanted: int) -> tuple[Array, 
 def _infer(op: str) -> Infer:
     def infer(attributes: ResizeAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
         x, size = take_operands(op, operands, 2)
+        if op == "RESIZE_BILINEAR":  # what lies between two pixels is a real number
+            check_dtype(op, x.dtype, FLOATS | QUANTIZED)
         need_rank(op, x, "operand 0", 4)
         height, width = const_integers(op, size, "size (operand 1)", 2)
         if height < 1 or width < 1:
@@ -111,6 +128,8 @@ def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None])
     x, (height, width) = present(arrays[0]), integers(present(arrays[1]))
     if x.dtype in (np.int8, np.int16):
         return [_fixed_point(attributes, x, height, width)]
+    if attributes.stored is not None:
+        return [_mix_stored(attributes, attributes.stored, x, height, width)]
     top, bottom, v = neighbours(attributes, x.shape[1], height)
     left, right, u = neighbours(attributes, x.shape[2], width)
     wide = x if x.dtype == np.float64 else x.astype(_F32)
@@ -122,6 +141,30 @@ def _reference_bilinear(attributes: ResizeAttrs, arrays: Sequence[Array | None])
     if x.dtype.kind in "iu":
         mixed = np.floor(mixed + _F32(0.5))
     return [mixed.astype(x.dtype)]
+
+
+def stored_weights(attributes: ResizeAttrs, table: tuple[Array, Array, Array]) -> Array:
+    """The weights of `neighbours` as whole numbers, 0 where both neighbours are one pixel."""
+    lower, upper, weight = table
+    whole = np.rint(weight * _F32(1 << attributes.bits)).astype(np.int32)
+    return np.asarray(np.where(lower == upper, np.int32(0), whole))
+
+
+def _mix_stored(
+    attributes: ResizeAttrs, stored: QuantizeAndDequantize, x: Array, height: int, width: int
+) -> Array:
+    rows = neighbours(attributes, x.shape[1], height)
+    columns = neighbours(attributes, x.shape[2], width)
+    v, u = (stored_weights(attributes, t).astype(np.int64) for t in (rows, columns))
+    steps, one = steps_of(stored, x).astype(np.int64), 1 << attributes.bits
+    lines = steps[:, rows[0]] * (one - v)[:, None, None] + steps[:, rows[1]] * v[:, None, None]
+    mixed = lines[:, :, columns[0]] * (one - u)[:, None] + lines[:, :, columns[1]] * u[:, None]
+    half = one * one // 2
+    if attributes.fixed:  # halves away from zero
+        found = np.sign(mixed) * ((np.abs(mixed) + half) // (one * one))
+    else:
+        found = (mixed + half) // (one * one)
+    return np.asarray(found * _F32(stored.scale)).astype(x.dtype)
 
 
 def _mix(a: Array, b: Array, weight: Array) -> Array:
@@ -209,11 +252,21 @@ def _copies(node: Node) -> int | None:
     return 0 if node.input(0).shape == node.outputs[0].shape and not moved else None
 
 
+def _as_stored(node: Node) -> ResizeAttrs | None:
+    """The attributes that mix stored numbers."""
+    (out,) = node.outputs
+    if out.dtype not in QUANTIZED or node.input(0).dtype is not out.dtype or out.quant is None:
+        return None
+    stored = QuantizeAndDequantize.of(out.quant, out.dtype)
+    attributes: ResizeAttrs = node.attrs
+    return attrs.evolve(attributes, stored=stored, fixed=out.dtype is DType.I16)
+
+
 OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
         generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        one_scale=True, batch=each_row(0),
+        one_scale=True, batch=each_row(0), as_stored=_as_stored,
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,

@@ -97,6 +97,8 @@ def _infer_range(attributes: NoAttrs, operands: Sequence[Operand | None]) -> lis
     names = ("start (operand 0)", "limit (operand 1)", "delta (operand 2)")
     for arg, name in zip(args, names, strict=True):
         need_rank("RANGE", arg, name, 0)
+        if arg.dtype in (DType.BOOL, DType.C64, DType.C128):
+            raise ModelError(f"RANGE: {name} is {arg.dtype.value}, not a number on a line")
         if arg.dtype is not args[0].dtype:
             raise ModelError(f"RANGE: {name} is {arg.dtype.value}, start {args[0].dtype.value}")
     start, limit, delta = (a.const("RANGE", n) for a, n in zip(args, names, strict=True))

@@ -19,7 +19,7 @@ from tflgpu.ops import draws
 from tflgpu.ops.axes import const_integers, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import Batched, Items, Reordered
-from tflgpu.ops.items import rows_of
+from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, strides_of
 from tflgpu.ops.reshape import as_reshape
 
@@ -333,9 +333,28 @@ def _batch_slice(node: Node, items: Items) -> Batched | str:
     shape, sizes = node.input(0).shape, node.const(2).copy()
     cut = slice_box(shape, integers(node.const(1)), integers(sizes)).cuts[0]
     if cut != Cut(0, 1, shape[0]):
-        return "it cuts axis 0, on which the items lie"
+        begin = node.const(1)
+        box = {
+            1: np.concatenate([[0], begin.reshape(-1)]).astype(begin.dtype),
+            2: np.concatenate([[items.count], sizes.reshape(-1)]).astype(sizes.dtype),
+        }
+        return lifted(node, items, (0,), constants=box)
     sizes.reshape(-1)[0] = items.count * shape[0]
     return Batched(node.attrs, {2: sizes})
+
+
+def _next_axes(node: Node, items: Items) -> Batched | str:
+    """A STRIDED_SLICE of one axis more in front, which it leaves whole."""
+    names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    masks = {m: getattr(node.attrs, m) << 1 for m in names}
+    masks["begin_mask"] |= 1
+    masks["end_mask"] |= 1
+    firsts = zip((1, 2, 3), (0, 0, 1), strict=True)
+    box = {
+        i: np.concatenate([[first], node.const(i).reshape(-1)]).astype(node.const(i).dtype)
+        for i, first in firsts
+    }
+    return lifted(node, items, (0,), attrs.evolve(node.attrs, **masks), box)
 
 
 def _batch_strided(node: Node, items: Items) -> Batched | str:
@@ -351,7 +370,7 @@ def _batch_strided(node: Node, items: Items) -> Batched | str:
         moves = _strided_moves(node)
         if moves is not None and moves.is_identity(shape):
             return as_reshape(node, items)
-        return "it cuts, drops or adds to axis 0, on which the items lie"
+        return _next_axes(node, items)
     if not strides.size or _expand(node.attrs, len(shape), len(begin))[0] == "all":
         return Batched(node.attrs)
     strides.reshape(-1)[0] = 1

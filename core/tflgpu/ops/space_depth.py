@@ -17,8 +17,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, need_rank, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
-from tflgpu.ops.facets import Items
-from tflgpu.ops.items import each_row
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import each_row, rows_of
 
 
 @attrs.frozen
@@ -232,8 +232,10 @@ def _space_to_batch_samples() -> Sequence[Sample]:
     ]
 
 
-def _mixes(node: Node, items: Items) -> str:
-    return "it trades positions of an image for rows of axis 0, on which the items lie"
+def _mixed(node: Node, items: Items) -> Batched | str:
+    """Positions of an image and rows of axis 0 are traded: the rows of one position come together."""
+    refused = rows_of(node, items, (0,))
+    return Batched(node.attrs, mixed=True) if refused is None else refused
 
 
 OPS = (
@@ -250,11 +252,11 @@ OPS = (
     OpDef(
         "BATCH_TO_SPACE_ND", no_attrs, _infer_batch_to_space, _reference_batch_to_space,
         _batch_to_space_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
-        batch=_mixes,
+        batch=_mixed,
     ),
     OpDef(
         "SPACE_TO_BATCH_ND", no_attrs, _infer_space_to_batch, _reference_space_to_batch,
         _space_to_batch_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True,
-        batch=_mixes,
+        batch=_mixed,
     ),
 )  # fmt: skip

@@ -25,7 +25,7 @@ from tflgpu.ops.axes import (
 )
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Batched, Items, copies_first
-from tflgpu.ops.items import Batch, along, rows_of
+from tflgpu.ops.items import Batch, lifted, next_axes, rows_of
 from tflgpu.ops.reshape import as_reshape
 
 
@@ -180,20 +180,22 @@ def _unpack_samples() -> Sequence[Sample]:
 def _batch_split(axis: int, source: int) -> Batch:
     def batch(node: Node, items: Items) -> Batched | str:
         rank = len(node.input(source).shape)
-        return (
-            rows_of(node, items, (source,))
-            or along(integers(node.const(axis))[0], rank)
-            or Batched(node.attrs)
-        )
+        refused = rows_of(node, items, (source,))
+        if refused is None and integers(node.const(axis))[0] % rank == 0:
+            wanted = {axis: next_axes(node.const(axis), rank)}
+            return lifted(node, items, (source,), constants=wanted)
+        return refused or Batched(node.attrs)
 
     return batch
 
 
 def _batch_unpack(node: Node, items: Items) -> Batched | str:
-    refused = along(node.attrs.axis, len(node.input(0).shape))
-    if refused is not None and len(node.outputs) == 1:
+    rank = len(node.input(0).shape)
+    if node.attrs.axis % rank:
+        return Batched(node.attrs)
+    if len(node.outputs) == 1:
         return as_reshape(node, items)
-    return refused or Batched(node.attrs)
+    return lifted(node, items, (0,), attrs.evolve(node.attrs, axis=1))
 
 
 OPS = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError
@@ -16,7 +17,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import Batched, Items, copies_first
-from tflgpu.ops.items import first_size, rows_of
+from tflgpu.ops.items import broadcast, first_size, lifted, next_axes, rows_of
 
 
 def _infer_tile(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -121,23 +122,29 @@ def _reverse_samples() -> Sequence[Sample]:
 
 def _batch_tile(node: Node, items: Items) -> Batched | str:
     refused = rows_of(node, items, (0,))
-    if refused is None and integers(node.const(1))[0] != 1:
-        refused = "it repeats axis 0, on which the items lie"
+    times = node.const(1)
+    if refused is None and integers(times)[0] != 1:
+        wanted = np.concatenate([[1], times.reshape(-1)]).astype(times.dtype)
+        return lifted(node, items, (0,), constants={1: wanted})
     return refused or Batched(node.attrs)
 
 
 def _batch_broadcast(node: Node, items: Items) -> Batched | str:
     refused = rows_of(node, items, (0,))
     old, new = node.input(0).shape, node.outputs[0].shape
-    if refused is None and (len(old) != len(new) or old[0] != new[0]):
-        refused = f"it repeats {listed(old)} along axis 0 of {listed(new)}, on which the items lie"
+    sizes = node.input(1).data
+    if refused is None and sizes is not None and (len(old) != len(new) or old[0] != new[0]):
+        wanted = new[1:] if new[0] == 1 else new
+        made = np.array([items.count, *wanted], sizes.dtype)
+        return attrs.evolve(broadcast(node, items), constants={1: made})
     return refused or first_size(node, items, 1)
 
 
 def _batch_reverse(node: Node, items: Items) -> Batched | str:
     refused = rows_of(node, items, (0,))
-    if refused is None and 0 in reverse_axes(integers(node.const(1)), len(node.input(0).shape)):
-        refused = "it turns axis 0 around, on which the items lie"
+    axes, rank = node.const(1), len(node.input(0).shape)
+    if refused is None and 0 in reverse_axes(integers(axes), rank):
+        return lifted(node, items, (0,), constants={1: next_axes(axes, rank)})
     return refused or Batched(node.attrs)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
@@ -11,7 +13,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers, integers, normal_axis, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, NoAttrs, OpDef, Operand, Sample, no_attrs
 from tflgpu.ops.facets import Batched, Items
-from tflgpu.ops.items import rows_of
+from tflgpu.ops.items import lifted, rows_of
 from tflgpu.ops.moves import Moves, reordered
 from tflgpu.ops.reshape import as_reshape
 
@@ -86,7 +88,8 @@ def _batch(node: Node, items: Items) -> Batched | str:
     moves = _moves(node)
     if moves is not None and moves.is_identity(shape):  # axes of size 1 change places
         return as_reshape(node, items)
-    return "it moves axis 0, on which the items lie"
+    order = np.array([0, *(n + 1 for n in permutation(integers(node.const(1)), len(shape)))])
+    return lifted(node, items, (0,), constants={1: order.astype(node.const(1).dtype)})
 
 
 OPS = (

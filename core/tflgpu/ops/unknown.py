@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.graph import Graph
+from tflgpu.values import frozen
 
 _ADVICE = (
     "; what must be a constant may also be computed from constants and from the shapes of tensors, "
@@ -14,7 +13,7 @@ _ADVICE = (
 )
 
 
-@attrs.frozen
+@frozen
 class UnknownOp:
     """The attributes of a node that neither a device nor the CPU can run.
 
@@ -32,7 +31,7 @@ class UnknownOp:
     host: bool = False
 
 
-@attrs.frozen
+@frozen
 class ForeignOp(UnknownOp):
     """The attributes of a node that only the CPU side can run, which has kernels of its own for it
     (LiteRT's, say). ``reason`` is why nobody else can. Its results' shapes are known."""

@@ -13,6 +13,7 @@ import numpy as np
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
 from tflgpu.options.kinds import Kind, is_count, whole
+from tflgpu.values import frozen
 
 _OPTION = "accuracy_guard"
 _ON = frozenset({"true", "yes", "on"})
@@ -63,7 +64,7 @@ def _to_on_failure(value: object) -> OnFailure:
     return OnFailure[name]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class AccuracyGuard:
     """Compares the first invocations on a device with the CPU.
 
@@ -84,7 +85,7 @@ class AccuracyGuard:
     on_failure: OnFailure = attrs.field(default=OnFailure.CPU, converter=_to_on_failure)
 
 
-@attrs.frozen
+@frozen
 class Guard(Kind):
     """An `AccuracyGuard`, a number of runs (0: none), True or False, a mapping of its fields, or as
     text: ``3``, ``on``, ``off``, ``runs=3,tolerance=0.02,on_failure=keep``."""

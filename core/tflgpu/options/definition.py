@@ -13,11 +13,12 @@ import attrs
 
 from tflgpu.errors import OptionError
 from tflgpu.options.kinds import Kind
+from tflgpu.values import frozen
 
 _KEY = "tflgpu"
 
 
-@attrs.frozen
+@frozen
 class Option:
     """One option.
 

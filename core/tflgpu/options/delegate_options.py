@@ -26,6 +26,7 @@ from tflgpu.options.definition import Option, options_of, variable
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend, InferencePriority
 from tflgpu.options.option_list import OptionList
 from tflgpu.options.other_names import canonical, flags_of, forced
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tflgpu.options.keywords import OptionKeywords
 
 
-@attrs.frozen(kw_only=True, init=False)
+@frozen(kw_only=True, init=False)
 class DelegateOptions(OptionList):
     """Options of `GpuDelegate`, the counterpart of TFLite's `TfLiteGpuDelegateOptionsV2` and of the
     options of its Metal and Java delegates. docs/options.md has them in a table.

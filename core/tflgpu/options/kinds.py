@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import attrs
 import numpy as np
 
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
+from tflgpu.values import frozen
 
 #: What a string may say for a truth value, in any case: options of TFLite's delegates that are
 #: loaded from a library are all strings.
@@ -52,7 +52,7 @@ class Kind:
         return value.name if isinstance(value, enum.Enum) else str(value)
 
 
-@attrs.frozen
+@frozen
 class OrNone(Kind):
     """Something that may be left to others: None, and the text "none" or an empty one."""
 
@@ -77,7 +77,7 @@ class OrNone(Kind):
         return "none" if value is None else self.inner.shown(value)
 
 
-@attrs.frozen
+@frozen
 class Truth(Kind):
     """True or False."""
 
@@ -92,7 +92,7 @@ class Truth(Kind):
         return str(value).lower()
 
 
-@attrs.frozen
+@frozen
 class Loss(Kind):
     """TFLite's older switch of precision: 1, 0, or -1 for neither."""
 
@@ -117,7 +117,7 @@ class Loss(Kind):
         return "none" if value is None else str(value).lower()
 
 
-@attrs.frozen
+@frozen
 class Member(Kind):
     """A member of an enumeration: itself, its name in any case (with or without TFLite's prefix), or
     its code where these are TFLite's numbers."""
@@ -135,7 +135,7 @@ class Member(Kind):
         return member(option, self.members, value, self.prefix)
 
 
-@attrs.frozen
+@frozen
 class Flags(Kind):
     """Members of a flag: themselves, their sum as a number, or names, several between "|" or ","."""
 
@@ -181,7 +181,7 @@ class Flags(Kind):
         return OptionError(f"{option} is any of {names} and sums of them, not {shown(value)}")
 
 
-@attrs.frozen
+@frozen
 class Count(Kind):
     """A whole number."""
 
@@ -206,7 +206,7 @@ class Count(Kind):
         return self.read(option, int(text) if is_count(text.strip()) else text)
 
 
-@attrs.frozen
+@frozen
 class Seconds(Kind):
     """A time: a number above 0, finite."""
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import attrs
-
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
 from tflgpu.options.kinds import DIGITS, Kind, is_count, whole
+from tflgpu.values import frozen
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
 
 
-@attrs.frozen
+@frozen
 class Size(Kind):
     """Bytes: a number, or text with a unit."""
 
@@ -40,7 +39,7 @@ class Size(Kind):
         return nbytes
 
 
-@attrs.frozen
+@frozen
 class Name(Kind):
     """A name, as it is."""
 
@@ -53,7 +52,7 @@ class Name(Kind):
         return value
 
 
-@attrs.frozen
+@frozen
 class Device(Kind):
     """An index, or a part of a name."""
 
@@ -73,7 +72,7 @@ class Device(Kind):
         return device_from_text(option, text)
 
 
-@attrs.frozen
+@frozen
 class Folder(Kind):
     """A folder, which need not be there yet."""
 
@@ -87,7 +86,7 @@ class Folder(Kind):
         return path
 
 
-@attrs.frozen
+@frozen
 class Token(Kind):
     """A name that is fit to be a folder's."""
 
@@ -106,7 +105,7 @@ class Token(Kind):
         return value
 
 
-@attrs.frozen
+@frozen
 class Nodes(Kind):
     """Operators of a model: by index in the file, by the op's name, or by a tensor that they make."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
-
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.lowering.precision import Precision
@@ -18,11 +16,12 @@ from tflgpu.options.enums import (
 )
 from tflgpu.options.kinds import Count, Loss, Member, OrNone, Seconds, Truth
 from tflgpu.options.names import Device, Folder, Name, Nodes, Size, Token
+from tflgpu.values import frozen
 
 _PRIORITY = Member(InferencePriority, "TFLITE_GPU_INFERENCE_PRIORITY_")
 
 
-@attrs.frozen(kw_only=True, init=False)
+@frozen(kw_only=True, init=False)
 class OptionList:
     """What `tflgpu.options.DelegateOptions` has, in the order of docs/options.md."""
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
-
 from tflgpu.errors import OptionError
 from tflgpu.options.definition import Option, unknown_option
 from tflgpu.options.enums import ExperimentalFlags, ForceBackend
 from tflgpu.options.kinds import Count, Flags, Kind, Loss, Member, Truth
+from tflgpu.values import frozen
 
 _BACKENDS = {ForceBackend.OPENCL: "opencl", ForceBackend.OPENGL: "opengl"}
 
 
-@attrs.frozen
+@frozen
 class OtherName:
     """A name for what other options say.
 

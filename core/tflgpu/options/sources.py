@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from tflgpu.blame import shown
 from tflgpu.errors import OptionError
 from tflgpu.options.definition import Option, variable
 from tflgpu.options.environment import LATE, OPTIONS_FILE, environment_options, warn_of_unknown
 from tflgpu.options.other_names import canonical
+from tflgpu.values import frozen
 
 Known = Mapping[str, Option]
 
@@ -75,7 +74,7 @@ def from_environment(environ: Mapping[str, str], known: Known) -> dict[str, Any]
     return environment_options(environ, known)
 
 
-@attrs.frozen
+@frozen
 class Gathered:
     """Values from all sources, and for errors where those came from that the caller did not give."""
 

@@ -11,19 +11,24 @@ The items of a tensor lie one after another along axis 0: what has the shape [3,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
+import numpy as np
 
 from tflgpu.blame import Failed, attempt
 from tflgpu.errors import GraphError, ModelError
 from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.sizes import check_size
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
-from tflgpu.ops.base import OpDef, Operand
+from tflgpu.ops.base import NoAttrs, OpDef, Operand
 from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.ops.unknown import unknown_reason
 
 
@@ -41,7 +46,7 @@ def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsup
     made = graph.copy()
     work = Batching(made, count, ops)
     refused = work.begin()
-    for node in () if refused else made.nodes:
+    for node in () if refused else tuple(made.nodes):
         refused = work.add(node)
         if refused:
             refused = f"operator {node.label}: {refused}"
@@ -49,6 +54,7 @@ def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsup
     refused = refused or work.end()
     if refused:
         return Unsupported(refused)
+    made.nodes = work.nodes
     made.prune()
     verify(made, "batched")
     return made
@@ -60,6 +66,7 @@ class Batching:
     def __init__(self, graph: Graph, count: int, ops: Mapping[str, OpDef]) -> None:
         self.graph, self.count, self.ops = graph, count, ops
         self.of_each: set[int] = set()
+        self.nodes: list[Node] = []  # what the graph is made of
         self._shapes = {v.id: v.shape for v in graph.values.values()}  # for one item
 
     def begin(self) -> str | None:
@@ -85,6 +92,7 @@ class Batching:
             return unknown or "the shapes of its results are not known before the model runs"
         here = {i for i, v in enumerate(node.inputs) if v is not None and v.id in self.of_each}
         if not here:
+            self.nodes.append(node)
             return None
         definition = self.ops.get(node.op)
         if definition is None or definition.batch is None:
@@ -111,8 +119,6 @@ class Batching:
 
     def widen(self, value: Value) -> str | None:
         """Let a value be of each item; or why it cannot."""
-        if not value.shape:
-            return f"{_named(value)} is a scalar, which has no axis for several items"
         if _by_rows(value):
             return f"{_named(value)} has a scale for each row of axis 0, on which the items lie"
         value.shape = self._wide(value)
@@ -148,6 +154,11 @@ class Batching:
                 data.shape, old.dtype, name=old.name, data=data, quant=old.quant
             )
             self._shapes[self.graph.next_id - 1] = data.shape
+        each = [i for i in range(len(node.inputs)) if self._is_of_each(node.inputs[i])]
+        for i, shape in found.shapes.items():
+            node.inputs[i] = self._reshaped(node.input(i), shape, node)
+        for i in each if found.mixed else ():
+            node.inputs[i] = self._by_turns(node.input(i), node)
         if found.operands is not None:
             node.inputs = [node.inputs[i] for i in found.operands]
         if found.op:
@@ -162,23 +173,80 @@ class Batching:
         if isinstance(specs, Failed):
             return f"it does not take a batch: {specs}"
         wide = [self._wide(value) for value in node.outputs]
-        if [s.shape for s in specs] != wide or [s.dtype for s in specs] != [
+        shapes = [s.shape for s in specs]
+        fits = list(map(math.prod, shapes)) == list(map(math.prod, wide))
+        if (shapes != wide and not (found.shapes and fits)) or [s.dtype for s in specs] != [
             v.dtype for v in node.outputs
         ]:
             return (
-                f"of a batch of {self.count} it would make "
-                f"{', '.join(listed(s.shape) for s in specs)}, and not "
+                f"of a batch of {self.count} it would make {', '.join(map(listed, shapes))}, and not "
                 f"{', '.join(map(listed, wide))}"
             )
         for value in node.outputs:
             refused = self.widen(value)
             if refused:
                 return refused
+        results = node.outputs
+        node.outputs = [
+            v if shape == v.shape else self._like(v, shape)
+            for v, shape in zip(results, shapes, strict=True)
+        ]
+        self.nodes.append(node)
+        for i, value in enumerate(results):
+            if node.outputs[i] is not value:
+                self._add("RESHAPE", ReshapeAttrs(value.shape), [node.outputs[i]], value, node)
+            elif found.mixed and self._rows(value) > 1:
+                node.outputs[i] = self._like(value, value.shape)
+                self._one_after_another(node.outputs[i], value, node)
         return None
 
+    def _is_of_each(self, value: Value | None) -> bool:
+        return value is not None and value.id in self.of_each
+
+    def _rows(self, value: Value) -> int:
+        """Of one item."""
+        return value.shape[0] // self.count
+
+    def _like(self, value: Value, shape: tuple[int, ...]) -> Value:
+        return self.graph.add_value(shape, value.dtype, name=value.name, quant=value.quant)
+
+    def _add(
+        self, op: str, attributes: Any, inputs: list[Value | None], out: Value, node: Node
+    ) -> None:
+        self.nodes.append(Node(op, attributes, inputs, [out], origins=node.origins))
+
+    def _reshaped(self, value: Value, shape: tuple[int, ...], node: Node) -> Value:
+        if value.shape == shape:
+            return value
+        made = self._like(value, shape)
+        self._add("RESHAPE", ReshapeAttrs(shape), [value], made, node)
+        return made
+
+    def _turned(self, value: Value, first: int, second: int, node: Node) -> Value:
+        """[first * second, ...] with these two in the other order."""
+        rest = value.shape[1:]
+        apart = self._reshaped(value, (first, second, *rest), node)
+        order = np.array([1, 0, *range(2, len(rest) + 2)], np.int32)
+        order.setflags(write=False)
+        axes = self.graph.add_value(order.shape, DType.I32, name="order", data=order)
+        made = self._like(value, (second, first, *rest))
+        self._add("TRANSPOSE", NoAttrs(), [apart, axes], made, node)
+        return made
+
+    def _by_turns(self, value: Value, node: Node) -> Value:
+        """The first row of each item, then the second one of each, of rows item by item."""
+        if self._rows(value) <= 1:
+            return value
+        return self._reshaped(
+            self._turned(value, self.count, self._rows(value), node), value.shape, node
+        )
+
+    def _one_after_another(self, value: Value, out: Value, node: Node) -> None:
+        turned = self._turned(value, self._rows(value), self.count, node)
+        self._add("RESHAPE", ReshapeAttrs(out.shape), [turned], out, node)
+
     def _wide(self, value: Value) -> tuple[int, ...]:
-        shape = self._shapes[value.id]
-        return (shape[0] * self.count, *shape[1:]) if shape else shape
+        return Items(self.count, frozenset()).wide(self._shapes[value.id])
 
 
 def _by_rows(value: Value) -> bool:

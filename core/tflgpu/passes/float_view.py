@@ -255,13 +255,15 @@ class _Viewing:
         """Let a node make the numbers that TFLite stores, where these are not the rounded ones."""
         if op is None or op.as_stored is None:
             return False
-        given = [v for v in node.inputs if v is not None]
+        given = [v for v in node.inputs if v is not None and (v.quant or v.data is None)]
         made = [v for v in node.outputs if is_quantized(v)]
         if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
             return False
         found = op.as_stored(node)
         if isinstance(found, Instead):
             node.op, node.attrs, node.version = found.op, found.attributes, 1
+            for position, data in found.replaced.items():
+                inputs[position] = self.graph.add_const(data, name=node.input(position).name)
             inputs.extend(
                 self.graph.add_const(c, name=f"{found.op}/table") for c in found.constants
             )
@@ -277,8 +279,7 @@ class _Viewing:
         (out,) = node.outputs
         if not all(v.dtype is DType.I16 and is_quantized(v) and is_simple(v) for v in (x, out)):
             return False
-        table = op.int16_table(node)
-        if table is None:
+        if (table := op.int16_table(node)) is None:
             return False
         assert out.quant is not None
         (scale,), (zero_point,) = out.quant.scale, out.quant.zero_point

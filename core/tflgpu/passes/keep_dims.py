@@ -123,6 +123,9 @@ def _drop_leading_ones(rewriter: Rewriter, node: Node) -> None:
         # Fewer dimensions only where another operand has as many as the result.
         others = (v.shape for at, v in enumerate(node.inputs) if v is not None and at != i)
         fits = fits and max(map(len, (source.shape, *others))) == rank
+        # What is normalized is one value to all its readers, a chain is not recognized otherwise.
+        whole = value.elements == node.outputs[0].elements
+        fits = fits and not (whole and rewriter.sole_use(value) is None)
         if fits and source.shape != value.shape:
             rewriter.set_input(node, i, source)
             rewriter.count()

@@ -1,12 +1,18 @@
-"""A RESHAPE between a convolution and its bias moves behind the bias.
+"""A RESHAPE between a convolution and its bias, or other elementwise nodes, moves behind them.
 
     CONV_2D -> RESHAPE -> ADD c          CONV_2D -> ADD c -> RESHAPE
+    CONV_2D -> RESHAPE -> GELU           CONV_2D -> GELU -> RESHAPE
+    CONV_2D -> RESHAPE -> ADD x          CONV_2D -> ADD RESHAPE(x) -> RESHAPE
 
-The arithmetic can then fold into the filter (`fuse_after_filter`). Channels must stay the last
-dimension.
+The arithmetic can then fold into the filter (`fuse_after_filter`), and the rest is part of the store that
+makes its operand; Keras has a RESHAPE on either side of a dense layer of sequences. Channels must stay the
+last dimension. Another operand, x, is only reshaped where others read it too (a residual's input): no
+RESHAPE goes there and back.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
@@ -15,20 +21,19 @@ from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.filters import filter_of
 
+#: Elementwise nodes between a filter and a RESHAPE: a bias, a scale, an activation, some more.
+_FAR = 8
+
 
 def run(graph: Graph, context: PassContext) -> int:
     """Move every one that nothing else reads."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        affine = context.affine_of(node)
-        reshape = None if affine is None else rewriter.producer(node.input(affine.operand))
-        if affine is None or reshape is None or not _movable(rewriter, context, reshape, node):
+        found = next(_found(rewriter, context, node), None)
+        if found is None:
             continue
+        reshape, operands = found
         source, (result,) = reshape.input(0), node.outputs
-        operands = [
-            source if i == affine.operand else None if v is None else _as_channels(rewriter, v)
-            for i, v in enumerate(node.inputs)
-        ]
         value = rewriter.value(source.shape, result.dtype, result.name + "/source")
         op, attributes, origins, version = node.op, node.attrs, node.origins, node.version
         after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
@@ -42,24 +47,68 @@ def run(graph: Graph, context: PassContext) -> int:
     return rewriter.edits
 
 
-def _movable(rewriter: Rewriter, context: PassContext, reshape: Node, node: Node) -> bool:
+def _found(
+    rewriter: Rewriter, context: PassContext, node: Node
+) -> Iterator[tuple[Node, list[Value | None]]]:
+    """A RESHAPE that may go behind ``node``, and the operands that the node has before it."""
     op = context.op(node)
-    if op is None or not op.elementwise:
-        return False
-    if reshape.op != "RESHAPE" or rewriter.sole_use(reshape.outputs[0]) is not node:
-        return False
-    source = reshape.input(0)
-    maker = rewriter.producer(source)
-    if filter_of(maker, context) is None or maker is None or not context.is_linear(maker):
-        return False
-    channels_last = source.shape[-1:] == reshape.outputs[0].shape[-1:]
-    return channels_last and rewriter.sole_use(source) is reshape
+    if op is None or not op.elementwise or len(node.outputs) != 1:
+        return
+    for at, value in enumerate(node.inputs):
+        reshape = rewriter.producer(value, "RESHAPE")
+        if value is None or reshape is None or rewriter.sole_use(value) is not node:
+            continue
+        if value.shape != node.outputs[0].shape or not _behind_filter(rewriter, context, reshape):
+            continue
+        source = reshape.input(0)
+        others = [v for i, v in enumerate(node.inputs) if i != at and v is not None]
+        if all(_fits(rewriter, other, value) for other in others):
+            yield (
+                reshape,
+                [
+                    source
+                    if i == at
+                    else None
+                    if v is None
+                    else _reshaped(rewriter, v, source, node)
+                    for i, v in enumerate(node.inputs)
+                ],
+            )
 
 
-def _as_channels(rewriter: Rewriter, constant: Value) -> Value:
-    """A number per channel, as a vector that broadcasts against any rank."""
-    assert constant.data is not None
-    return rewriter.const(constant.data.reshape(-1), constant.name)
+def _behind_filter(rewriter: Rewriter, context: PassContext, reshape: Node) -> bool:
+    """Whether it keeps the channels of what a filter makes, or elementwise nodes after a filter."""
+    value = reshape.input(0)
+    if value.shape[-1:] != reshape.outputs[0].shape[-1:] or rewriter.sole_use(value) is not reshape:
+        return False
+    maker = rewriter.producer(value)
+    for _ in range(_FAR):
+        if maker is None or filter_of(maker, context) is not None:
+            break
+        op = context.op(maker)
+        own = [v for v in maker.inputs if v is not None and v.shape == value.shape]
+        own = [v for v in own if rewriter.sole_use(v) is maker]
+        if op is None or not op.elementwise or len(own) != 1:
+            return False
+        maker = rewriter.producer(own[0])
+    return filter_of(maker, context) is not None
+
+
+def _fits(rewriter: Rewriter, other: Value, value: Value) -> bool:
+    """Whether another operand can be read beside what ``value`` was reshaped from."""
+    if other.data is not None:
+        return other.elements == 1 or other.elements == (other.shape or (0,))[-1] == value.shape[-1]
+    return other.shape == value.shape and rewriter.sole_use(other) is None
+
+
+def _reshaped(rewriter: Rewriter, other: Value, source: Value, node: Node) -> Value:
+    """A constant as a vector that broadcasts against any rank; anything else in the source's shape."""
+    if other.data is not None:
+        return rewriter.const(other.data.reshape(-1), other.name)
+    value = rewriter.value(source.shape, other.dtype, other.name + "/reshaped")
+    attributes = ReshapeAttrs(source.shape)
+    rewriter.insert("RESHAPE", attributes, [other], [value], before=node, origins=node.origins)
+    return value
 
 
 PASS = Pass("sink_reshapes", run)

@@ -17,6 +17,7 @@ from tflgpu.errors import DeviceError, UnsupportedError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.runtime.session import Step
+from tflgpu.values import define
 
 if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tflgpu")
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class CpuLoader:
     """Loads parts on the CPU.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from tflgpu.blame import attempt
@@ -28,11 +27,12 @@ from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
 from tflgpu.runtime.state import Keeper, too_large
+from tflgpu.values import frozen
 
 _LOG = logging.getLogger("tflgpu")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Opened:
     """A session wholly on the device, estimated seconds (what it saves a run, and takes), and the bytes
     of its buffers."""
@@ -43,7 +43,7 @@ class Opened:
     nbytes: int = 0
 
 
-@attrs.frozen
+@frozen
 class Loader:
     """Loads parts on a device, and those of the CPU beside it.
 
@@ -63,7 +63,7 @@ class Loader:
     cpu: CpuSide
     guard_bands: bool
     may_fall_back: bool
-    running: Running = Running()  # noqa: RUF009  (frozen)
+    running: Running = Running()
     whole: bool = False
     progress: Progress | None = None
 

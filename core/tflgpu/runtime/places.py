@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-import attrs
 import numpy as np
 
 from tflgpu.contract.buffers import Buffer, overlap
@@ -22,6 +21,7 @@ from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.lowering.reason import Unsupported
+from tflgpu.values import define, frozen
 
 if TYPE_CHECKING:
     from tflgpu.runtime.session import Step
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Place = Union[Buffer, Array]
 
 
-@attrs.define
+@define
 class Traffic:
     """Bytes that were copied between host and device, and how many runs there were."""
 
@@ -44,7 +44,7 @@ class Traffic:
         self.to_host += to_host
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _End:
     """Where a tensor goes into a recording or comes out of it."""
 

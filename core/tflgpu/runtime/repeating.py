@@ -12,9 +12,10 @@ from tflgpu.compiler.repeat import as_state, repeated
 from tflgpu.errors import DeviceError
 from tflgpu.ir.graph import Value
 from tflgpu.runtime.session import Session
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Repeating:
     """One, compiled.
 

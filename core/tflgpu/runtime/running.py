@@ -6,13 +6,12 @@ import math
 import time
 from collections.abc import Callable
 
-import attrs
-
 from tflgpu.contract.device import Recording
 from tflgpu.contract.given_up import give_up
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import RunTimeoutError
 from tflgpu.options import DelegateOptions, InferencePreference, OnError, WaitType
+from tflgpu.values import frozen
 
 
 class Spinning:
@@ -35,7 +34,7 @@ class Spinning:
         return self._pending.wait()
 
 
-@attrs.frozen
+@frozen
 class Running:
     """What options say of it.
 

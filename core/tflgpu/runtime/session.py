@@ -28,6 +28,7 @@ from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
 from tflgpu.runtime.state import Keeper
 from tflgpu.runtime.stateful import Stateful
+from tflgpu.values import frozen
 
 
 class Watcher(Protocol):
@@ -42,7 +43,7 @@ class Watcher(Protocol):
         ...
 
 
-@attrs.frozen
+@frozen
 class Step:
     """One recording and the values at its edges, aligned with its arrays. Those ``on_cpu`` can run
     again after an error, and in a forked child. ``run`` is what runs the recording to its end, so

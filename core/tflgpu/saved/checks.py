@@ -6,6 +6,7 @@ is of a wrong type is refused where it is read, and not found by a driver later.
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import contextlib
 import enum
@@ -21,12 +22,15 @@ import attrs
 import numpy as np
 
 from tflgpu.blame import shown
+from tflgpu.values import define
 
 #: Whether a value may be there.
 Check = Callable[[Any], bool]
 
 _SEQUENCES = (tuple, list)
 _OURS = "tflgpu."
+_BUILTINS = vars(builtins)
+_MISSING = object()
 
 
 class _Local(dict[str, Any]):
@@ -51,7 +55,7 @@ def told(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-@attrs.define
+@define
 class Checks:
     """Checks by annotation, made once each. ``names`` are what annotations may name besides what
     their module has."""
@@ -86,9 +90,12 @@ class Checks:
                 place = (base.__module__, text)
                 if place not in self._meant:
                     known = vars(sys.modules[base.__module__])
-                    # Text of our own source, which Python itself would evaluate but for the import
-                    # of annotations from the future.
-                    hint = eval(text, known, local)  # noqa: S307
+                    # Most are a name, which need not be compiled.
+                    hint = known.get(text, _BUILTINS.get(text, _MISSING))
+                    if hint is _MISSING:
+                        # Text of our own source, which Python itself would evaluate but for the
+                        # import of annotations from the future.
+                        hint = eval(text, known, local)  # noqa: S307
                     self._meant[place] = type(None) if hint is None else hint
                 found[name] = self._meant[place]
         return found

@@ -20,13 +20,14 @@ from tflgpu import compiler, ir, language, lowering, ops
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.checks import Check, Checks
 from tflgpu.tflite import model_file, sparsity
+from tflgpu.values import frozen
 
 _ROOMS = (ir, ops, language, lowering, compiler)
 _START = "tflgpu.saved.start"
 _PREFIXES = (*(f"{room.__name__}." for room in _ROOMS), _START)
 
 
-@attrs.frozen(eq=False, slots=False)
+@frozen(eq=False, slots=False)
 class Known:
     """A class as a file has it.
 

@@ -15,6 +15,7 @@ import attrs
 from tflgpu.cache.digest import digest_of
 from tflgpu.errors import SavedModelError
 from tflgpu.saved.index import Index, index_bytes, read_index
+from tflgpu.values import frozen
 
 FAMILY = b"tflgpu saved "
 MAGIC = FAMILY + b"2\n\0"
@@ -25,7 +26,7 @@ HEADER = 64
 _REMEDY = "; delete it, or make it again with `tflgpu compile`"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Content:
     """What was in a file: its index, and views of its arrays."""
 

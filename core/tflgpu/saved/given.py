@@ -16,6 +16,7 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import FileOptions, Graph
 from tflgpu.saved.origin import Origin
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel, Stmt
@@ -41,7 +42,7 @@ class Given(Protocol):
         ...
 
 
-@attrs.frozen(slots=False)
+@frozen(slots=False)
 class GivenGraph:
     """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all kernels."""
 
@@ -76,7 +77,7 @@ class GivenGraph:
         return body_in(self.compiled, number, kernel)
 
 
-@attrs.frozen
+@frozen
 class GivenOrigin:
     """The bytes of a model's file."""
 

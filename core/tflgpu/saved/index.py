@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from tflgpu.errors import ModelError, SavedModelError
 from tflgpu.tflite.flat import FlatFile
 from tflgpu.tflite.layouts import Field, Kind, Layout
+from tflgpu.values import frozen
 
 IDENTIFIER = b"TFGS"
 _NUMBERS = (
@@ -39,7 +39,7 @@ LAYOUT = Layout(
 _WHERE = "the index of a saved model"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Index:
     """What a file holds but for its arrays; ``saved.fbs`` says what each field is."""
 

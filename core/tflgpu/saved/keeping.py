@@ -31,12 +31,13 @@ from tflgpu.saved.store import (
     open_or_make,
     path_of,
 )
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
 
 
-@attrs.frozen
+@frozen
 class Keeping:
     """What was asked for.
 

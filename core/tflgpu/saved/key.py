@@ -29,7 +29,7 @@ _LONGEST = 400  # characters of a text that says a value; longer ones are its di
 _SHOWN = 4  # differences that a message has
 
 
-@attrs.frozen
+@attrs.frozen  # every start compares or shows some
 class Key:
     """What a file is for."""
 

@@ -17,6 +17,7 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.tflite.source import check_unchanged
+from tflgpu.values import define
 
 #: Names and texts, in order.
 Facts = tuple[tuple[str, str], ...]
@@ -24,7 +25,7 @@ Facts = tuple[tuple[str, str], ...]
 FILE = "file"
 
 
-@attrs.define(eq=False, slots=False)
+@define(eq=False, slots=False)
 class Origin:
     """What a graph is built from.
 

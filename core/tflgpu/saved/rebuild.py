@@ -108,11 +108,17 @@ class Rebuilder:
             ) from error
 
     def _read(self, words: Sequence[int]) -> Any:
-        made, classes = self._made, self._classes
+        made, classes, makers = self._made, self._classes, self._makers
+        # Half of the records are these: a place in a table.
+        tables = {records.TEXT: self._index.texts, records.INTEGER: self._index.integers}
         at, end = 0, len(words)
         while at < end:
             kind = words[at]
             at += 1
+            if kind in tables:
+                made.append(tables[kind][words[at]])
+                at += 1
+                continue
             if kind >= records.OBJECT:
                 known = classes[kind - records.OBJECT]
                 stop = at + len(known.fields)
@@ -123,7 +129,7 @@ class Rebuilder:
                     at, stop = _extent(kind, words, at)
                 else:
                     stop = at + length
-                made.append(self._makers[kind](list(words[at:stop])))
+                made.append(makers[kind](list(words[at:stop])))
             at = stop
         if at != end or not made:
             _damaged("its records end in the middle of one")

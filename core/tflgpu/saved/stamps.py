@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
@@ -30,7 +30,7 @@ _Entry = tuple[str, int, int, int, int]
 @cache
 def stamp(place: Path) -> str:
     """A digest of the code in a folder, or of a file."""
-    found = sorted(_entries(place))
+    found = _entries(place)
     disk = DiskCache(cache_folder(FOLDER), ".stamp")
     key = cache_key("stamps 1", str(place.absolute()), repr(found))
     kept = disk.load(key)
@@ -38,7 +38,7 @@ def stamp(place: Path) -> str:
         return kept.decode("ascii", "replace")
     made = _digest(place, found)
     newest = max((max(entry[3:]) for entry in found), default=0)
-    if 0 < newest / 1e9 < time.time() - _SETTLED and found == sorted(_entries(place)):
+    if 0 < newest / 1e9 < time.time() - _SETTLED and found == _entries(place):
         disk.store(key, made.encode())
     return made
 
@@ -52,20 +52,24 @@ def _digest(place: Path, entries: list[_Entry]) -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
-def _entries(place: Path) -> Iterator[_Entry]:
+def _entries(place: Path) -> list[_Entry]:
+    """Those of all files with code, in order. In one loop: there are hundreds, and every start asks."""
     if not place.is_dir():
-        yield _entry("", place.stat())
-        return
+        return [("", *_state(place.stat()))]
+    found: list[_Entry] = []
     waiting = [("", str(place))]
     while waiting:
         below, folder = waiting.pop()
         with os.scandir(folder) as inside:
             for each in inside:
-                if each.name.endswith(_CODE) and each.is_file():
-                    yield _entry(below + each.name, each.stat())
-                elif each.is_dir() and each.name != "__pycache__":
-                    waiting.append((f"{below}{each.name}/", each.path))
+                name = each.name
+                if name.endswith(_CODE) and each.is_file():
+                    found.append((below + name, *_state(each.stat())))
+                elif name != "__pycache__" and each.is_dir():
+                    waiting.append((f"{below}{name}/", each.path))
+    found.sort()
+    return found
 
 
-def _entry(name: str, status: os.stat_result) -> _Entry:
-    return (name, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+#: What the file system says of a file. In the order of `_Entry`.
+_state = attrgetter("st_size", "st_ino", "st_mtime_ns", "st_ctime_ns")

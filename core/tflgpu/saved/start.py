@@ -11,9 +11,10 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.parts import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.ir.graph import Graph, Shape, Value
+from tflgpu.values import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Start:
     """What becomes of a model's file.
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
-
 from tflgpu.cache import private_folder
 from tflgpu.cache.disk_cache import cache_folder, cache_key
 from tflgpu.cache.file_lock import exclusive
@@ -28,6 +26,7 @@ from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.key import Key, key_of, name_start
 from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
 from tflgpu.saved.origin import Facts
+from tflgpu.values import frozen
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target
@@ -144,7 +143,7 @@ def knows(folder: Path, digest: Callable[[], str]) -> bool:
     return bool(names) and any(name.startswith(name_start(digest())) for name in names)
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """A saved model in a folder.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tflgpu.language.definitions import DEFINED, Definition, definition
 from tflgpu.language.exact import exact
+from tflgpu.language.functions import FUNCTIONS
 from tflgpu.language.guards import guard
 from tflgpu.language.numbers import extreme_of
 from tflgpu.language.tree import Binary, Kernel
@@ -24,6 +25,7 @@ from tflgpu_vulkan.spirv.body import Body
 from tflgpu_vulkan.spirv.grammar import Glsl, Op
 from tflgpu_vulkan.spirv.target import Target
 
+_INFINITY_TWICE = 0xFF000000  # the bits of infinity without the sign, one place to the left
 _BEYOND = {"min": Op.FOrdGreaterThan, "max": Op.FOrdLessThan}
 _BEFORE = {"min": Op.FOrdLessThan, "max": Op.FOrdGreaterThan}
 #: Functions that are one instruction, of floats and of whole numbers.
@@ -34,8 +36,6 @@ _FLOAT = {
     "pow": Glsl.Pow,
 }  # fmt: skip
 _WHOLE = {"abs": Glsl.SAbs, "sign": Glsl.SSign}
-#: Exact, or as exact in f16 as there is, so no detour through f32.
-_ALSO_HALF = frozenset({"floor", "ceil", "round", "trunc", "fma", "abs", "sign", "dot"})
 
 
 class Values(Body):
@@ -67,10 +67,14 @@ class Values(Body):
         """Which lanes of ``x`` are NaN."""
         if self.keeps_nan(type):
             return self.compare(Op.FUnordNotEqual, type, x, x)
-        wide = type.with_scalar(Scalar.F32)
+        # As `tflgpu.language.exact` has it; written out, since every function and comparison asks this
+        # and printing by the definition took 7 % longer.
         if type.scalar is Scalar.F16 and self.target.f16_arithmetic:
-            x = self.emit(Op.FConvert, wide, x)
-        return self.written(exact("isnan", wide), x)
+            x = self.emit(Op.FConvert, type.with_scalar(Scalar.F32), x)
+        words = type.with_scalar(Scalar.U32)
+        bits = self.emit(Op.Bitcast, words, x)
+        twice = self.emit(Op.ShiftLeftLogical, words, bits, self.const(words, 1))
+        return self.compare(Op.UGreaterThan, words, twice, self.const(words, _INFINITY_TWICE))
 
     def extreme(self, expr: Binary, a: Id, b: Id) -> Id:
         """``min`` or ``max`` of floats: NaN where either is."""
@@ -132,7 +136,7 @@ class Values(Body):
             return self.is_nan(type, *args)
         if not type.is_float:
             return self.instruction(_WHOLE[fn], type, *args)
-        if type.scalar is Scalar.F16 and fn not in _ALSO_HALF:
+        if type.scalar is Scalar.F16 and not FUNCTIONS[fn].in_half:
             wide = type.with_scalar(Scalar.F32)
             args = tuple(self.emit(Op.FConvert, wide, arg) for arg in args)
             return self.emit(Op.FConvert, type, self.call(fn, wide, args))

@@ -1,0 +1,259 @@
+"""STORED_PAIR: what TFLite's kernels make of two quantized numbers, of their real ones.
+
+No file has this op. A sum or a product that lies between two steps is rounded by the arithmetic of the
+kernel, not as the real result would be: XNNPACK adds numbers that are multiplied by whole ones and
+shifts the sum, others round twice (`tflgpu.ops.fixed_point`). The float view of a quantized model
+(`tflgpu.passes.float_view`) puts this op in the place of ADD, SUB, MUL, SQUARED_DIFFERENCE and PRELU.
+
+Sources: XNNPACK's `src/microparams-init.c` (xnn_init_qs8_add_minmax_params and _mul_) with its `vadd` and
+`vmul` microkernels, which LiteRT takes by default for 8 bits; TFLite's `kernels/squared_difference.cc` and
+`kernels/internal/reference/prelu.h`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+
+import attrs
+import numpy as np
+
+from tflgpu.errors import ModelError
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node
+from tflgpu.ops.axes import present
+from tflgpu.ops.base import Accuracy, Activation, Arg, Draw, Fields, OpDef, Sample
+from tflgpu.ops.elementwise import infer_broadcast
+from tflgpu.ops.facets import Instead
+from tflgpu.ops.fixed_point import Multiplier, clamp_limits, multiply, quantization_field
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
+
+OP = "STORED_PAIR"
+_BYTES = frozenset({DType.I8, DType.U8})
+_STORED = _BYTES | {DType.I16}
+_FLOATS = frozenset({DType.F32, DType.F16})
+#: Bits behind the point of the steps that SQUARED_DIFFERENCE takes apart.
+POINT = 7
+
+
+class How(enum.Enum):
+    """The arithmetic; ``numbers`` are those of `StoredPair`."""
+
+    SUM = "steps times two whole numbers, added, shifted to the right by the third, halves up"
+    PRODUCT = "the product of steps times ``factor`` in f32, halves to the even step"
+    SQUARE = "the square of a difference: three multipliers"
+    PRELU = "positive steps times one multiplier, products of others times the second"
+
+
+@attrs.frozen
+class StoredPair:
+    """``numbers`` are values and shifts of multipliers in turn, or those of a SUM; ``result`` has the
+    limits of its activation too."""
+
+    how: How
+    left: QuantizeAndDequantize
+    right: QuantizeAndDequantize
+    result: QuantizeAndDequantize
+    numbers: tuple[int, ...] = ()
+    factor: float = 0.0
+
+    @property
+    def multipliers(self) -> tuple[Multiplier, ...]:
+        """Of a SQUARE or a PRELU."""
+        pairs = zip(self.numbers[::2], self.numbers[1::2], strict=True)
+        return tuple(Multiplier(value, shift) for value, shift in pairs)
+
+
+def _scales(node: Node) -> tuple[np.float32, np.float32, np.float32]:
+    quants = [v.quant for v in (node.input(0), node.input(1), node.outputs[0])]
+    a, b, y = (np.float32(q.scale[0]) for q in quants if q is not None)
+    return a, b, y
+
+
+def _pair(
+    node: Node, how: How, numbers: tuple[int, ...] = (), factor: float = 0.0,
+    activation: Activation = Activation.NONE,
+) -> Instead | None:  # fmt: skip
+    a, b, y = node.input(0), node.input(1), node.outputs[0]
+    assert a.quant is not None
+    assert b.quant is not None
+    assert y.quant is not None
+    limits = clamp_limits(activation, y.quant, y.dtype)
+    if isinstance(limits, str):
+        return None
+    (zero,) = y.quant.zero_point
+    left, right = (QuantizeAndDequantize.of(q, v.dtype) for q, v in ((a.quant, a), (b.quant, b)))
+    result = QuantizeAndDequantize(y.quant.scale[0], limits[0] - zero, limits[1] - zero)
+    return Instead(OP, StoredPair(how, left, right, result, numbers, factor))
+
+
+def _takes(node: Node, dtypes: frozenset[DType]) -> bool:
+    return all(v.dtype in dtypes and v.dtype is node.outputs[0].dtype and v.quant for v in
+               (node.input(0), node.input(1)))  # fmt: skip
+
+
+def sum_numbers(a: np.float32, b: np.float32, y: np.float32, sign: int) -> tuple[int, ...] | None:
+    """Of operands' scales and the result's; None where XNNPACK takes none of such."""
+    ratios = [a / y, b / y]
+    largest = float(max(ratios))
+    if not 2.0**-10 <= largest < 2.0**8:
+        return None
+    shift = 20 - (math.frexp(largest)[1] - 1)
+    left, right = (int(np.rint(math.ldexp(float(r), shift))) for r in ratios)
+    return left, sign * right, shift
+
+
+def of_sum(sign: int) -> Callable[[Node], Instead | None]:
+    """`OpDef.as_stored` of ADD, or with a sign of -1 of SUB."""
+
+    def as_stored(node: Node) -> Instead | None:
+        if not _takes(node, _BYTES):
+            return None
+        numbers = sum_numbers(*_scales(node), sign)
+        if numbers is None:
+            return None
+        return _pair(node, How.SUM, numbers, activation=node.attrs.activation)
+
+    return as_stored
+
+
+def product(node: Node) -> Instead | None:
+    """`OpDef.as_stored` of MUL."""
+    if not _takes(node, _BYTES):
+        return None
+    a, b, y = _scales(node)
+    factor = float(np.float32(a * b) / y)
+    if not 2.0**-16 <= factor < 2.0**8:
+        return None
+    return _pair(node, How.PRODUCT, factor=factor, activation=node.attrs.activation)
+
+
+def squared_difference(node: Node) -> Instead | None:
+    """`OpDef.as_stored` of SQUARED_DIFFERENCE."""
+    if not _takes(node, _BYTES):
+        return None
+    a, b, y = (float(s) for s in _scales(node))
+    most = 2 * max(a, b)
+    reals = (a / most, b / most, most * most / ((1 << (2 * POINT)) * y))
+    return _of_reals(node, How.SQUARE, reals, 1 << 16)
+
+
+def prelu(node: Node) -> Instead | None:
+    """`OpDef.as_stored` of PRELU, whose slopes have 8 bits where the data have 16. Of slopes that have
+    16 as well LiteRT's kernel takes each byte for one, so that half of them are never read."""
+    x, slope = node.input(0), node.input(1)
+    if x.dtype not in _STORED or x.dtype is not node.outputs[0].dtype:
+        return None
+    a, b, y = (float(s) for s in _scales(node))
+    found = _of_reals(node, How.PRELU, (a / y, a * b / y), 1 << 8)
+    if found is None or slope.dtype is not DType.I16:
+        return found
+    if slope.data is None or slope.quant is None:
+        return None
+    given = np.ascontiguousarray(slope.data).astype("<i2").reshape(-1).view(np.int8)
+    numbers = given[: slope.elements].reshape(slope.shape).astype(np.float32)
+    return attrs.evolve(found, replaced={1: numbers * np.float32(slope.quant.scale[0])})
+
+
+def _of_reals(node: Node, how: How, reals: Sequence[float], most: int) -> Instead | None:
+    """None where a number shifted to the left might need more than 32 bits; the last factor's is at
+    most ``most`` times the largest step."""
+    if not all(math.isfinite(real) for real in reals):
+        return None
+    multipliers = [Multiplier.of(real) for real in reals]
+    step = 1 << (8 * node.input(0).dtype.itemsize)
+    if any(step << (POINT + m.left) >= 2**31 for m in multipliers[:-1]):
+        return None
+    if step * most << multipliers[-1].left >= 2**33:
+        return None
+    numbers = tuple(n for m in multipliers for n in (m.value, m.shift))
+    return _pair(node, how, numbers)
+
+
+def _parse(fields: Fields) -> StoredPair:
+    names = ("left", "right", "result")
+    left, right, result = (
+        QuantizeAndDequantize.of(quantization_field(fields, name), fields.get("dtype"))
+        for name in names
+    )
+    try:
+        how = How[fields.get("how")]
+    except KeyError:
+        raise ModelError(f"{OP}: {fields.get('how')} is no arithmetic") from None
+    numbers = tuple(int(n) for n in fields.get("numbers") or ())
+    return StoredPair(how, left, right, result, numbers, fields.number("factor"))
+
+
+def _times(x: Array, by: Multiplier) -> Array:
+    return multiply(x, by.value, by.left, by.right)
+
+
+def _reference(attributes: StoredPair, arrays: Sequence[Array | None]) -> list[Array]:
+    x, y = present(arrays[0]), present(arrays[1])
+    a = steps_of(attributes.left, x).astype(np.int64)
+    b = steps_of(attributes.right, y).astype(np.int64)
+    if attributes.how is How.SUM:
+        left, right, shift = attributes.numbers
+        steps = np.right_shift(a * left + b * right + (1 << (shift - 1)), shift)
+    elif attributes.how is How.PRODUCT:
+        steps = np.rint((a * b).astype(np.float32) * np.float32(attributes.factor))
+    elif attributes.how is How.SQUARE:
+        one, two, three = attributes.multipliers
+        difference = _times(a << POINT, one) - _times(b << POINT, two)
+        steps = _times(difference * difference, three)
+    else:
+        one, two = attributes.multipliers
+        steps = np.where(a >= 0, _times(a, one), _times(a * b, two))
+    result = attributes.result
+    steps = np.clip(steps, result.low, result.high)
+    return [np.asarray(steps * np.float32(result.scale)).astype(x.dtype)]
+
+
+# Samples
+
+
+def _sample(
+    id: str, how: How, shapes: Sequence[tuple[int, ...]], numbers: tuple[int, ...] = (),
+    factor: float = 0.0, dtype: DType = DType.I8,
+) -> Sample:  # fmt: skip
+    # Scales and steps that f16 holds, so that the same numbers come in any precision.
+    scales = (1 / 16, -3), (1 / 32, 5), (1 / 8, 7)
+    fields = {
+        "how": how.name, "dtype": dtype, "left": scales[0], "right": scales[1],
+        "result": scales[2], "numbers": numbers, "factor": factor,
+    }  # fmt: skip
+    args = tuple(Arg(shape, low=-9, high=9) for shape in shapes)
+    return Sample(id, fields, args)
+
+
+def _multipliers(*reals: float) -> tuple[int, ...]:
+    found = [Multiplier.of(real) for real in reals]
+    return tuple(n for m in found for n in (m.value, m.shift))
+
+
+def _samples() -> list[Sample]:
+    whole, channels = ((2, 3, 5, 6), (2, 3, 5, 6)), ((1, 5, 7, 3), (3,))
+    return [
+        _sample("sum", How.SUM, whole, (1 << 20, 1 << 19, 21)),
+        _sample("difference", How.SUM, channels, (1 << 19, -(1 << 20), 21)),
+        _sample("product", How.PRODUCT, whole, factor=1 / 64),
+        _sample("square", How.SQUARE, channels, _multipliers(0.5, 0.25, 2.0**-17)),
+        _sample("prelu", How.PRELU, channels, _multipliers(0.5, 1 / 64)),
+        _sample("prelu_steep", How.PRELU, whole, _multipliers(3.0, 0.3)),
+    ]
+
+
+def _generate(draw: Draw) -> Sample:
+    shape = tuple(draw.size(7) for _ in range(draw.integer(1, 4)))
+    other = draw.choice((shape, shape[-1:]))
+    left, right = draw.integer(1, 1 << 21), draw.integer(1, 1 << 21)
+    return _sample("generated", How.SUM, (shape, other), (left, right, draw.integer(13, 22)))
+
+
+OPS = (
+    OpDef(
+        OP, _parse, infer_broadcast(OP, _FLOATS), _reference, _samples, accuracy=Accuracy.ROUNDED,
+        elementwise=True, generate=_generate,
+    ),
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""What `from tflgpu import GpuDelegate, Interpreter` brings: what every start uses, and no more.
+
+A module costs about a millisecond, half of it for the classes that it makes. Whoever needs a name for
+its type alone imports it under `TYPE_CHECKING`; values that options, contract and runtime name have
+modules of their own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+#: Modules of tflgpu. With a reason more, never by chance: what a start does not use is imported where it
+#: is used.
+MOST = 182
+
+#: By the first words of their names.
+UNUSED = (
+    *("tflgpu.kernels.", "tflgpu.passes.", "tflgpu.ops.base", "tflgpu.ops.facets", "tflgpu.plugin_ops"),
+    *("tflgpu.lowering.lowering", "tflgpu.lowering.rule", "tflgpu.lowering.tuning"),
+    *("tflgpu.language.builder", "tflgpu.language.make", "tflgpu.language.matrix"),
+    *("tflgpu.language.interpreter", "tflgpu.compiler.partition.", "tflgpu.compiler.target"),
+    *("tflgpu.tflite.build", "tflgpu.runtime.reference", "pyopencl", "wgpu", "cffi", "ai_edge_litert"),
+)  # fmt: skip
+
+
+def test_importing_brings_what_a_start_uses() -> None:
+    code = (
+        "import sys, numpy\n"
+        "from tflgpu import GpuDelegate, Interpreter\n"
+        "print(*sys.modules, sep='\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "tflgpu.starts" in loaded
+    assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == []
+    assert sum(f"{name}.".startswith("tflgpu.") for name in loaded) <= MOST
+
+
+def test_names_of_the_language_come_when_they_are_used() -> None:
+    """Whichever of its modules was imported before."""
+    code = (
+        "import tflgpu.language.interpreter as module\n"
+        "from tflgpu import language\n"
+        "from tflgpu.language import Builder, Kernel, interpret\n"
+        "assert interpret is module.interpret and callable(interpret)\n"
+        "assert {*language.__all__} <= {*dir(language)}\n"
+        "assert all(getattr(language, name) for name in language.__all__)\n"
+        "try:\n"
+        "    language.nothing\n"
+        "except AttributeError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "has no attribute 'nothing'" in done.stdout
+
+
+def test_operators_build_trees_before_any_builder_was_made() -> None:
+    """What puts them together is imported by the first of them."""
+    code = (
+        "from tflgpu.language.tree import Binary, Const\n"
+        "from tflgpu.language.types import F32\n"
+        "made = Const(F32, 1.0) + Const(F32, 2.0)\n"
+        "print(type(made).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in {"Binary", "Const"}
