@@ -93,7 +93,9 @@ def create(function: Any, kind: str, owner: Any, info: Any, what: str) -> Any:
     return handle[0]
 
 
-def listed(function: Any, kind: str, *args: Any, what: str = "") -> list[Any]:
+def listed(
+    function: Any, kind: str, *args: Any, what: str = "asking the driver what there is"
+) -> list[Any]:
     """All that one of the enumerating functions gives; those without a result are fine too."""
     count = ffi.new("uint32_t*")
     check(function(*args, count, NULL) or 0, what)

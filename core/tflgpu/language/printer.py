@@ -9,6 +9,7 @@ key a cache.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -300,14 +301,18 @@ class Printer(NodeWriter):
         """The whole text.
 
         Raises:
-            KernelError: the kernel needs what the device lacks.
+            KernelError: the kernel needs what the device lacks, or the dialect lacks a method.
         """
         problem = self.needs.problem(self.has)
         if problem is not None:
             raise self.fail(problem)
-        opening = self.open_kernel()
-        body = self.lines_of(self.kernel.body)
-        lines = [*self.prelude(), *opening, *body, "}"]
+        try:
+            opening = self.open_kernel()
+            body = self.lines_of(self.kernel.body)
+            lines = [*self.prelude(), *opening, *body, "}"]
+        except NotImplementedError as error:
+            lacks = traceback.extract_tb(error.__traceback__)[-1].name
+            raise self.fail(f"{type(self).__name__} has no method {lacks}") from error
         return "\n".join(lines) + "\n"
 
     def lines_of(self, body: Sequence[Stmt]) -> list[str]:
