@@ -30,7 +30,7 @@ from tflgpu.cli import console
 from tflgpu.contract.buffers import BaseBuffer
 from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.ir.dtypes import Array, DType
-from tflgpu.lowering.lowering import Precision
+from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model

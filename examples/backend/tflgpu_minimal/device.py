@@ -12,7 +12,7 @@ from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.lowering.caps import DeviceCaps
-from tflgpu.lowering.rule import Unsupported
+from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 
 from tflgpu_minimal.plugin import INFO
