@@ -140,19 +140,23 @@ def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[
 
 
 def _samples() -> list[Sample]:
-    def sample(id: str, shape: tuple[int, ...], factor: float, twice: bool = False) -> Sample:
+    def sample(
+        id: str, shape: tuple[int, ...], factor: float, twice: bool = False, drawn: bool = False
+    ) -> Sample:
         # Totals that f16 has too.
         fields = {
             "unit": 1 / 64, "scale": 1 / 8, "low": -121, "high": 134, "zero_point": -7,
             "factor": factor, "twice": twice,
         }  # fmt: skip
         whole = np.random.default_rng(3).integers(-2000, 2000, shape) / 64
-        return Sample(id, fields, (Arg.of(whole.astype(np.float32)),))
+        given = Arg(shape, low=-9, high=9) if drawn else Arg.of(whole.astype(np.float32))
+        return Sample(id, fields, (given,))
 
     return [
         sample("halves", (2, 3, 5, 6), 1 / 16),
         sample("odd", (67,), 0.0371),
         sample("twice", (3, 5, 7), 0.0371, twice=True),
+        sample("drawn", (2, 3, 7), 0.0371, drawn=True),
     ]
 
 
