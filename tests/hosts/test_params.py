@@ -145,6 +145,7 @@ ODD = {
     "padding": 1, "fused_activation_function": 3, "weights_format": 1, "mode": 1,
     "in_data_type": 4, "out_data_type": 7, "output_type": 4, "out_type": 4, "idx_out_type": 4,
     "quantized_bias_type": 4, "new_shape": (3, -1, 7), "squeeze_dims": (2, -1), "kernel_type": 1, "combiner": 2,
+    "type": 2,
 }  # fmt: skip
 
 

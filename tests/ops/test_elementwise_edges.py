@@ -250,10 +250,11 @@ def test_an_activation_that_no_kernel_has_is_refused() -> None:
         OPS["ADD"].parse(Fields("ADD", {"fused_activation_function": Activation.SIGN_BIT.value}))
 
 
-def test_quantizing_rounds_halves_away_from_zero_and_clamps() -> None:
-    fields = {"output_dtype": I8, "output_quantization": Quantization((0.5,), (3,))}
-    got = reference("QUANTIZE", f32([0.25, -0.25, 0.2, 99, -99]), fields=fields)
-    np.testing.assert_array_equal(got, i8([4, 2, 3, 127, -128]))
+def test_quantizing_rounds_halves_to_the_even_step_and_clamps() -> None:
+    """As XNNPACK does, which LiteRT takes by default."""
+    fields = {"output_dtype": I8, "output_quantization": Quantization((0.5,), (4,))}
+    got = reference("QUANTIZE", f32([0.25, -0.25, 0.75, -0.75, 0.2, 99, -99]), fields=fields)
+    np.testing.assert_array_equal(got, i8([4, 4, 6, 2, 4, 127, -128]))
 
 
 def test_dequantizing_by_channel() -> None:

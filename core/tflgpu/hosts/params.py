@@ -214,6 +214,7 @@ STRUCTS: Mapping[str, Struct] = {
     ),
     "ReducerOptions": _struct("bool keep_dims;", keep_dims="keep_dims"),
     "MirrorPadOptions": _struct("int mode;", mode=_less_one("mode")),
+    "LSHProjectionOptions": _struct("int type;", type="type"),
     "EmbeddingLookupSparseOptions": _struct("int combiner;", combiner="combiner"),
     "MulOptions": _ACTIVATED,
     "OneHotOptions": _struct("int axis;", axis="axis"),

@@ -85,7 +85,9 @@ def fits(attributes: StoredSums, most: Array, multipliers: Sequence[Multiplier])
 def _parse(fields: Fields) -> StoredSums:
     exponents = tuple(int(e) for e in fields.get("exponents") or ())
     if not exponents or min(exponents) < 0 or max(exponents) > 2 * _LIMB:
-        raise ModelError(f"{OP}: exponents {exponents}")
+        raise ModelError(
+            f"{OP}: {len(exponents)} exponents, not all from 0 to {2 * _LIMB}, or none"
+        )
     scale = fields.number("scale")
     if not scale > 0:
         raise ModelError(f"{OP}: scale {scale} is not positive")
