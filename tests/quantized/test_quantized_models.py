@@ -26,7 +26,11 @@ from tflgpu.tflite.write import write_model
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install tflgpu[litert]")
 
-INPUTS = 20
+#: Steps that differ anywhere grow through a network as noise does: of 20 inputs the distance between two
+#: kernel sets is a fifth more or less by chance.
+INPUTS = 60
+#: Of these the classes are compared. Of noise, two classes may be a step apart.
+CLASSIFIED = 20
 WHERE = ("cpu", "opencl")
 #: PoCL compiles each of these for half a minute, so that on a device it is one; all of
 #: them where there is time (TFLGPU_TEST_EVERYTHING=1).
@@ -180,7 +184,8 @@ def test_no_further_from_litert_than_its_own_engines_are(
         distance = drift(got, xnnpack, output, step)
         assert 0 < distance <= spread, f"output {output}: {distance:.3f} steps, spread {spread:.3f}"
     if model.classes:
-        tops = [(a[0].argmax(), b[0].argmax()) for a, b in zip(got, xnnpack, strict=True)]
+        pairs = zip(got[:CLASSIFIED], xnnpack, strict=False)
+        tops = [(a[0].argmax(), b[0].argmax()) for a, b in pairs]
         assert all(a == b for a, b in tops), tops
         assert len({b for _, b in tops}) > 3, "the inputs do not tell classes apart"
 
