@@ -24,17 +24,22 @@ UNUSED = (
 )  # fmt: skip
 
 
+def printed(code: str) -> str:
+    """What a new process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_importing_brings_what_a_start_uses() -> None:
     code = (
         "import sys, numpy\n"
         "from tflgpu import GpuDelegate, Interpreter\n"
         "print(*sys.modules, sep='\\n')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    loaded = done.stdout.split()
+    loaded = printed(code).split()
     assert "tflgpu.starts" in loaded
     assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == []
     assert sum(f"{name}.".startswith("tflgpu.") for name in loaded) <= MOST
@@ -54,11 +59,7 @@ def test_names_of_the_language_come_when_they_are_used() -> None:
         "except AttributeError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "has no attribute 'nothing'" in done.stdout
+    assert "has no attribute 'nothing'" in printed(code)
 
 
 def test_operators_build_trees_before_any_builder_was_made() -> None:
@@ -69,8 +70,4 @@ def test_operators_build_trees_before_any_builder_was_made() -> None:
         "made = Const(F32, 1.0) + Const(F32, 2.0)\n"
         "print(type(made).__name__)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in {"Binary", "Const"}
+    assert printed(code).strip() in {"Binary", "Const"}
