@@ -49,7 +49,6 @@ def submission_checks() -> list[Check]:
         shared("submit/in_turn", _in_turn),
         shared("submit/several_in_flight", _several_in_flight),
         shared("submit/timeout", _timeout),
-        shared("submit/asked_early", _asked_early),
         shared("submit/a_failure", _a_failure),
         shared("submit/a_closed_recording", _a_closed_recording),
         own("submit/a_closed_device", _a_closed_device),
@@ -148,40 +147,6 @@ def _timeout(device: Device) -> Outcome:
     return None
 
 
-def _asked_early(device: Device) -> Outcome:
-    """Of a run that has just begun `done` does not say that it is over, and a short wait is short."""
-    recording, seconds, steps = _run_of(device, _LONG / 8)
-    hasty, late, goes_on = True, True, False
-    try:
-        if seconds < _LEAST:
-            return NotApplicable(f"a run of {steps} steps takes {seconds} seconds: too short")
-        for turn in range(_TRIES):
-            x = whole(_MANY, turn)
-            fill(recording, x)
-            begun = time.perf_counter()
-            pending = _submitted(recording)
-            if time.perf_counter() - begun > seconds / 2:  # or it is, and something else had the CPU
-                _ends(pending, "a run that was over when it was submitted")
-                continue
-            goes_on = True
-            asked = time.perf_counter()
-            over = pending.wait(seconds / 20)
-            late = late and time.perf_counter() - asked > seconds / 2
-            said, asked = over or pending.done(), time.perf_counter()
-            _ends(pending, "a run that was asked for early")
-            hasty = hasty and said and time.perf_counter() - asked > seconds / 4
-            same(np.array(recording.outputs[0]), x + np.float32(steps), "what it left")
-            if not hasty and not late:
-                break
-    finally:
-        recording.close()
-    if not goes_on:
-        return NotApplicable("a run is over when submit returns")
-    assert not late, f"wait({seconds / 20}) took as long as the run, {seconds} seconds"
-    assert not hasty, f"a run of {seconds} seconds that had just begun was said to be over"
-    return None
-
-
 def _a_failure(device: Device) -> Outcome:
     """Told by `submit` or by every wait, and by the recording from then on."""
     made = plan(
@@ -268,27 +233,20 @@ def _long_run(device: Device) -> tuple[Recording, float, int] | NotApplicable:
         return NotApplicable("this system sends no signal after a time")
     if threading.current_thread() is not threading.main_thread():
         return NotApplicable("Python handles signals in its main thread only")
-    recording, seconds, steps = _run_of(device, _LONG)
-    if seconds < _LEAST:
-        recording.close()
-        return NotApplicable(f"a run of {steps} steps takes {seconds} seconds: too short")
-    return recording, seconds, steps
-
-
-def _run_of(device: Device, wanted: float) -> tuple[Recording, float, int]:
-    """A recording whose run takes about the ``wanted`` seconds, or less where that would be too many
-    steps; the seconds, and the steps."""
     steps, seconds = 12, 0.0
     while True:
         recording = device.load(backwards(_MANY, device.alignment, steps))
         recording.run()
         # The fastest of some: later runs may be faster, on a machine with much else to do now.
         seconds = min(_seconds_of(recording) for _ in range(3))
-        if seconds >= wanted / 2 or steps == _STEPS:
+        if seconds >= _LONG / 2 or steps == _STEPS:
             break
         recording.close()
         # An even number, after which the elements are in their first order.
-        steps = min(_STEPS, 2 * int(steps / 2 * max(1.5, wanted / seconds)))
+        steps = min(_STEPS, 2 * int(steps / 2 * max(1.5, _LONG / seconds)))
+    if seconds < _LEAST:
+        recording.close()
+        return NotApplicable(f"a run of {steps} steps takes {seconds} seconds: too short")
     return recording, seconds, steps
 
 
@@ -298,8 +256,35 @@ def _seconds_of(recording: Recording) -> float:
     return time.perf_counter() - start
 
 
+def _asked_early(recording: Recording, seconds: float, steps: int) -> None:
+    """Of a run that has just begun nothing says that it is over, and a short wait is short. Where
+    something else has the processor one may come late, but not every time."""
+    hasty = late = True
+    for turn in range(_TRIES):
+        x = whole(_MANY, turn)
+        fill(recording, x)
+        begun = time.perf_counter()
+        pending = _submitted(recording)
+        asked = time.perf_counter()
+        over = pending.wait(seconds / 20)
+        waited = time.perf_counter()
+        said = over or pending.done()
+        _ends(pending, "a run that was asked for early")
+        # Where it is over when `submit` returns, neither takes long.
+        late = late and waited - asked > seconds / 2
+        hasty = hasty and said and time.perf_counter() - waited > seconds / 4
+        same(
+            np.array(recording.outputs[0]), x + np.float32(steps), "what a run left that was asked"
+        )
+        if asked - begun > seconds / 2 or not (hasty or late):
+            return
+    assert not late, f"wait({seconds / 20}) took as long as the run, {seconds} seconds"
+    assert not hasty, f"a run of {seconds} seconds that had just begun was said to be over"
+
+
 def _interrupted_wait(device: Device) -> Outcome:
-    """What a handler raises goes through at once, and the run can be waited for again."""
+    """`wait` and `done` tell how far a run is. What a handler raises goes through at once, and the run
+    can be waited for again."""
     found = _long_run(device)
     if isinstance(found, NotApplicable):
         return found
@@ -307,6 +292,7 @@ def _interrupted_wait(device: Device) -> Outcome:
     x = whole(_MANY, 3)
     soon = False
     try:
+        _asked_early(recording, seconds, steps)
         for _ in range(_TRIES):
             if soon:
                 break
