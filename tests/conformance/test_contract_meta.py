@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from tflgpu.compiler.plan import Plan
@@ -15,6 +16,7 @@ from tflgpu.conformance.check import NotApplicable
 from tflgpu.conformance.contract import device_checks
 from tflgpu.conformance.target import Target
 from tflgpu.contract.device import DeviceInfo, DispatchTime, NodeRun, Recording
+from tflgpu.contract.memory_use import MemoryUse
 from tflgpu.contract.pending import FINISHED, Pending
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
@@ -364,6 +366,69 @@ class Unchecked(Spoilt):
             return super().load(plan, guard_bands=guard_bands)
         except TflgpuError:
             return super().load(Plan(0, 16, (), plan.inputs, plan.outputs, ()))
+
+
+class Counting(CpuRefDevice):
+    """Counts what it takes, and keeps every promise."""
+
+    @property
+    def memory(self) -> MemoryUse:
+        return self.counted(super().memory)
+
+    def counted(self, use: MemoryUse) -> MemoryUse:
+        return use
+
+
+class HalfCounting(Counting):
+    """Forgets every other byte."""
+
+    def counted(self, use: MemoryUse) -> MemoryUse:
+        return MemoryUse(use.arena // 2, use.weights // 2, use.staging // 2, use.buffers // 2)
+
+
+class NeverLess(Counting):
+    """Does not notice that something was given back."""
+
+    most = 0
+
+    def counted(self, use: MemoryUse) -> MemoryUse:
+        self.most = max(self.most, use.arena)
+        return attrs.evolve(use, arena=self.most)
+
+
+class SmallPrint(Counting):
+    """Promises that a plan takes nothing."""
+
+    def footprint(self, plan: Plan) -> MemoryUse:
+        return MemoryUse()
+
+
+class Generous(Counting):
+    """Has a limit that it does not keep."""
+
+    def limit_memory(self, nbytes: int | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (HalfCounting, "makes MemoryUse"),
+        (NeverLess, "after a recording was closed there is"),
+        (SmallPrint, "an arena of .* bytes"),
+        (Generous, "over the limit raised nothing"),
+    ],
+)
+def test_whoever_miscounts_memory_is_noticed(kind: type[Counting], message: str) -> None:
+    (check,) = (c for c in device_checks() if c.id == "0/memory_counted")
+    for device, wrong in ((Counting, ""), (kind, message)):
+        target = Target(registry(), "cpu_ref", 1, device(), opener=device)
+        if wrong:
+            with pytest.raises(AssertionError, match=wrong):
+                check.run(target)
+        else:
+            assert check.run(target) is None
+        target.close()
 
 
 class Foreign(Spoilt):

@@ -311,6 +311,20 @@ def test_a_rule_that_reads_what_its_group_swallowed(monkeypatch: pytest.MonkeyPa
         run(backend="toy")
 
 
+def test_a_kernel_that_reads_outside_is_a_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(low: Any) -> None:
+        k = low.kernel("toy", (8, 1, 1))
+        i = k.let(k.global_id(0), "i")
+        low.write(k).store(i, 0, low.read(k, 0).load(i, 0))
+        low.dispatch(k, (2, 1, 1))
+
+    install(monkeypatch, _rules(KernelRule("RELU", "toy_relu", build, rank=9)))
+    with pytest.raises(
+        DeviceError, match=rf"rule toy_relu for RELU of {WHO}\): kernel toy: src0\[6\]"
+    ):
+        run(backend="toy")
+
+
 EXPRESSIONS: dict[str, Callable[..., Any]] = {
     "None": lambda k, attributes, operands: None,
     "text": lambda k, attributes, operands: "x",

@@ -160,7 +160,10 @@ def _dispatches(
     if group.fused and max(costs, default=0) > MAX_KERNEL:
         return None
     _check_limits(group, low.dispatches, costs, site.caps)
-    return [attrs.evolve(d, label=group.label) for d in low.dispatches]
+    # Whose kernel it is: a device names the dispatch where one fails, or writes outside its buffers.
+    owner = group.rule.owner
+    label = f"{group.label} ({group.rule} of plugin {owner})" if owner else group.label
+    return [attrs.evolve(d, label=label) for d in low.dispatches]
 
 
 def _check_limits(

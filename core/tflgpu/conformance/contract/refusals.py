@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
+import numpy as np
 
 from tflgpu.compiler.plan import ArenaRef, ConstRef, InputRef, OutputRef, Plan, Ref
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
@@ -39,6 +40,7 @@ def refusal_checks() -> list[Check]:
         Check("0/capabilities", _capabilities),
         Check("0/no_such_device", _no_such_device),
         *(shared(f"bindings/{n}", partial(_not_there, r)) for n, r in _NOT_THERE.items()),
+        shared("bindings/written_constant", _written_constant),
         shared("bindings/unaligned", _unaligned),
         shared("bindings/outside_the_arena", _outside_the_arena),
         shared("limits/buffer", _too_large_a_buffer),
@@ -109,6 +111,15 @@ def _one(
 def _not_there(refs: Sequence[Ref], device: Device) -> Outcome:
     what = f"bindings {list(refs)} of one input, one output and no constants"
     says(_refusal(device, _one(device, refs), what), what, _LABEL)
+    return None
+
+
+def _written_constant(device: Device) -> Outcome:
+    """Other recordings may have it too."""
+    made = _one(device, [InputRef(0), ConstRef(0)])
+    made = attrs.evolve(made, constants=(np.zeros(4, np.float32),))
+    what = "a dispatch that writes to a constant"
+    says(_refusal(device, made, what), what, _LABEL, "constant")
     return None
 
 
