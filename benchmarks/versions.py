@@ -114,8 +114,9 @@ def main() -> None:
     given = parser.parse_args()
     pythons = given.other, sys.executable
     for backend in given.backends:
-        for python in pythons:
-            _turn(python, given, backend, None)  # so that the driver has kept every program
+        if not given.starts:
+            for python in pythons:
+                _turn(python, given, backend, None)  # so that the driver has kept every program
         times: tuple[_Times, _Times] = (defaultdict(list), defaultdict(list))
         for turn in range(given.turns):
             processor = quickest_processor()
