@@ -230,7 +230,13 @@ class _Storage:
         return self._root[value.id]
 
     def layout(self, value: Value) -> Layout:
-        """How a value lies in its buffer."""
+        """How a value lies in its buffer.
+
+        Raises:
+            KernelError: it is no tensor of the part.
+        """
+        if value.id not in self._root:
+            raise KernelError(f"{value} is no tensor of the part that its kernel would run in")
         return self._layout(value, self._is_edge(self.members(value)))
 
     def members(self, value: Value) -> list[Value]:

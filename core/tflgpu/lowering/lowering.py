@@ -108,6 +108,8 @@ class Lowering:
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
+        #: Whether a kernel's store runs the elementwise chain.
+        self.stored_chain = False
 
     # Types
 
@@ -133,7 +135,16 @@ class Lowering:
     # Kernels
 
     def kernel(self, name: str, workgroup: Size3) -> Builder:
-        """Start a kernel; finish it with `dispatch`."""
+        """Start a kernel; finish it with `dispatch`.
+
+        Raises:
+            KernelError: ``workgroup`` is not three positive whole numbers.
+        """
+        sizes = tuple(workgroup)
+        if len(sizes) != 3 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
+            raise KernelError(
+                f"kernel {name}: workgroup {workgroup}, which is not three positive whole numbers"
+            )
         k = Builder(name, workgroup)
         self._bindings[id(k)] = []
         return k
@@ -197,7 +208,8 @@ class Lowering:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
-        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False)
+        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False).view()
+        flat.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
@@ -219,7 +231,16 @@ class Lowering:
         )
 
     def dispatch_groups(self, k: Builder, groups: Size3) -> None:
-        """Launch a kernel over a number of workgroups."""
+        """Launch a kernel over a number of workgroups.
+
+        Raises:
+            KernelError: it was launched before, or is another lowering's; or as `Builder.build`.
+        """
+        if id(k) not in self._bindings:
+            raise KernelError(
+                f"{self.node.label}: kernel {k.name} is launched twice, or was not begun by "
+                "`Lowering.kernel`; each launch has a kernel of its own"
+            )
         bindings = tuple(self._bindings.pop(id(k)))
         if any(g < 1 for g in groups):
             raise KernelError(f"{self.node.label}: {groups} workgroups")
@@ -227,6 +248,8 @@ class Lowering:
         kernel, size = written or (k.build(), k.size)
         if k.size != size or len(kernel.buffers) != len(bindings):
             raise KernelError(f"{self.node.label}: kernel {k.name} goes on behind its body")
+        # A body that was written before is the same function's, with the same chain.
+        self.stored_chain |= "chain" in k.marks or (written is not None and not k.size)
         self.dispatches.append(Dispatch(kernel, groups, bindings, self.node.label))
 
     # Inside

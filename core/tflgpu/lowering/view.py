@@ -121,6 +121,8 @@ class WriteView:
         at = make.wrap(0 if layout.slices == 1 else slice_, I32)
         value = k.cast(value, self.compute)
         chain: list[Expr] = []
+        if self.links:
+            k.marks.add("chain")
         for link in self.links:
             chain.append(k.let(value, "linked"))
             value = link(k, chain, outer, at)
@@ -134,7 +136,7 @@ class WriteView:
             channel = _at(at, 4, lane)
             index = _at(outer, layout.channels, channel)
             if isinstance(channel, Const):
-                if lane < layout.channels:
+                if int(channel.value) < layout.channels:
                     k.store_lane(self.buffer, index, self._stored(value.lane(lane)))
             else:
                 with k.if_(channel < layout.channels):
