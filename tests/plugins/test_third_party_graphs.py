@@ -22,6 +22,9 @@ from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec
+from tflgpu.tflite.spec import TensorSpec as TensorOf
+from tflgpu.tflite.write import write_model
 from third_party_toys import ERRORS, PlanToy, X, install, plugin_of, registry_of, run
 
 WHO = r"plugin toy-plugin \(from toy-package\)"
@@ -510,3 +513,20 @@ def test_an_op_that_says_that_shapes_are_all_it_depends_on(
         TflgpuError, match=f"{WHO}: op ToyTwice: reference gave .* shape_only: leave"
     ):
         run(content)
+
+
+def test_results_that_an_op_keeps_and_writes_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of two nodes of it were one array, and the sum of x and -x not 0."""
+    kept = np.zeros((2, 3), np.float32)
+
+    def reference(attributes: Any, arrays: Any) -> list[Any]:
+        kept[...] = arrays[0] * 2
+        return [kept]
+
+    install(monkeypatch, _op(reference=reference))
+    names = ("ToyTwice", "NEG", "ToyTwice", "ADD")
+    places = [((0,), 1), ((0,), 2), ((2,), 3), ((1, 3), 4)]
+    operators = [OperatorSpec(n, {}, i, (o,)) for n, (i, o) in zip(names, places, strict=True)]
+    tensors = [TensorOf(f"t{i}", (2, 3)) for i in range(5)]
+    y, _ = run(write_model(ModelSpec(tensors, operators, (0,), (4,))))
+    np.testing.assert_array_equal(y, np.zeros((2, 3)))

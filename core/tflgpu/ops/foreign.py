@@ -151,7 +151,8 @@ def _results(found: object) -> list[Array]:
     for i, array in enumerate(found):
         if not isinstance(array, (np.ndarray, np.generic)):
             raise Refused(f"{type(array).__name__} for output {i}, not an array")
-    return list(found)
+    # Copies, since the op may have them still and write to them for its next node.
+    return [np.array(array) for array in found]
 
 
 def _samples(found: object) -> Sequence[Sample]:

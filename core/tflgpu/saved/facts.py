@@ -15,7 +15,6 @@ from types import ModuleType
 
 import numpy as np
 
-import tflgpu
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
 from tflgpu.hookspecs import PROJECT
@@ -49,7 +48,7 @@ def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) ->
 
 @cache
 def _own() -> Facts:
-    root = Path(tflgpu.__file__).parent
+    root = Path(__file__).resolve().parents[1]
     return (
         ("tflgpu", f"{_version('tflgpu')} {_stamp(root)}"),
         ("language", str(LANGUAGE_VERSION)),
