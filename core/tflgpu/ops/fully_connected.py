@@ -127,8 +127,10 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
-    shape, depth = node.input(0).shape, node.input(1).shape[1]
-    rounding = node.attrs.rounding
+    shape, weights = node.input(0).shape, node.input(1)
+    depth, rounding = weights.shape[1], node.attrs.rounding
+    if weights.data is not None and (weights.dtype is DType.I8 or depth % 2 == 0 and weights.dtype is DType.I4):
+        rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
     return Hybrid((OnTheFly((1,), rounding, (elements(shape) // depth, depth)),))
