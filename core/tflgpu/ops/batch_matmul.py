@@ -134,8 +134,7 @@ def _hybrid(node: Node) -> Hybrid:
     """A row of a left matrix has a range of its own."""
     rank = len(node.input(0).shape)
     axis = rank - (2 if node.attrs.adj_x else 1)
-    taken = node.input(1).data is not None and not node.attrs.adj_x
-    return Hybrid((OnTheFly((axis,), Rounding.EVEN if taken else node.attrs.rounding),))
+    return Hybrid((OnTheFly((axis,), node.attrs.rounding),))
 
 
 def _batch(node: Node, items: Items) -> Batched | str:

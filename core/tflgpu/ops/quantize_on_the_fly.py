@@ -10,16 +10,11 @@ Over axes of a row a range of real numbers becomes steps:
 
     symmetric    scale = max(|low|, |high|) / 127, and 0 is step 0 of -127 to 127
     asymmetric   scale = (max(high, 0) - min(low, 0)) / 255, and 0 is the nearest of -128 to 127
-    even         the same, with halves to the even number: 0 of a range from -x to x is step 0, not -1
-
-The first two are TFLite's own kernels' (of recurrent and depthwise operators), the last XNNPACK's, which takes
-the others in LiteRT's interpreter by default. A range with an end as far below 0 as above is no accident: images
-that were scaled to -1 to 1 have one.
 
 A row of zeros stays as it is. One that has NaN or an infinity becomes NaN: no step is as large.
 
-Sources: TFLite's `kernels/internal/reference/portable_tensor_utils.cc` (PortableSymmetricQuantizeFloats,
-PortableAsymmetricQuantizeFloats); XNNPACK's conversion to qdint8, measured.
+Source: TFLite's `kernels/internal/reference/portable_tensor_utils.cc` (PortableSymmetricQuantizeFloats,
+PortableAsymmetricQuantizeFloats).
 """
 
 from __future__ import annotations
@@ -97,25 +92,19 @@ def rounded(given: Array, axes: tuple[int, ...], rounding: Rounding) -> Array:
         steps = np.clip(_whole(x * inverse), -SIDE, SIDE)
         return np.asarray(steps * scale, np.float32).astype(given.dtype)
     low, high = np.minimum(low, 0), np.maximum(high, 0)
-    empty, reach = high == low, np.float32(HIGH - LOW)
-    if rounding is Rounding.EVEN:
-        inverse = np.where(empty, one, reach / np.where(empty, one, high - low))
-        scale = one / inverse
-        zero = np.clip(np.rint(_zero(low * inverse, high * inverse)), LOW, HIGH)
-        steps = np.clip(np.rint(x * inverse) + zero, LOW, HIGH)
-    else:
-        scale = np.where(empty, one, (high - low) / reach)
-        inverse = one / scale
-        zero = np.clip(_whole(_zero(low * inverse, high * inverse)), LOW, HIGH)
-        steps = np.clip(_whole(zero + x * inverse), LOW, HIGH)
+    scale = np.where(high == low, one, (high - low) / np.float32(HIGH - LOW))
+    inverse = one / scale
+    zero = _zero(low * inverse, high * inverse)
+    steps = np.clip(_whole(zero + x * inverse), LOW, HIGH)
     return np.asarray((steps - zero) * scale, np.float32).astype(given.dtype)
 
 
 def _zero(low: Array, high: Array) -> Array:
-    """Where 0 lies, from the ends of the range in steps: by the one that is nearer to 0, whose
+    """The step of 0, from the ends of the range in steps: by the one that is nearer to 0, whose
     rounding errors are smaller."""
     by_low, by_high = LOW - low, HIGH - high
-    return np.asarray(np.where(-LOW + np.abs(low) < HIGH + np.abs(high), by_low, by_high))
+    found = np.where(-LOW + np.abs(low) < HIGH + np.abs(high), by_low, by_high)
+    return np.asarray(np.clip(_whole(found), LOW, HIGH))
 
 
 def _whole(x: Array) -> Array:
