@@ -22,6 +22,7 @@ from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import Bodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.place import Place
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
@@ -71,11 +72,13 @@ ElementwiseExpr = Callable[[Builder, Any, Sequence[Expr]], Expr]
 
 @attrs.frozen
 class Fused:
-    """An elementwise node that runs inside the store of the kernel that makes one operand."""
+    """A node that runs inside the store of the kernel that makes one operand: an elementwise one, or
+    one that only moves what it reads, to ``place``."""
 
     node: Node
-    expr: ElementwiseExpr
+    expr: ElementwiseExpr | None
     owner: str = ""  # the plugin whose expression it is, "" for a shipped one
+    place: Place | None = None
 
 
 class Lowering:
@@ -166,8 +169,12 @@ class Lowering:
         value = self.result if index == 0 else self.node.outputs[index]
         layout = self._layout_of(value)
         buffer = self._bind(k, f"dst{index}" if index else "dst", layout, "write", value)
+        made = self.node.outputs[index]
         links = self._links(k) if index == 0 else ()
-        return WriteView(k, buffer, layout, self.compute_of(self.node.outputs[index]), links)
+        stored = None
+        if any(isinstance(link, Place) for link in links):
+            stored, layout = layout, Layout(made.shape, LayoutKind.C4, layout.storage)
+        return WriteView(k, buffer, layout, self.compute_of(made), links, stored)
 
     def new_state(self, k: Builder, index: int) -> WriteView:
         """What the variable that is operand ``index`` holds after the run; all of it is to be
@@ -274,9 +281,9 @@ class Lowering:
 
     def _links(self, k: Builder) -> tuple[Link, ...]:
         made = [self.node.outputs[0].id]
-        links = []
+        links: list[Link] = []
         for fused in self._fused:
-            links.append(self._link(k, fused, made))
+            links.append(self._link(k, fused, made) if fused.place is None else fused.place)
             made.append(fused.node.outputs[0].id)
         return tuple(links)
 
@@ -291,6 +298,7 @@ class Lowering:
         )
         # Only what it needs is in the closure: bodies that were written with equal ones are the same.
         expr, attributes, out = fused.expr, node.attrs, node.outputs[0].shape
+        assert expr is not None
 
         def link(k: Builder, chain: Sequence[Expr], outer: Expr, slice_: Expr) -> Expr:
             operands = [
