@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tflgpu.compiler.plan import ArenaRef, Plan
 from tflgpu.conformance.check import Check, NotApplicable, Outcome
-from tflgpu.conformance.contract.tools import refused, shared, small, works
+from tflgpu.conformance.contract.tools import own, refused, small, works
 from tflgpu.conformance.plans import chain
 from tflgpu.contract.device import Device
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
@@ -22,8 +22,8 @@ class _Counts(Device, CountsMemory, Protocol):
 
 
 def memory_checks() -> list[Check]:
-    """On a device that has nothing loaded."""
-    return [shared("memory_counted", _counted)]
+    """On a device that has nothing else."""
+    return [own("memory_counted", _counted)]
 
 
 def _plans(device: Device) -> list[Plan]:
