@@ -297,7 +297,39 @@ def shared_f16x4() -> Program:
 #: Kernels whose zeros must have the right sign; a sum may have either.
 SIGNED: tuple[Callable[[], Program], ...] = (literals, half_literals)
 
+
 #: Kernels for devices that store 16-bit floats, whatever they compute in.
+def _widened(scalar: Scalar) -> Program:
+    """Small whole numbers are what they were when they are loaded: by vectors, and by lanes."""
+    k = Builder(f"widened_{scalar.value}", (4, 1, 1))
+    src = k.buffer("src", scalar, 4, "read")
+    vectors, lanes = (k.buffer(name, Scalar.I32, 4, "write") for name in ("vectors", "lanes"))
+    i = k.let(k.global_id(0), "i")
+    k.store(vectors, i, k.load(src, i) + 1)
+    for lane in range(4):
+        k.store_lane(lanes, i * 4 + lane, k.load_lane(src, i * 4 + lane) + 1)
+    data = move_data(scalar, 64)
+    want = data.astype(np.int32) + 1
+    return Program(
+        k.build(), (4, 1, 1), [data, np.zeros_like(want), np.zeros_like(want)], {1: want, 2: want}
+    )
+
+
+def widened_i8() -> Program:
+    """Bytes with a sign."""
+    return _widened(Scalar.I8)
+
+
+def widened_u8() -> Program:
+    """Bytes without one."""
+    return _widened(Scalar.U8)
+
+
+def widened_i16() -> Program:
+    """16-bit whole numbers."""
+    return _widened(Scalar.I16)
+
+
 HALVES: tuple[Callable[[], Program], ...] = (half_rounding, half_rounding_x2, half_rounding_x1)
 
 #: Kernels by the function that makes them, and the type that a device must have for one.
@@ -306,4 +338,5 @@ KERNELS: list[tuple[Callable[[], Program], Scalar | None]] = [
     (remainders, None), (dot_products, None), (shared_f32x3, None), (shared_i32x1, None), (shared_i32x4, None),
     (shared_u32x2, None), (shared_f16x1, Scalar.F16), (shared_f16x2, Scalar.F16),
     (shared_f16x3, Scalar.F16), (shared_f16x4, Scalar.F16), (half_values, Scalar.F16),
+    (widened_i8, Scalar.I8), (widened_u8, Scalar.U8), (widened_i16, Scalar.I16),
 ]  # fmt: skip

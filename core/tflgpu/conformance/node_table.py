@@ -261,7 +261,9 @@ def operands(case: Case, scalar: Scalar, lanes: int, seed: int) -> list[Array]:
             arrays[1:] = [a / 4 for a in arrays[1:]]
         elif case.domain == "huge":
             arrays[0][4:9] = [3e9, -3e9, 1e20, -1e20, np.nan]
+            arrays[0][9:13] = [2.0**31, -(2.0**31), 2.0**32, -1.0]  # the first that do not fit
             if scalar is Scalar.F16:
+                arrays[0][9:13] = [1e3, -1e3, 2.5, -1.0]
                 arrays[0][4:8] = [np.inf, -np.inf, 6e4, -6e4]
         elif case.domain == "nonzero":
             arrays[1] = np.where(np.abs(arrays[1]) < 0.1, 1.0, arrays[1])

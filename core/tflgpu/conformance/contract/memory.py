@@ -54,8 +54,23 @@ def _counted(device: Device) -> Outcome:
         assert more >= _COUNT, f"a buffer of {_COUNT} bytes counts {more}"
         buffer.close()
         _given_back(device, before, "a buffer")
+        _let_go(device)
     _limited(device)
     return None
+
+
+def _let_go(device: _Counts) -> None:
+    """A buffer that is closed while a recording is bound to it is freed when that lets go of it."""
+    plan = small(device, _COUNT)
+    recording = device.load(plan)
+    before, buffer = device.memory, device.allocate(plan.inputs[0].nbytes)
+    assert not isinstance(buffer, Unsupported), "a second buffer is not to be had"
+    bound = recording.bind(inputs={0: buffer})
+    buffer.close()
+    if bound is None:
+        recording.bind(inputs={0: None})
+    _given_back(device, before, "a buffer that a recording was bound to")
+    recording.close()
 
 
 def _given_back(device: CountsMemory, before: MemoryUse, what: str) -> None:
