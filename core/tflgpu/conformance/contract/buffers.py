@@ -406,11 +406,11 @@ def _imported_host_memory(device: Device) -> Outcome:
     block = np.zeros(3 * 4096, np.uint8)
     start = -block.ctypes.data % 4096
     host = block[start : start + 4096].view(np.float32)
-    spread: Any = host.reshape(32, 32)[:, ::2]
-    refused_ones: tuple[tuple[str, Any], ...] = (
-        ("a text", "host"), ("read-only memory", bytes(4096)), ("every other column", spread),
-    )  # fmt: skip
-    for what, source in refused_ones:
+    columns = host.reshape(32, 32)[:, ::2]
+    others: list[tuple[str, object]] = [
+        ("a text", "host"), ("read-only memory", bytes(4096)), ("every other column", columns),
+    ]  # fmt: skip
+    for what, source in others:
         answer = device.import_buffer(source)
         assert isinstance(answer, Unsupported), f"importing {what} gave {answer!r}"
         assert answer.reason, f"importing {what}: no reason is given"
