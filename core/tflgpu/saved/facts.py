@@ -69,7 +69,7 @@ def _homes(plugin: Plugin) -> list[Path]:
     names = {getattr(hook, "__module__", None) for hook in hooks}
     names.add(target.__name__ if isinstance(target, ModuleType) else type(target).__module__)
     packages = {name.partition(".")[0] for name in names if isinstance(name, str)}
-    homes = []
+    homes: list[Path] = []
     for name in sorted(packages - sys.stdlib_module_names):
         package = sys.modules.get(name)
         found = getattr(package, "__path__", None) or [getattr(package, "__file__", None)]
