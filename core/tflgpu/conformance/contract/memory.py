@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from tflgpu.compiler.plan import ArenaRef, Plan
@@ -84,7 +85,7 @@ def _limited(device: _Counts) -> None:
         for plan in _plans(device):
             needed = device.memory.total + device.footprint(plan).total
             device.limit_memory(needed - 1)
-            refused(lambda plan=plan: device.load(plan), "loading over the limit", MemoryLimitError)
+            refused(partial(device.load, plan), "loading over the limit", MemoryLimitError)
             device.limit_memory(needed)
             device.load(plan).close()
     finally:
