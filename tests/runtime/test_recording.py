@@ -328,3 +328,18 @@ def test_one_that_is_in_use_elsewhere_is_left_alone() -> None:
         recording.let_go_if_idle()
     assert recording.asked == 0
     recording.close()
+
+
+@pytest.mark.parametrize("kind", [Watched, Stopped])
+def test_closing_waits_for_the_device_before_it_frees(kind: type[Watched]) -> None:
+    recording = kind()
+    if kind is Stopped:
+        with pytest.raises(KeyboardInterrupt):
+            recording.run()
+    else:
+        recording.submit()
+    recording._wait_idle = lambda: done.append("waited")  # type: ignore[method-assign]
+    recording._release = lambda: done.append("freed")  # type: ignore[method-assign]
+    done: list[str] = []
+    recording.close()
+    assert done == ["waited", "freed"]
