@@ -13,7 +13,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.fixed_point import shift_right, upper_half
+from tflgpu.kernels.fixed_point import shift_right, times_once, upper_half
 from tflgpu.kernels.moves import WORKGROUP, split_index
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -76,11 +76,20 @@ def _times_wide(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr
     return (first >> bits) + (second << left) + ((third << _LIMB) << left)
 
 
+def _narrow(limbs: Sequence[Expr], left: Expr) -> Expr:
+    """The total, shifted."""
+    a, b, c = limbs
+    return ((c * (1 << _LIMB) + b) * (1 << _LIMB) + a) << left
+
+
 def _times_narrow(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
     value, left, right = rows
-    a, b, c = limbs
-    total = (c * (1 << _LIMB) + b) * (1 << _LIMB) + a
-    return shift_right(k, upper_half(k, total << left, value), right)
+    return shift_right(k, upper_half(k, _narrow(limbs, left), value), right)
+
+
+def _times_once(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
+    value, left, right = rows
+    return times_once(k, _narrow(limbs, left), value, right)
 
 
 def _build(low: Lowering) -> None:
@@ -105,7 +114,8 @@ def _build(low: Lowering) -> None:
         whole = k.clamp(whole, -float(LARGEST), float(LARGEST))  # and a NaN becomes 0
         _add(k, limbs, k.let(k.cast(whole, Scalar.I32), "sum"), exponent)
     carried = _carried(k, limbs)
-    times = _times_wide if attributes.wide else _times_narrow
+    narrow = _times_once if attributes.once else _times_narrow
+    times = _times_wide if attributes.wide else narrow
     zero = attributes.zero_point
     steps = k.clamp(times(k, carried, rows[3:]) + zero, attributes.low, attributes.high) - zero
     out.store(outer, slice_, k.cast(steps, Scalar.F32) * attributes.scale)

@@ -37,13 +37,15 @@ def _scale(value: Value) -> float | None:
     return scale if scale >= float(np.finfo(np.float32).tiny) else None
 
 
-def _result(node: Node, activation: Activation, *, wide: bool) -> StoredSums | None:
+def _result(
+    node: Node, activation: Activation, *, wide: bool, once: bool = False
+) -> StoredSums | None:
     (out,) = node.outputs
     scale = _scale(out)
     if scale is None or out.quant is None:
         return None
     limits = clamp_limits(activation, out.quant, out.dtype)
-    return None if isinstance(limits, str) else StoredSums((0,), wide, scale, 0, *limits)
+    return None if isinstance(limits, str) else StoredSums((0,), wide, scale, 0, *limits, once)
 
 
 def _made(
@@ -65,7 +67,7 @@ def of_filter(
     Args:
         roles: Which operand is what.
         activation_field: The attribute that holds the fused activation; "" = there is none.
-        narrow: Totals have 32 bits even where the bias has 64.
+        narrow: Totals have 32 bits even where the bias has 64, and are rounded once.
     """
 
     def in_digits(node: Node) -> InDigits | None:
@@ -82,7 +84,7 @@ def of_filter(
             return None
         activation = getattr(node.attrs, activation_field) if activation_field else Activation.NONE
         wide = not narrow and (bias is None or bias.dtype is DType.I64)
-        finish = _result(node, activation, wide=wide)
+        finish = _result(node, activation, wide=wide, once=narrow)
         if finish is None:
             return None
         multipliers = [Multiplier.of(source * float(s) / finish.scale) for s in quant.scale]

@@ -7,7 +7,8 @@ factors (`tflgpu.ops.stored_digit`), and a table of whole numbers for each chann
     result = scale * (clamp(total * multiplier + zero point) - zero point)
 
 Of data of 16 bits TFLite multiplies totals of 64 bits by the upper half of the multiplier, of which it
-rounds the lower one away; that is a step off in one result of thirty.
+rounds the lower one away; that is a step off in one result of thirty. Totals of 32 bits are multiplied by
+all of it, and what comes is rounded twice, or once by FULLY_CONNECTED.
 
 Source: TFLite's `kernels/internal/common.cc` (MultiplyByQuantizedMultiplier of int64_t and of int32_t,
 without TFLITE_SINGLE_ROUNDING).
@@ -26,7 +27,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype
-from tflgpu.ops.fixed_point import Multiplier, multiply
+from tflgpu.ops.fixed_point import Multiplier, multiply, multiply_once
 
 OP = "STORED_SUMS"
 #: Rows of the table: the bias in 16 bits, 16 more and the rest with its sign; a multiplier's value and
@@ -42,7 +43,8 @@ LARGEST = 1 << 24
 
 @attrs.frozen
 class StoredSums:
-    """``wide`` is whether totals have 64 bits; ``low`` and ``high`` are stored numbers."""
+    """``wide`` is whether totals have 64 bits; ``low`` and ``high`` are stored numbers; ``once`` is
+    whether totals of 32 bits are rounded once."""
 
     exponents: tuple[int, ...]
     wide: bool
@@ -50,6 +52,7 @@ class StoredSums:
     zero_point: int
     low: int
     high: int
+    once: bool = False
 
 
 def upper_half(value: int) -> int:
@@ -93,8 +96,9 @@ def _parse(fields: Fields) -> StoredSums:
         raise ModelError(f"{OP}: scale {scale} is not positive")
     low, high = fields.integer("low"), fields.integer("high")
     return StoredSums(
-        exponents, fields.flag("wide"), scale, fields.integer("zero_point"), low, high
-    )
+        exponents, fields.flag("wide"), scale, fields.integer("zero_point"), low, high,
+        fields.flag("once"),
+    )  # fmt: skip
 
 
 def _infer(attributes: StoredSums, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -124,15 +128,17 @@ def _reference(attributes: StoredSums, arrays: Sequence[Array | None]) -> list[A
         right = 15 - shift
         steps = (total * half + (np.int64(1) << (right - 1))) >> right
     else:
-        steps = multiply(total, value, np.maximum(shift, 0), np.maximum(-shift, 0))
+        times = multiply_once if attributes.once else multiply
+        steps = times(total, value, np.maximum(shift, 0), np.maximum(-shift, 0))
     zero = attributes.zero_point
     found = np.clip(steps + zero, attributes.low, attributes.high) - zero
     return [np.asarray(found * np.float32(attributes.scale)).astype(sums[0].dtype)]
 
 
 def _sample(
-    id: str, shape: tuple[int, ...], exponents: tuple[int, ...], wide: bool, reals: Sequence[float]
-) -> Sample:
+    id: str, shape: tuple[int, ...], exponents: tuple[int, ...], wide: bool, reals: Sequence[float],
+    *, once: bool = False,
+) -> Sample:  # fmt: skip
     channels = shape[-1] if shape else 1
     reals = [reals[c % len(reals)] for c in range(channels)]
     # A bias of small factors needs more than 32 bits.
@@ -140,7 +146,7 @@ def _sample(
     bias = (np.linspace(-0.01, 1, channels) * (most if wide else most / 1e3)).astype(np.int64)
     fields = {
         "exponents": exponents, "wide": wide, "scale": 1 / 64, "zero_point": 0 if wide else -7,
-        "low": -30000 if wide else -128, "high": 1 << 15 if wide else 127,
+        "low": -30000 if wide else -128, "high": 1 << 15 if wide else 127, "once": once,
     }  # fmt: skip
     numbers = table(bias, [Multiplier.of(r) for r in reals], channels)
     # Whole numbers that f16 has too.
@@ -157,6 +163,8 @@ def _samples() -> list[Sample]:
         _sample("wide_thirds", (5, 6), (0, 6, 12), True, (0.003, 4e-5)),
         _sample("growing", (5, 6), (0,), True, (3.3, 0.61)),
         _sample("narrow", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02)),
+        # Some of these differ where they are rounded twice; one factor is not shifted to the right.
+        _sample("once", (40, 9, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.7), once=True),
         _sample("vanishing", (7,), (0,), True, (1e-12,)),
     ]
 
