@@ -11,6 +11,7 @@ from flow_models import (
     BOOL,
     I32,
     STATE,
+    Op,
     branch,
     const,
     counting,
@@ -134,7 +135,10 @@ def test_a_side_that_does_not_work_out(rows: int, by_numpy: list[GpuDelegate]) -
     """Filled up to three rows, or cut to three: each side works for some shapes only."""
     row = tensor("y", (3, 2))
     x = tensor("x", (1, 2))
-    size = [("SHAPE", "x", "s"), ("STRIDED_SLICE", "s from to by", "n", {"shrink_axis_mask": 1})]
+    size: list[Op] = [
+        ("SHAPE", "x", "s"),
+        ("STRIDED_SLICE", "s from to by", "n", {"shrink_axis_mask": 1}),
+    ]
     sizes = [
         x, tensor("s", (2,), I32), number("from", [0]), number("to", [1]), number("by", [1]),
         tensor("n", (), I32), number("three", 3),

@@ -63,28 +63,45 @@ class Box:
         return np.array(picked.reshape(self.shape))
 
 
+#: What XNNPACK's SLICE takes. TFLite's own kernel, which takes the rest, refuses a box that lies outside.
+_CUT_OFF = frozenset({DType.F32, DType.F16, DType.I8, DType.U8})
+
+
 def slice_box(shape: Sequence[int], begin: Sequence[int], size: Sequence[int]) -> Box:
     """The box of SLICE; a size of -1 is all the rest.
+
+    Where all sizes are positive, the box is what of it lies in the operand, as XNNPACK has it. That is how
+    converters write ``x[:, :512]`` of an ``x`` whose sides only a run tells.
 
     Raises:
         ModelError: it is not inside the operand.
     """
     cuts = []
+    is_cut_off = all(count > 0 for count in size)
     for axis, (dim, first, count) in enumerate(zip(shape, begin, size, strict=True)):
+        if is_cut_off and first >= 0:
+            start = min(first, dim)
+            cuts.append(Cut(start, 1, min(count, dim - start)))
+            continue
         rest = dim - first if count == -1 else count
         if first < 0 or rest < 0 or first + rest > dim:
-            raise ModelError(
-                f"SLICE: begin {first} and size {count} are outside dimension {axis} of "
-                f"{list(shape)}"
-            )
+            raise ModelError(_outside(first, count, axis, shape))
         cuts.append(Cut(first, 1, rest))
     return Box(tuple(cuts), tuple(range(len(cuts))))
+
+
+def _outside(first: int, count: int, axis: int, shape: Sequence[int]) -> str:
+    return f"SLICE: begin {first} and size {count} are outside dimension {axis} of {list(shape)}"
 
 
 def _infer_slice(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     x, begin, size = take_operands("SLICE", operands, 3)
     first = const_integers("SLICE", begin, "begin (operand 1)", x.rank)
     counts = const_integers("SLICE", size, "size (operand 2)", x.rank)
+    if x.dtype not in _CUT_OFF:
+        for axis, (dim, start, count) in enumerate(zip(x.shape, first, counts, strict=True)):
+            if count > 0 and start + count > dim:
+                raise ModelError(_outside(start, count, axis, x.shape))
     return [TensorSpec(slice_box(x.shape, first, counts).shape, x.dtype)]
 
 
