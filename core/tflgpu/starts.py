@@ -74,9 +74,12 @@ class StartingEngine(Engine):
             if vars(origin).get("compiled") is start.compiled or of_signal(error):
                 raise
             said = f"{type(error).__name__}: {in_a_line(error)}"
-            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", said)
-        start = self._kept.start(origin, facts, device, partial(self._start, origin), anew=True)
-        return self._opened_start(origin, start, side), start
+        # What is compiled now may fail alike, for too little memory say: then the file is not to blame,
+        # and stays.
+        fresh = self._start(origin)
+        session = self._opened_start(origin, fresh, side)
+        _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", said)
+        return session, self._kept.start(origin, facts, device, lambda: fresh, anew=True)
 
     # Inside
 

@@ -241,6 +241,10 @@ WRONG: dict[str, tuple[Callable[[tflgpu.Interpreter], object], type[Exception], 
     "nothing at all": (lambda i: i.bind_input(0, None), ArgumentError, "give a tflgpu.DeviceBuffer"),
     "a text": (lambda i: i.bind_input(0, "x"), ArgumentError, "'x' cannot be bound"),
     "a list": (lambda i: i.bind_input(0, [1.0]), ArgumentError, "cannot be bound"),
+    "elements in one place": (
+        lambda i: i.bind_output(3, np.lib.stride_tricks.as_strided(X.copy(), SHAPE, (0, 4))),
+        InputError, "elements are the same memory",
+    ),
     "read-only for an output": (lambda i: i.bind_output(3, X.tobytes()), InputError, "read-only"),
 }  # fmt: skip
 
@@ -364,3 +368,19 @@ def test_a_tensor_that_is_nowhere(where: Any, delegate: Any, opened: Open) -> No
 def test_a_shape_that_is_none(shape: Any, delegate: Any, opened: Open) -> None:
     with pytest.raises(ArgumentError, match="a tuple of whole numbers"):
         opened(delegate).allocate_buffer(0).reshaped(shape)
+
+
+def test_an_output_s_array_that_becomes_read_only(reference: Any, opened: Open) -> None:
+    """Nothing is computed, and the interpreter goes on once it is writable again."""
+    one = opened(reference)
+    block = np.zeros((SHAPE[0], 6), np.float32)
+    y = block[:, ::2]  # apart, though by turns with others
+    one.bind_output(3, y)
+    one.set_tensor(0, X)
+    y.flags.writeable = False
+    with pytest.raises(InputError, match="tensor 3 is bound to an array that has become read-only"):
+        one.invoke()
+    y.flags.writeable = True
+    one.invoke()
+    np.testing.assert_array_equal(y, Y)
+    assert not block[:, 1::2].any()

@@ -278,3 +278,64 @@ def test_mistakes() -> None:
     )  # fmt: skip
     with pytest.raises(tflgpu.UnsupportedError, match="without a leading dimension of 1"):
         pool_of(flat, batch=2)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+def test_who_has_less_time_than_the_deadline_is_served_where_a_copy_is_free(
+    timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for others no longer than it can, and takes those along that came before it."""
+    go_on, inside, seen = held(monkeypatch)
+    with pool_of(batch=4, deadline=LONG) as pool:
+        earlier, start = pool.submit(image(1)), time.monotonic()
+        go_on.set()
+        check(pool(image(2), timeout=timeout), 2)
+        check(earlier.result(30), 1)
+        go_on.clear()
+        inside.clear()
+        running = [pool.submit(image(n)) for n in range(3, 7)]
+        assert inside.wait(30)
+        with pytest.raises(BusyError, match="no copy of the model was free"):
+            pool(image(9), timeout=timeout)
+        go_on.set()
+        wait(running, 30)
+        assert time.monotonic() - start < LONG / 2
+    assert seen == [[1, 2], [3, 4, 5, 6]]
+
+
+def test_threads_that_close_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each comes back when all is released, and no copy is closed twice."""
+    closed, close, together = [], Model.close, threading.Barrier(4)
+
+    def slow(self: Model) -> None:
+        closed.append(self)
+        time.sleep(0.005)
+        close(self)
+
+    monkeypatch.setattr(Model, "close", slow)
+    pool = pool_of(batch=4)
+
+    def end() -> int:
+        together.wait(30)
+        pool.close()
+        return len(closed)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: end(), range(4))) == [3] * 4
+    assert len(set(map(id, closed))) == 3
+
+
+def test_the_largest_batch_is_made_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one that is too large is refused before memory was taken for the others."""
+    made, make = [], Model.__init__
+
+    def spy(self: Model, *given: Any, batch: int = 1, **options: Any) -> None:
+        made.append(batch)
+        if batch == 8:
+            raise DeviceError("too large")
+        make(self, *given, batch=batch, **options)
+
+    monkeypatch.setattr(Model, "__init__", spy)
+    with pytest.raises(DeviceError, match="too large"):
+        pool_of(batch=8)
+    assert made == [8]

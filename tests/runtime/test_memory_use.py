@@ -14,7 +14,7 @@ from tflgpu.contract.memory_use import Account, MemoryUse, Use
 from tflgpu.errors import MemoryLimitError, OptionError, UnsupportedError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
-from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, SubgraphSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
 DEVICES = {"cpu_ref": 1, "opencl": 0, "vulkan": 0, "wgpu": 0}
@@ -160,6 +160,21 @@ def test_no_estimate(require_backend: Callable[[str], Any]) -> None:
         pytest.raises(OptionError, match="not both"),
     ):
         tflgpu.estimate(dense(), delegate=delegate, backend="cpu_ref")
+
+
+def test_no_estimate_of_branches(require_backend: Callable[[str], Any]) -> None:
+    """LiteRT knows their shapes, so that there is a graph; but a device runs what is in them."""
+    require_backend("litert")
+    x, y, c = TensorSpec("x", (2,)), TensorSpec("y", (2,)), TensorSpec("c", (), DType.BOOL)
+    one = SubgraphSpec([x, y], [OperatorSpec("NEG", {}, (0,), (1,))], (0,), (1,))
+    chosen = {"then_subgraph_index": 1, "else_subgraph_index": 1}
+    content = write_model(
+        ModelSpec(
+            [c, x, y], [OperatorSpec("IF", chosen, (0, 1), (2,))], (0, 1), (2,), subgraphs=(one,)
+        )
+    )
+    with pytest.raises(UnsupportedError, match=r"several graphs to run them, 1 operators: #0 IF"):
+        tflgpu.estimate(content, backend="cpu_ref", device=1, cpu_backend="litert")
 
 
 def test_two_interpreters_have_one_set_of_weights(delegate: tflgpu.GpuDelegate) -> None:

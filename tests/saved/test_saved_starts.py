@@ -246,6 +246,40 @@ def test_a_part_that_cannot_be_loaded_goes_to_the_cpu(
     assert "no more memory" in report.refusals[0].reason
 
 
+def test_a_kept_model_that_is_not_to_blame_stays(
+    device: Device,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What fails as well when it is compiled anew is no reason to drop it, nor to say that one did."""
+    with device() as delegate:
+        first = run(small_model(), delegate)
+    content = [entry.path.read_bytes() for entry in entries(folder)]
+
+    def full(*_: Any, **__: Any) -> None:
+        raise DeviceError("no more memory")
+
+    with device() as delegate, caplog.at_level(logging.WARNING):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(delegate.device), "load", full)
+            with pytest.raises(DeviceError, match="no more memory"):
+                run(small_model(), delegate)
+        assert "dropped" not in caplog.text
+        assert [entry.path.read_bytes() for entry in entries(folder)] == content
+        real, loads = type(delegate.device).load, []
+
+        def once(*given: Any, **more: Any) -> Any:
+            loads.append(1)
+            return full() if len(loads) == 1 else real(*given, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(delegate.device), "load", once)
+            assert_same(run(small_model(), delegate), first)
+        assert "a saved model is dropped, and made anew: DeviceError: no more memory" in caplog.text
+        assert len(entries(folder)) == len(content)
+
+
 def test_what_became_kernels_is_not_read(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither nodes nor options: importing the ops that have these takes as long as all of a start. Parts
     of the CPU are there whole."""

@@ -303,6 +303,18 @@ def _overlap(one: Array, other: Array) -> bool:
         return True
 
 
+def _repeats(array: Array) -> bool:
+    """Whether elements of an array may lie in the same memory, as those of a broadcast one do."""
+    span = array.itemsize  # what the axes with smaller strides take
+    for stride, size in sorted(
+        (abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)
+    ):
+        if size > 1 and stride < span:
+            return array.size > 0
+        span += stride * (size - 1)
+    return False
+
+
 def _check_fit(port: Port, given: Given, shape: Shape, dtype: np.dtype[Any]) -> None:
     wanted = f"{port.told} is {dtype}{listed(shape)}"
     if given.dtype is not None and (given.dtype != dtype or given.shape != shape):
@@ -318,6 +330,11 @@ def _check_fit(port: Port, given: Given, shape: Shape, dtype: np.dtype[Any]) -> 
         raise InputError(f"{wanted} ({nbytes} bytes), and {given.kind} has {array.nbytes} bytes")
     if not port.is_input and not array.flags.writeable:
         raise InputError(f"{port.told} cannot be written to {given.kind}, which is read-only")
+    if not port.is_input and _repeats(array):
+        raise InputError(
+            f"{port.told} cannot be written to {given.kind} with strides {listed(array.strides)}, some "
+            "of whose elements are the same memory; give one with memory for each"
+        )
 
 
 def _seen_as(array: Array, shape: Shape, dtype: np.dtype[Any]) -> Array:

@@ -91,7 +91,7 @@ class Pool(Holder):
         batches = batches_of(batch, sizes)
         check_deadline(deadline)
         # A loan may end wherever objects are collected, under this lock, too.
-        self._lock = threading.RLock()
+        self._lock, self._ending = threading.RLock(), threading.RLock()
         self._free: deque[Model] = deque()
         self._waiting: deque[_Waiter] = deque()
         self._closed = False
@@ -103,20 +103,21 @@ class Pool(Holder):
         try:
             given = self._delegates(devices, delegates, options)
             # In turn, so that calls that come one by one go to all devices.
+            copies: list[dict[int, Model]] = []
             for delegate in [*given] * count:
                 said = options if delegate is None else {"delegate": delegate}
-                for items in batches:
+                # The largest first: what is too much for the device is known before the others are made.
+                made: list[Model] = []
+                for items in reversed(batches):
                     self._models.append(Model(model, batch=items, **said))
-                    _check_state(self._models[-1])
+                    made.insert(0, self._models[-1])
+                    _check_state(made[0])
+                copies.append(dict(zip(batches, made, strict=True)))
         except BaseException:
             self._release()
             raise
         if batches != [1]:
-            each = len(batches)
-            copies = [self._models[at : at + each] for at in range(0, len(self._models), each)]
-            self._gather = Gatherer(
-                [dict(zip(batches, models, strict=True)) for models in copies], deadline
-            )
+            self._gather = Gatherer(copies, deadline)
             self.belongs_to_process()
             return
         self._free.extend(self._models)
@@ -204,7 +205,8 @@ class Pool(Holder):
             self._gather.close()
         if self._workers is not None:
             self._workers.shutdown()
-        self._release()
+        with self._ending:  # of several that close it, one has it to do
+            self._release()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -217,7 +219,7 @@ class Pool(Holder):
     def after_fork(self) -> None:
         """A child makes one of its own."""
         super().after_fork()
-        self._lock = threading.RLock()
+        self._lock, self._ending = threading.RLock(), threading.RLock()
 
     # Inside
 
@@ -283,13 +285,18 @@ class Pool(Holder):
                 self._back.notify_all()
 
     def _release(self) -> None:
-        while self._models:
-            self._models[-1].close()
-            self._models.pop()
+        _close_all(self._models)
         self._free.clear()
-        while self._own:
-            self._own[-1].close()
-            self._own.pop()
+        _close_all(self._own)
+
+
+def _close_all(opened: list[Any]) -> None:
+    """From the last on. What a signal interrupts, or its handler does in between, is done once."""
+    while opened:
+        last = opened[-1]
+        last.close()
+        if opened and opened[-1] is last:
+            opened.pop()
 
 
 def _some(given: Sequence[T]) -> list[T]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tflgpu.contract.device import NodeDevice
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import OptionError, UnsupportedError
-from tflgpu.ops.unknown import refuse_unknown
+from tflgpu.ops.unknown import UnknownOp, refuse_unknown
 from tflgpu.plugins import registry
 from tflgpu.runtime.estimate import Estimate, estimate_of
 from tflgpu.tflite.build import build_graph
@@ -79,7 +79,12 @@ def _estimate(
         graph = build_graph(file, 0, delegate.ops, wanted, foreign=cpu.infer)
     finally:
         cpu.close()
-    refuse_unknown(graph, "no estimate is made of, since it takes several graphs to run them,")
+    said = "no estimate is made of, since it takes several graphs to run them,"
+    refuse_unknown(graph, said)
+    # LiteRT knows what a branch gives, and could run it; where there is a device, that runs its parts.
+    hosts = [n.label for n in graph if isinstance(n.attrs, UnknownOp) and n.attrs.host]
+    if hosts and device is not None:
+        raise UnsupportedError(f"{said} {len(hosts)} operators: {', '.join(hosts)}")
     if device is None:
         return Estimate("", "", precision, (), len(list(graph)))
     return estimate_of(delegate.compile(graph), device, precision)

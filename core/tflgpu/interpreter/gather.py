@@ -1,7 +1,7 @@
 """Requests of many callers gathered into batches: what `Pool` does with ``batch=N``.
 
     submit -> queue -> a copy of the model that is free takes the oldest request, waits until there are
-    enough for a full batch, or until the oldest has waited for the deadline -> one run -> an answer each
+    enough for a full batch, or until one has waited for the deadline -> one run -> an answer each
 
 A request is checked before it is queued, so that what is wrong with one is its caller's alone. Those
 that are run together are of equal shapes, and never overtake one another.
@@ -32,13 +32,14 @@ _LONGEST = 60.0
 
 @attrs.define(eq=False)
 class _Request:
-    """What a caller wants to know; ``shapes`` are those of an item of each input."""
+    """What a caller wants to know; ``shapes`` are those of an item of each input. It waits for others
+    until it is ``due``, by `time.monotonic`."""
 
     given: Mapping[int, Array]
     items: int
     shapes: tuple[tuple[int, ...], ...]
     future: Future[Results]
-    came: float
+    due: float
 
 
 class Gatherer:
@@ -62,8 +63,10 @@ class Gatherer:
         self._workers = ThreadPoolExecutor(len(copies), "tflgpu-pool")
         self._runs: Counter[int] = Counter()
 
-    def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
-        """Begin to answer a request.
+    def submit(
+        self, arrays: Sequence[Any], named: Mapping[str, Any], timeout: float | None = None
+    ) -> Future[Results]:
+        """Begin to answer a request, which waits for others no longer than ``timeout`` seconds.
 
         Raises:
             InputError: as `Model.__call__`.
@@ -71,7 +74,8 @@ class Gatherer:
         """
         given, items = self._checking._request(arrays, named)  # noqa: SLF001
         shapes = tuple(given[i].shape[1:] for i in sorted(given))
-        request = _Request(given, items, shapes, Future(), time.monotonic())
+        patience = self._deadline if timeout is None else min(self._deadline, timeout)
+        request = _Request(given, items, shapes, Future(), time.monotonic() + patience)
         with self._changed:
             if self._closed:
                 raise StateError("this pool is closed")
@@ -80,9 +84,10 @@ class Gatherer:
                 self._workers.submit(self._turn)
             except RuntimeError:  # the process is about to end
                 raise StateError("this pool is closed") from None
+            is_first = all(request.due < other.due for other in self._queue)
             self._queue.append(request)
             self._waiting += items
-            if self._waiting >= self._most:
+            if is_first or self._waiting >= self._most:
                 self._changed.notify_all()
         return request.future
 
@@ -101,11 +106,12 @@ class Gatherer:
             BusyError: it was not.
             InputError, DeviceError, StateError: as `Model.__call__`.
         """
-        future = self.submit(arrays, named)
+        future = self.submit(arrays, named, timeout)
         try:
             return future.result(timeout)
         except FutureTimeoutError:
-            if not future.cancel():  # it is being computed, or that was its own error
+            # Otherwise a thread is about to take it, it is being computed, or that was its own error.
+            if self._is_next(future) or not future.cancel():
                 return future.result()
             self._forget(future)
             raise busy(timeout) from None
@@ -113,6 +119,18 @@ class Gatherer:
             if future.cancel():
                 self._forget(future)
             raise
+
+    def _is_next(self, future: Future[Results]) -> bool:
+        """Whether there is a free copy for the run that a request in the queue will be part of."""
+        with self._changed:
+            runs, items, first = 0, 0, None
+            for request in self._queue:
+                if first is None or not self._fits(request, items, first):
+                    runs, items, first = runs + 1, 0, request
+                items += request.items
+                if request.future is future:
+                    return runs <= len(self._copies)
+        return False
 
     def _forget(self, future: Future[Results]) -> None:
         with self._changed:
@@ -136,10 +154,10 @@ class Gatherer:
     # Inside
 
     def _turn(self) -> None:
-        batch = self._next()
-        if not batch:
-            return
         with self._changed:
+            batch = self._next()
+            if not batch:
+                return
             models = self._copies.popleft()  # there are as many as workers
             self._runs[sum(request.items for request in batch)] += 1
         try:
@@ -154,7 +172,7 @@ class Gatherer:
         """The requests of the next run, once it is time for it; none where others have taken them."""
         with self._changed:
             while self._queue and self._waiting < self._most:
-                left = self._queue[0].came + self._deadline - time.monotonic()
+                left = min(request.due for request in self._queue) - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
@@ -162,12 +180,7 @@ class Gatherer:
             items = 0
             while self._queue:
                 first = self._queue[0]
-                fits = (
-                    items + first.items <= self._most and first.shapes == batch[0].shapes
-                    if batch
-                    else True
-                )
-                if not fits:
+                if batch and not self._fits(first, items, batch[0]):
                     break
                 self._queue.popleft()
                 self._waiting -= first.items
@@ -175,6 +188,10 @@ class Gatherer:
                     batch.append(first)
                     items += first.items
             return batch
+
+    def _fits(self, request: _Request, items: int, first: _Request) -> bool:
+        """Whether a request goes with so many items, those of ``first`` among them."""
+        return items + request.items <= self._most and request.shapes == first.shapes
 
     def _fitting(self, models: Mapping[int, Model], batch: Sequence[_Request]) -> Model:
         """The copy's model with the smallest batch that takes all of it."""

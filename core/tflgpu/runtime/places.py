@@ -17,7 +17,7 @@ import numpy as np
 
 from tflgpu.contract.buffers import Buffer, overlap
 from tflgpu.contract.device import Recording
-from tflgpu.errors import DeviceError
+from tflgpu.errors import DeviceError, InputError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Value
 from tflgpu.lowering.reason import Unsupported
@@ -109,6 +109,19 @@ class Places:
     def after(self) -> list[tuple[Array, int]]:
         """Copies that a run ends with: to where, and which of the session's arrays."""
         return [(a, i) for i, a in self.arrays.items() if i not in self._inputs]
+
+    def check_writable(self) -> None:
+        """That outputs can be copied to where they are wanted, before anything is computed.
+
+        Raises:
+            InputError: an array is read-only by now.
+        """
+        for array, index in self.after:
+            if not array.flags.writeable:
+                raise InputError(
+                    f"tensor {index} is bound to an array that has become read-only since; make it "
+                    "writable again, or unbind the tensor"
+                )
 
     def copies(self) -> tuple[int, int]:
         """Bytes that a run copies to the device and to the host."""

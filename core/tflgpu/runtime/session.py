@@ -196,11 +196,14 @@ class Session(Stateful, Holder):
 
         Raises:
             StateError: the session is closed, or the process was forked since it was opened.
+            InputError: an array that an output is bound to has become read-only.
             DeviceError: a step failed.
         """
         if self._closed:
             self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")
+        if self._wanted:
+            self._places.check_writable()
         # Set before and not where an exception is caught: a signal may come anywhere.
         self.complete = False
         for target, source in self._given:
