@@ -237,8 +237,11 @@ def _fits(
 
 def buffers_of(group: Group, nodes: Sequence[Node]) -> int:
     """Buffers the group's kernel would bind with ``nodes`` joined: never fewer than it does."""
-    # What one of several nodes makes for the next is no buffer.
-    own = sum(len(n.inputs) for n in (*group.before, group.head)) - len(group.before)
+    nodes_before = (*group.before, group.head)
+    read = [v.id for n in nodes_before for v in n.inputs if v is not None]
+    # What one of several nodes makes for another is no buffer, and what two of them read is one.
+    inside = {v.id for n in group.before for v in n.outputs}
+    own = len(set(read) - inside) if group.before else len(group.head.inputs)
     head = own + 3  # weights may be split in two, and a result
     computing = [f.node for f in group.fused if f.place is None]
     return head + sum(len(n.inputs) - 1 for n in (*computing, *nodes))

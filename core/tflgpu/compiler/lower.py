@@ -9,6 +9,7 @@ import attrs
 from tflgpu.compiler.build import build_group
 from tflgpu.compiler.fuse import Group, group_nodes
 from tflgpu.compiler.join_moves import join_moves
+from tflgpu.compiler.join_rows import join_rows
 from tflgpu.compiler.match_groups import match_groups
 from tflgpu.compiler.memory import Usage, assign
 from tflgpu.compiler.plan import (
@@ -150,6 +151,7 @@ def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
     )
     if not part.fuse:
         return groups
+    groups = join_rows(groups, part.elementwise, kept, part.at)
     return join_moves(groups, part.moves, storage.root, part.outputs, part.at)
 
 

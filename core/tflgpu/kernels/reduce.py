@@ -11,13 +11,14 @@ from collections.abc import Callable
 import attrs
 
 from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
 from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name
 from tflgpu.language.types import Scalar, type_of
 from tflgpu.lowering.lowering import Lowering
-from tflgpu.lowering.rule import KernelRule
+from tflgpu.lowering.rule import KernelRule, RowReduction
 from tflgpu.lowering.view import ReadView, WriteView
 from tflgpu.ops.axes import integers
 from tflgpu.ops.reduce import reduced_axes
@@ -148,8 +149,23 @@ def _final(k: Builder, out: WriteView, scale: float | None) -> Callable[[Share, 
     return store
 
 
+def _rows(op: str, reduction: Reduction) -> Callable[[Node], RowReduction | None]:
+    def rows(node: Node) -> RowReduction | None:
+        shape = node.input(0).shape
+        if node.input(1).data is None or not shape or not node.input(0).dtype.is_float:
+            return None
+        axes = reduced_axes(op, integers(node.const(1)), len(shape))
+        if tuple(axes) != (len(shape) - 1,) or not node.attrs.keep_dims:
+            return None
+        scale = 1.0 / shape[-1] if reduction.mean else None
+        return RowReduction(reduction.merge, reduction.identity, scale)
+
+    return rows
+
+
 def _rule(op: str, reduction: Reduction, types: frozenset[DType] = NUMBERS) -> KernelRule:
-    return KernelRule(op, "team", _build(reduction), takes(types, operands=1))
+    accepts = takes(types, operands=1)
+    return KernelRule(op, "team", _build(reduction), accepts, rows=_rows(op, reduction))
 
 
 RULES = (

@@ -15,6 +15,8 @@ from tflgpu.blame import Failed, shown
 from tflgpu.ir.asked import ask
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_BUFFERS
+from tflgpu.language.builder import Builder
+from tflgpu.language.tree import Expr
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.precision import Precision
@@ -30,6 +32,7 @@ __all__ = [
     "KnownLate",
     "Maker",
     "PluginFault",
+    "RowReduction",
     "Rule",
     "Site",
     "Unsupported",
@@ -58,6 +61,21 @@ class Site:
     joins: bool = False
 
 
+@attrs.frozen
+class RowReduction:
+    """What a node makes of each row of operand 0: one number, merged of all in the row.
+
+    Attributes:
+        merge: Of two numbers, in f32; their order must not matter but for rounding.
+        identity: Merging it changes nothing; None where merging a number twice changes nothing either.
+        scale: What the result is multiplied by; None for 1.
+    """
+
+    merge: Callable[[Builder, Expr, Expr], Expr]
+    identity: int | None
+    scale: float | None = None
+
+
 #: None means yes; a string is the reason for no.
 Accepts = Callable[[Node, Site], str | None]
 
@@ -80,6 +98,8 @@ class KernelRule:
             per element, so that elementwise nodes may join its store.
         keeps_state: Whether ``build`` writes the new contents of the node's variables
             (`Lowering.new_state`). Nodes with variables go to no other rule.
+        rows: What a node makes of each row, where that is all that it does, so that one kernel may go
+            on with it (`tflgpu.compiler.join_rows`); None where it is not.
         owner: The plugin that brought it, "" for a shipped one. The registry fills it in.
     """
 
@@ -90,6 +110,7 @@ class KernelRule:
     rank: int = 0
     fuses: bool = True
     keeps_state: bool = False
+    rows: Callable[[Node], RowReduction | None] = lambda node: None
     owner: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:
