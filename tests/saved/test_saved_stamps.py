@@ -62,7 +62,7 @@ def test_pieces_in_another_order_are_something_else() -> None:
     assert digest_of() != digest_of(b"\0")
 
 
-@pytest.mark.parametrize("name", ["a.py", "inside/b.py", "inside/c.py"])
+@pytest.mark.parametrize("name", ["a.py", "inside/b.py", "inside/c.py", "inside/d.pyc"])
 def test_every_line_of_code_counts(code: Path, name: str) -> None:
     before = again(code)
     (code / name).write_text("A = 2\n")  # of the same size

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
 
-_CODE = (".py", ".so", ".pyd", ".json")
+_CODE = (".py", ".pyc", ".so", ".pyd", ".json")  # .pyc is code where there is no source
 _DIGITS = 16
 #: In a cache folder.
 FOLDER = "stamps"
