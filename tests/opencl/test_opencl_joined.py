@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
 from tflgpu.conformance.plans import affine, dispatch, io, plan
-from tflgpu.contract.joined_kernels import join
+from tflgpu.contract.joined_kernels import join, pieces
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
 
 pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
+from tflgpu_opencl.prelude import _HELPERS, prelude
 from tflgpu_opencl.program import Compiler
+from tflgpu_opencl.subgroup import shuffle_prelude
+
+SHUFFLES = "\n".join(shuffle_prelude({"float", "float4"}, ptx=True))
 
 
 def text(name: str, body: str = "", prelude: str = "") -> str:
@@ -57,6 +61,36 @@ def test_only_what_begins_alike_is_joined() -> None:
     assert list(joined.entries) == [sources[0], sources[2]]
     assert joined.text.count("float f(") == 1
     assert alone == [*strange, sources[1]]
+
+
+def test_other_functions_are_put_together() -> None:
+    f, g = "float f(float x) { return x; }", "float g(\n    float x) {\n    return f(x);\n}"
+    sources = [text("a", prelude=f"{f}\n\n"), text("b"), text("c", prelude=f"{f}\n{g}\n\n")]
+    (joined,), alone = join(sources, Compiler.opening)
+    assert not alone
+    assert list(joined.entries) == sources
+    assert joined.text.startswith(f"{f}\n{g}\n\n__kernel")
+    assert joined.text.count("float f(") == joined.text.count("float g(") == 1
+
+
+def test_a_directive_is_not_put_before_other_kernels() -> None:
+    on = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
+    either = "#ifdef A\n#define B(x) x\n#else\n#define B(x) -x\n#endif\n"
+    sources = [text(f"a{i}", prelude=each) for i, each in enumerate(["", on, either, on + either])]
+    assert join(sources, Compiler.opening) == ([], sources)
+    (joined,), alone = join([*sources, text("b", prelude=on)], Compiler.opening)
+    assert list(joined.entries) == [sources[1], text("b", prelude=on)]
+    assert alone == [sources[0], *sources[2:]]
+
+
+@pytest.mark.parametrize("text", [SHUFFLES, "float f(\n", "}\nint a;", ""])
+def test_pieces_are_all_that_there_is(text: str) -> None:
+    assert "\n".join(pieces(text)).splitlines() == text.splitlines()
+
+
+def test_each_shipped_function_is_a_piece() -> None:
+    lines = prelude(set(_HELPERS), True)
+    assert pieces("\n".join(lines)) == lines[:-1]
 
 
 @pytest.mark.parametrize("joins", [True, False])

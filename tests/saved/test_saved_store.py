@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,17 @@ def test_what_dead_processes_left_goes_too(folder: Path) -> None:
     os.utime(left, (0, 0))
     prune(folder)
     assert [path.name for path in folder.iterdir()] == ["y.tmp"]
+
+
+def test_a_clock_that_was_set_back_makes_nothing_young(folder: Path) -> None:
+    to_come, past = _entry(folder, "to come", 1000, -1e6), _entry(folder, "past", 1000, 1e3)
+    assert [entry.path for entry in entries(folder)] == [past, to_come]
+    assert [entry.path for entry in prune(folder, 1500)] == [to_come]
+    left = folder / "x.tmp"
+    left.write_bytes(b"half")
+    os.utime(left, (time.time() + 1e6,) * 2)
+    prune(folder)
+    assert not left.exists()
 
 
 def test_a_folder_that_is_not_there_is_empty(folder: Path) -> None:

@@ -8,7 +8,6 @@ import pyopencl as cl
 from tflgpu.cache.disk_cache import DiskCache, cache_folder
 from tflgpu.compiler.plan import Plan, PlannedDispatch
 from tflgpu.contract.kernel_device import KernelDevice
-from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
 from tflgpu.contract.memory_use import Ledger
 from tflgpu.errors import CompileError
 from tflgpu.language.tree import Kernel
@@ -99,6 +98,9 @@ class OpenCLDevice(KernelDevice[Memory]):
         """NVIDIA's driver does not list cl_khr_fp16 and computes with `half` all the same, and its
         compiler alone knows PTX. Other drivers are believed: some of their compilers crash rather
         than refuse."""
+        # Not at the top: these make kernels and interpret them, and no other driver is asked.
+        from tflgpu.contract.kernel_probe import computes_in_half, runs_matrix_tiles
+
         if not self.caps.f16_arithmetic:
             self._assume(f16_arithmetic=True)
             self._assume(f16_arithmetic=computes_in_half(self))

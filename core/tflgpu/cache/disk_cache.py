@@ -13,11 +13,11 @@ import contextlib
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tflgpu.cache import private_folder, whole_file
+from tflgpu.cache.age import age_of
 from tflgpu.cache.file_lock import exclusive
 from tflgpu.cache.load_marks import Kind, deaths, marked
 
@@ -164,14 +164,14 @@ class DiskCache:
         self._is_swept = True
         with contextlib.suppress(OSError):
             for path in self._folder.glob(f"*{whole_file.TEMPORARY}"):
-                if time.time() - path.lstat().st_mtime > _LEFT:
+                if age_of(path.lstat()) > _LEFT:
                     path.unlink()
 
     def is_unsafe(self, key: str) -> bool:
         """Whether a process died of a proof with this key in the last days. It may have been
         killed by chance in that moment, so this is not for ever."""
         try:
-            return time.time() - self._unsafe(key).stat().st_mtime < _DISTRUST
+            return age_of(self._unsafe(key).stat()) < _DISTRUST
         except OSError:
             return False
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 
 import attrs
 
+from tflgpu.cache.age import age_of
 from tflgpu.cache.disk_cache import file_fault, is_entry
 
 
@@ -35,7 +35,7 @@ class Stored:
 def stored(root: Path, *, besides: str) -> list[Stored]:
     """The files of all stores in a cache folder but one, last used first. Other files are nobody's
     business here."""
-    found, now = [], time.time()
+    found = []
     with contextlib.suppress(OSError):
         folders = [each for each in os.scandir(root) if each.is_dir(follow_symlinks=False)]
         for folder in folders:
@@ -45,6 +45,5 @@ def stored(root: Path, *, besides: str) -> list[Stored]:
                 with contextlib.suppress(OSError):
                     if each.is_file(follow_symlinks=False) and is_entry(Path(each.path)):
                         status = each.stat(follow_symlinks=False)
-                        age = max(now - status.st_mtime, 0.0)
-                        found.append(Stored(Path(each.path), status.st_size, age))
+                        found.append(Stored(Path(each.path), status.st_size, age_of(status)))
     return sorted(found, key=lambda each: (each.age, each.path))

@@ -2,7 +2,9 @@
 that want it.
 
 PoCL's compiler reads the declarations of all of OpenCL C for each program, 0.2 s of a processor's
-time, and has a lock on it, so that threads do not help. A kernel more in a program costs a tenth.
+time, and has a lock on it, so that threads do not help. A kernel more in a program costs a tenth. A
+program in its cache takes 33 ms to read whatever is in it, so that what begins with other functions is
+joined too.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ class Joined:
 
 
 def join(sources: Iterable[str], opening: Opening) -> tuple[list[Joined], list[str]]:
-    """Programs of those texts that begin with the same functions, and the texts that stay alone:
-    with functions that no other has, or not as the shipped printer writes them."""
-    groups: dict[str, list[tuple[str, re.Match[str]]]] = {}
+    """Programs of as many of those texts as go together, and the texts that stay alone: with a function
+    that others have otherwise, or not as the shipped printer writes them."""
+    groups: list[_Group] = []
     alone = []
     for source in dict.fromkeys(sources):
         at = source.find(opening.word)
@@ -59,20 +61,72 @@ def join(sources: Iterable[str], opening: Opening) -> tuple[list[Joined], list[s
         # Only one, and where its word stands.
         if found is None or found.start() != at or source.find(opening.word, at + 1) >= 0:
             alone.append(source)
-        else:
-            groups.setdefault(source[:at], []).append((source, found))
-    programs = []
-    for prelude, of_group in groups.items():
-        if len(of_group) == 1:
-            alone += [source for source, _ in of_group]
             continue
-        text, entries = [prelude], {}
-        for number, (source, found) in enumerate(of_group):
+        prelude = pieces(source[:at])
+        group = next((each for each in groups if each.takes(prelude)), None)
+        if group is None:
+            group = _Group([each for each in prelude if _is_directive(each)])
+            groups.append(group)
+        group.add(prelude, source, found)
+    alone += [source for group in groups for source in group.sources if len(group.sources) == 1]
+    return [group.joined() for group in groups if len(group.sources) > 1], alone
+
+
+def pieces(prelude: str) -> list[str]:
+    """The functions, declarations and directives that a text is of, in order; conditional ones are one
+    piece with their conditions."""
+    found, lines = [], list[str]()
+    depth = conditions = 0
+    for line in filter(str.strip, prelude.splitlines()):
+        lines.append(line)
+        word = line.lstrip()
+        depth += line.count("{") - line.count("}")
+        conditions += word.startswith("#if") - word.startswith("#endif")
+        whole = line.endswith(("}", ";")) or (_is_directive(word) and not line.endswith("\\"))
+        if whole and depth <= 0 and conditions <= 0:
+            found.append("\n".join(lines))
+            lines, depth, conditions = [], 0, 0
+    return [*found, "\n".join(lines)] if lines else found
+
+
+def _is_directive(piece: str) -> bool:
+    return piece.startswith("#")
+
+
+def _name(piece: str) -> str:
+    """What a piece defines, as well as its text tells."""
+    found = re.search(r"(\w+)\s*\(", piece)
+    return found[1] if found and not _is_directive(piece) else piece
+
+
+class _Group:
+    """Texts that go into one program: those that have the same directives, since these are for whatever
+    comes after them, and no two functions of one name."""
+
+    def __init__(self, directives: list[str]) -> None:
+        self.sources: dict[str, re.Match[str]] = {}
+        self._directives = directives
+        self._pieces: dict[str, str] = {}
+
+    def takes(self, prelude: list[str]) -> bool:
+        """Whether a text with that before its kernel may join."""
+        return self._directives == [each for each in prelude if _is_directive(each)] and all(
+            self._pieces.get(_name(each), each) == each for each in prelude
+        )
+
+    def add(self, prelude: list[str], source: str, found: re.Match[str]) -> None:
+        """Have it join. What a piece needs comes before it there, so that it does so here."""
+        self._pieces.update({_name(each): each for each in prelude})
+        self.sources[source] = found
+
+    def joined(self) -> Joined:
+        """The program of all."""
+        text, entries = [*self._pieces.values(), ""], {}
+        for number, (source, found) in enumerate(self.sources.items()):
             # No two of these are equal, and no helper ends so.
             entry = entries[source] = f"{found[2]}_k{number}"
             text.append(f"{found[1]}{entry}({source[found.end() :]}")
-        programs.append(Joined("\n".join(text), entries))
-    return programs, alone
+        return Joined("\n".join(text), entries)
 
 
 class JoinedKernels(KeptKernels[W, P]):

@@ -12,7 +12,6 @@ from tflgpu.contract.base_device import BaseDevice, releasing_on_error
 from tflgpu.contract.kernel_cache import KernelCache
 from tflgpu.contract.memory_use import Ledger, MemoryUse
 from tflgpu.contract.shared_weights import SharedWeights
-from tflgpu.contract.subgroup_probe import probe_shuffle
 
 
 class PlanMemory(Protocol):
@@ -87,6 +86,10 @@ class KernelDevice(BaseDevice, Generic[M]):
 
     def _probe_shuffle(self, widest: int) -> None:
         """Find among how many neighbours the device really shuffles; at most among ``widest``."""
-        self._assume(subgroup_shuffle=widest)
-        self._assume(subgroup_shuffle=probe_shuffle(self, widest))
+        self._assume(subgroup_shuffle=widest if widest >= 2 else 0)
+        if widest >= 2:
+            # Not at the top: it makes kernels, and a device without needs none to be opened.
+            from tflgpu.contract.subgroup_probe import probe_shuffle
+
+            self._assume(subgroup_shuffle=probe_shuffle(self, widest))
         self._kernels.compiled = 0  # what was tried is no plan's

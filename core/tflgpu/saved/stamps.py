@@ -1,6 +1,7 @@
 """Digests of folders: what tells one state of a package from another.
 
-Files of all kinds count, since code reads tables from some; only what Python compiled does not.
+Files of all kinds count, since code reads tables from some. Only what is in `__pycache__` does not: Python makes
+that of the others. A `.pyc` elsewhere is code that has no source.
 
 Reading hundreds of files takes longer than the rest of a start. So the digest of a state is kept, under
 what the file system says of each file: its path, size, number, and when it and its entry were last
@@ -19,7 +20,6 @@ from pathlib import Path
 
 from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
 
-_COMPILED = (".pyc", ".pyo")
 _DIGITS = 16
 #: In a cache folder.
 FOLDER = "stamps"
@@ -65,7 +65,7 @@ def _entries(place: Path) -> list[_Entry]:
         with os.scandir(folder) as inside:
             for each in inside:
                 name = each.name
-                if name == "__pycache__" or name.endswith(_COMPILED):
+                if name == "__pycache__":
                     continue
                 if each.is_file():
                     found.append((below + name, *_state(each.stat())))

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tflgpu.cache import private_folder
+from tflgpu.cache.age import age_of
 from tflgpu.cache.disk_cache import cache_folder, cache_key
 from tflgpu.cache.file_lock import exclusive
 from tflgpu.compiler.compiled import Compiled
@@ -161,14 +161,12 @@ class Entry:
 def entries(folder: Path) -> list[Entry]:
     """The files of a folder, last used first; none where there is no folder."""
     found = []
-    now = time.time()
     with contextlib.suppress(OSError), os.scandir(folder) as inside:
         for entry in inside:
             with contextlib.suppress(OSError):
                 if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    age = max(now - status.st_mtime, 0.0)
-                    found.append(Entry(Path(entry.path), status.st_size, age))
+                    found.append(Entry(Path(entry.path), status.st_size, age_of(status)))
     return sorted(found, key=lambda each: (each.age, each.path))
 
 
@@ -193,7 +191,7 @@ def prune(folder: Path, limit: int = LIMIT) -> Sequence[Entry]:
             removed.append(entry)
     with contextlib.suppress(OSError):
         for path in folder.glob("*.tmp"):
-            if time.time() - path.lstat().st_mtime > _OLD:
+            if age_of(path.lstat()) > _OLD:
                 path.unlink()
     return removed
 
