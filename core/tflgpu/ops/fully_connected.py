@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
@@ -127,8 +127,11 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
-    shape, depth = node.input(0).shape, node.input(1).shape[1]
-    rounding = node.attrs.rounding
+    shape, weights = node.input(0).shape, node.input(1)
+    depth, rounding = weights.shape[1], node.attrs.rounding
+    taken = weights.dtype is DType.I8 or (weights.dtype is DType.I4 and depth % 2 == 0)
+    if taken and weights.data is not None:
+        rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
     return Hybrid((OnTheFly((1,), rounding, (elements(shape) // depth, depth)),))
