@@ -44,7 +44,7 @@ from tflgpu.ir.graph import Graph, Value
 from tflgpu.ir.rewrite import with_all_results
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.opened_device import OpenedDevice
-from tflgpu.ops.unknown import refuse_unknown
+from tflgpu.ops.unknown import for_the_host, refuse_unknown
 from tflgpu.options import DelegateOptions, InferencePreference
 from tflgpu.runtime.loading import Loader, Opened
 from tflgpu.runtime.repeating import Repeating
@@ -217,6 +217,15 @@ class Engine(OpenedDevice):
             )
         file = read_model(model if isinstance(model, bytes) else os.fspath(model))
         graph = build_graph(file, 0, self.ops, foreign=self._cpu.infer)
+        pieces = for_the_host(graph, has_device=True)
+        if pieces:
+            named = ", ".join(dict.fromkeys(n.label for n, _ in pieces[:5]))
+            more = f" and {len(pieces) - 5} others" if len(pieces) > 5 else ""
+            raise SavedModelError(
+                f"a saved model is of one graph, and this model is run by the piece, since the host "
+                f"has a part in it: {named}{more} (control flow, variables, texts, or shapes that only "
+                "a run tells). Run it without a file: what its pieces become is kept in the cache folder"
+            )
         refuse_unknown(graph, "neither the device nor the CPU can run")
         target = self._target()
         compiled = self._compile(graph, target)

@@ -6,7 +6,7 @@ By itself, since their classes take long to import, and most plugins bring none 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tflgpu.blame import Refused
@@ -53,6 +53,24 @@ def check(item: Any, what: str, fail: Callable[[str, str], None]) -> None:
         )
     if isinstance(item, OpDef):
         _check_op(item, fail)
+
+
+def refuse_equal_rules(items: Iterable[Any]) -> None:
+    """What a plugin lists for a backend must not have two rules of one name for an op: a report, and
+    whoever leaves out the one that failed, could not tell them apart.
+
+    Raises:
+        Refused: it has.
+    """
+    seen = set[tuple[type, str, str]]()
+    for item in items:
+        if isinstance(item, (KernelRule, GroupRule)):
+            key = (type(item), item.op, item.name)
+            if key in seen:
+                raise Refused(
+                    f"{item} is registered twice; the name of a rule is unique for its op"
+                )
+            seen.add(key)
 
 
 def _check_op(op: OpDef, fail: Callable[[str, str], None]) -> None:

@@ -55,6 +55,8 @@ def ask(
                 raise Refused(f"{hook.name} gave a {type(item).__name__}, not a {names}")
             _check(item)
         to.extend(answer)
+    if not set(kinds).issubset(_FIELDS):
+        plugin_ops().refuse_equal_rules(to)
 
 
 def _check(item: Any) -> None:

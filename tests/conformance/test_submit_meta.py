@@ -161,6 +161,30 @@ class Hasty(Threaded):
         return _Hasty(self)
 
 
+class _Hopeful(Begun):
+    def done(self) -> bool:
+        return True
+
+
+class Hopeful(Threaded):
+    """Says that it is done, and is not."""
+
+    def begun(self) -> Any:
+        return _Hopeful(self)
+
+
+class _Patient(Begun):
+    def wait(self, timeout: float | None = None) -> Any:
+        return super().wait(None)
+
+
+class Patient(Threaded):
+    """Waits for the end, whatever it is asked for."""
+
+    def begun(self) -> Any:
+        return _Patient(self)
+
+
 class _Mute(Begun):
     def wait(self, timeout: float | None = None) -> Any:
         try:
@@ -242,6 +266,8 @@ SPOILT: dict[str, tuple[type[Wrapped], Sequence[str], str]] = {
     "never done": (NeverDone, ["in_turn", "several_in_flight"], "in flight after|done gave False"),
     "silent": (Silent, ["in_turn", "timeout"], "gave None"),
     "hasty": (Hasty, ["timeout"], "done gave False after wait|what it left: element"),
+    "hopeful": (Hopeful, ["interrupted_wait"], "that had just begun was said to be over"),
+    "patient": (Patient, ["interrupted_wait"], "took as long as the run"),
     "failures kept": (Mute, ["a_failure"], "raised nothing"),
     "closes over a run": (Hanging, ["a_closed_recording"], "goes on|went on writing|raised nothing"),
     "swallows signals": (Swallows, ["interrupted_run", "interrupted_wait"], "raised .* was lost"),

@@ -143,6 +143,17 @@ def test_every_room_is_there() -> None:
     assert there == set(ROOMS)
 
 
+def test_the_rooms_are_listed_in_their_order() -> None:
+    """For who adds a file: CONTRIBUTING.md has the rooms, less the parts of one idea."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = text[text.index("core/tflgpu/\n") : text.index("backends/*")].splitlines()[1:]
+    names = [n.strip(" /") for line in listed for n in line.strip().split("  ")[0].split(",")]
+    assert len(names) > 30
+    assert names == sorted(names, key=LEVEL.__getitem__)
+    assert set(ROOMS) - set(names) == {"", "delegate_loading", "plugin_host", "plugin_ops",
+                                       "plugin_sources", "plugin_values"}  # fmt: skip
+
+
 def circles(imported: Mapping[str, set[str]]) -> list[list[str]]:
     """Modules that import each other, directly or not."""
     reached: dict[str, set[str]] = {}

@@ -75,9 +75,13 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/sink_reshapes.py": (frozenset({"RESHAPE"}), "moves it"),
     "passes/sink_transposes.py": (
         frozenset({"TRANSPOSE", "RESHAPE"}), "moves the one, through the other"),
+    "passes/long_spectrum.py": (
+        frozenset({"RESHAPE", "TRANSPOSE", "FULLY_CONNECTED", "BATCH_MATMUL", "SLICE"}),
+        "writes these in place of a transform",
+    ),
     "passes/spectrum.py": (
-        frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "RESHAPE", "SQUEEZE", "EXPAND_DIMS",
-                   "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT"}),
+        frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "CAST", "RESHAPE", "SQUEEZE", "EXPAND_DIMS",
+                   "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT", "PAD"}),
         "reads the chains that converters make of the first ones, and writes products",
     ),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),

@@ -29,7 +29,7 @@ def const(name: str, data: object, dtype: DType = F32) -> TensorSpec:
     return TensorSpec(name, array.shape, dtype, array)
 
 
-def number(name: str, value: int) -> TensorSpec:
+def number(name: str, value: int | list[int]) -> TensorSpec:
     return const(name, value, I32)
 
 

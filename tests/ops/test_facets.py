@@ -37,7 +37,7 @@ def test_every_facet_is_shown_by_samples() -> None:
             assert "activation_field" in found, op.name
     assert set(shown) == {
         "moves", "copies", "keeps_values", "affine", "reorder", "activation_field", "computes",
-        "filter", "filter.spread", "filter.zeros", "filter.pads", "batch",
+        "filter", "filter.spread", "filter.zeros", "filter.pads", "batch", "shape_only",
     }  # fmt: skip
 
 

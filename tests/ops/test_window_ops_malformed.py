@@ -55,7 +55,7 @@ DEPTHWISE = (1, 3, 3, 8)
         ("CONV_2D", {"stride_w": 1}, [IMAGE, FILTER], "stride_h is 0, must be >= 1"),
         ("CONV_2D", {**ONE, "dilation_w_factor": 0}, [IMAGE, FILTER], "dilation_w_factor is 0"),
         ("CONV_2D", {**ONE, "padding": 2}, [IMAGE, FILTER], "unknown padding code 2"),
-        ("CONV_2D", VALID, [(1, 2, 5, 4), FILTER], "filter of height 3 .* input of height 2"),
+        ("CONV_2D", VALID, [(1, 1, 5, 4), FILTER], "filter of height 3 .* input of height 1"),
         (
             "CONV_2D",
             {**VALID, "dilation_w_factor": 3},

@@ -60,6 +60,26 @@ def test_its_parts_and_its_size() -> None:
     assert "RFFT2D" not in names(_run(_graph(ends, 3, 1, 16)))
 
 
+def test_a_cast_reads_the_real_part() -> None:
+    def ends(g: Maker, spectrum: Value) -> tuple[Value, ...]:
+        return (g.op("CAST", g.op("SQUEEZE", spectrum, squeeze_dims=[1]), out_data_type=0),)
+
+    after = _run(_graph(ends, 3, 1, 16))
+    assert names(after).count("FULLY_CONNECTED") == 1
+
+
+@pytest.mark.parametrize(("width", "taken"), [(2048, 2048), (4096, 4001)])
+def test_long_ones_go_in_two_steps(width: int, taken: int) -> None:
+    def ends(g: Maker, spectrum: Value) -> tuple[Value, ...]:
+        return tuple(g.op(op, spectrum) for op in ("REAL", "IMAG", "COMPLEX_ABS"))
+
+    after = _run(_graph(ends, 3, 1, taken, width=width))
+    assert "RFFT2D" not in names(after)
+    assert names(after).count("BATCH_MATMUL") == 1
+    constants = {id(v): v.elements for n in after.nodes for v in n.inputs if v and v.is_const}
+    assert sum(constants.values()) < 0.2 * width**2
+
+
 @pytest.mark.parametrize(
     "graph",
     [
@@ -67,7 +87,7 @@ def test_its_parts_and_its_size() -> None:
         _graph(lambda g, s: (*_size(g, s), s), 1, 7, 1, 16),
         _graph(_size, 1, 7, 1, 17),  # a number is cut off
         _graph(_size, 1, 7, 2, 16),  # and a row
-        _graph(_size, 1, 7, 1, 16, width=2048),  # long
+        _graph(_size, 1, 7, 1, 16, width=32768),  # long
     ],
     ids=["output", "output too", "cut", "rows", "long"],
 )

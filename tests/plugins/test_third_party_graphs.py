@@ -16,12 +16,15 @@ import third_party_toys as toys
 from tflgpu.conformance.op_checks import op_checks
 from tflgpu.errors import DeviceError, GraphError, ModelError, PluginError, TflgpuError
 from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import Graph, TensorSpec
+from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.lowering.lowering import Constant, Dispatch
-from tflgpu.lowering.rule import ElementwiseRule, KernelRule
+from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Arg, OpDef, Sample, no_attrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec
+from tflgpu.tflite.spec import TensorSpec as TensorOf
+from tflgpu.tflite.write import write_model
 from third_party_toys import ERRORS, PlanToy, X, install, plugin_of, registry_of, run
 
 WHO = r"plugin toy-plugin \(from toy-package\)"
@@ -103,6 +106,11 @@ def _stray_origin(graph: Graph, context: PassContext) -> int:
     return 1
 
 
+def _no_origin(graph: Graph, context: PassContext) -> int:
+    graph.nodes[0].origins = ()
+    return 1
+
+
 PASSES: dict[str, tuple[Callable[[Graph, PassContext], Any], str]] = {
     "None": (lambda g, c: None, "returned None"),
     "bool": (lambda g, c: True, "returned True"),
@@ -124,6 +132,7 @@ PASSES: dict[str, tuple[Callable[[Graph, PassContext], Any], str]] = {
     "a node that is none": (_a_string_for_a_node, "RELU"),
     "no nodes": (_no_nodes, "no graph"),
     "an operator that there is not": (_stray_origin, "operator 99"),
+    "no operator": (_no_origin, "#.* RELU stands for no operator|RELU stands for no operator"),
 }
 
 
@@ -199,6 +208,31 @@ def _ill_typed(low: Any) -> None:
     low.dispatch(k, (1, 1, 1))
 
 
+def _reads_its_result(low: Any) -> None:
+    k = low.kernel("toy", (64, 1, 1))
+    low.write(k).store(k.i32(0), 0, low.read_value(k, low.node.outputs[0], "own").load(0, 0))
+    low.dispatch(k, (1, 1, 1))
+
+
+def _reads_too_early(low: Any) -> None:
+    k = low.kernel("toy", (64, 1, 1))
+    temp = low.read_temp(k, low.temp((2, 3)))
+    low.write(k).store(k.i32(0), 0, temp.load(0, 0))
+    low.dispatch(k, (1, 1, 1))
+
+
+def _reads_a_stranger(low: Any) -> None:
+    k = low.kernel("toy", (64, 1, 1))
+    low.read_value(k, Value(99, "stranger", (2, 3), DType.F32), "stranger")
+
+
+def _launches_twice(low: Any) -> None:
+    k = low.kernel("toy", (64, 1, 1))
+    low.write(k).store(k.i32(0), 0, low.read(k, 0).load(0, 0))
+    low.dispatch(k, (1, 1, 1))
+    low.dispatch(k, (1, 1, 1))
+
+
 BUILDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (_nothing, "dispatched no kernel"),
     "result not written": (_unwritten, "no kernel of it writes its result"),
@@ -208,6 +242,12 @@ BUILDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "groups of floats": (_by_hand(groups=(1.5, 1, 1)), "workgroups"),
     "bound to nothing": (_by_hand(bindings=(None, None)), "bound to None"),
     "result is a constant": (_by_hand(bindings=(Constant(X), Constant(X))), "constant"),
+    "reads its result": (_reads_its_result, "is written by the same kernel|no kernel has written"),
+    "reads a temporary too early": (_reads_too_early, "temp of kernel toy is read, and no kernel"),
+    "reads a stranger": (_reads_a_stranger, "stranger.*is no tensor of the part|%99:.*no tensor"),
+    "launched twice": (_launches_twice, "kernel toy is launched twice"),
+    "a workgroup of none": (lambda low: low.kernel("toy", (0, 1, 1)), "three positive whole"),
+    "a workgroup of two": (lambda low: low.kernel("toy", (8, 1)), "three positive whole"),
     "no dispatch": (lambda low: low.dispatches.append("toy"), "'toy'"),
     "no kernel": (
         lambda low: low.dispatches.append(Dispatch(None, (1, 1, 1), (), "")), "None"),
@@ -232,6 +272,43 @@ def test_a_rule_whose_kernels_are_none(
     np.testing.assert_allclose(y, WANTED, rtol=1e-6)
     assert report.fully_delegated
     assert any(re.search(f"{WHO}: rule toy_relu", r.getMessage()) for r in caplog.records)
+
+
+def _past_the_view(low: Any) -> None:
+    """Writes elements by itself, and so nothing of what joined its store."""
+    k = low.kernel("toy", (64, 1, 1))
+    src, out = low.read(k, 0), low.write(k)
+    i = k.global_id(0)
+    with k.if_(i < 6):
+        k.store_lane(out.buffer, i, k.max(k.load_lane(src.buffer, i), 0.0))
+    low.dispatch(k, (6, 1, 1))
+
+
+def test_a_rule_that_loses_what_joined_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TANH joins the store of RELU, whose rule stores past its view."""
+    install(monkeypatch, _rules(KernelRule("RELU", "toy_relu", _past_the_view, rank=9)))
+    with pytest.raises(PluginError, match=r"#1 TANH is lost; .* says fuses=False"):
+        run(backend="toy")
+    rule = KernelRule("RELU", "toy_relu", _past_the_view, rank=9, fuses=False)
+    install(monkeypatch, _rules(rule))
+    y, _ = run(toys.model(("RELU",)), backend="toy")  # packed on both sides
+    np.testing.assert_array_equal(y, np.maximum(X, 0))
+    assert run(backend="toy")[1].dispatches == 2
+
+
+def test_a_rule_that_reads_what_its_group_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def match(node: Node, maker: Any, site: Any) -> Any:
+        before = maker(node.input(0))
+        return None if before is None else (before, node)
+
+    def build(low: Any) -> None:
+        k = low.kernel("toy", (64, 1, 1))
+        low.write(k).store(k.i32(0), 0, low.read(k, 0).load(0, 0))
+        low.dispatch(k, (1, 1, 1))
+
+    install(monkeypatch, _rules(GroupRule("TANH", "toy_pair", match, build, rank=9)))
+    with pytest.raises(PluginError, match=r"toy_pair.*src0 of kernel toy is read, and no kernel"):
+        run(backend="toy")
 
 
 EXPRESSIONS: dict[str, Callable[..., Any]] = {
@@ -418,3 +495,38 @@ def test_samples_that_are_none_fail_alone(samples: Any) -> None:
     assert len(checks) > 1
     with pytest.raises(TflgpuError, match=f"{WHO}: op ToyTwice: samples"):
         broken[0].run(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_an_op_that_says_that_shapes_are_all_it_depends_on(
+    truth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the constant that it makes would be that of zeros, whatever the operand holds."""
+    of_shape = lambda a, arrays: [np.full(arrays[0].shape, arrays[0].size, np.float32)]  # noqa: E731
+    content = toys.model(custom="ToyTwice")
+    install(monkeypatch, _op(shape_only=True, **({"reference": of_shape} if truth else {})))
+    if truth:
+        y, _ = run(content)
+        assert (y == 6).all()
+        return
+    with pytest.raises(
+        TflgpuError, match=f"{WHO}: op ToyTwice: reference gave .* shape_only: leave"
+    ):
+        run(content)
+
+
+def test_results_that_an_op_keeps_and_writes_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of two nodes of it were one array, and the sum of x and -x not 0."""
+    kept = np.zeros((2, 3), np.float32)
+
+    def reference(attributes: Any, arrays: Any) -> list[Any]:
+        kept[...] = arrays[0] * 2
+        return [kept]
+
+    install(monkeypatch, _op(reference=reference))
+    names = ("ToyTwice", "NEG", "ToyTwice", "ADD")
+    places = [((0,), 1), ((0,), 2), ((2,), 3), ((1, 3), 4)]
+    operators = [OperatorSpec(n, {}, i, (o,)) for n, (i, o) in zip(names, places, strict=True)]
+    tensors = [TensorOf(f"t{i}", (2, 3)) for i in range(5)]
+    y, _ = run(write_model(ModelSpec(tensors, operators, (0,), (4,))))
+    np.testing.assert_array_equal(y, np.zeros((2, 3)))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 import third_party_toys as toys
 from tflgpu import plugin_sources, plugins
@@ -31,7 +32,9 @@ from tflgpu.options import DelegateOptions
 from tflgpu.passes.base import Pass
 from tflgpu.plugin_sources import Plugin
 from tflgpu.plugins import Registry
-from third_party_toys import ERRORS, INFO, NodeToy, hooks, install, plugin_of, registry_of
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
+from third_party_toys import ERRORS, INFO, NodeToy, PlanToy, hooks, install, plugin_of, registry_of
 from typer.testing import CliRunner
 
 
@@ -110,6 +113,9 @@ FAULTS: dict[str, tuple[Any, str]] = {
         plugin_of(register_kernels=lambda backend: [_rule(build=None)]), "build is None"),
     "a rule of no rank": (
         plugin_of(register_kernels=lambda backend: [_rule(rank=1.5)]), "rank is 1.5"),
+    "a rule twice": (
+        plugin_of(register_kernels=lambda backend: [_rule(), _rule(rank=3)]),
+        "rule toy for RELU is registered twice"),
     "rules of a dict": (plugin_of(register_kernels=lambda backend: {}), "gave dict"),
     "a generator of no function": (
         _hook("register_generators", [ShaderGenerator("toy-c", "text")]), "source is 'text'"),
@@ -295,3 +301,25 @@ def test_a_profile_that_is_none(profile: Any) -> None:
     found = registry_of(hooks(NodeToy, conformance_allowances=lambda backend: profile))
     with pytest.raises(PluginError, match="toy-plugin"):
         found.conformance_allowances("toy")
+
+
+def test_who_looks_at_a_plan_cannot_change_its_constants(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Caches and devices know them by what they held."""
+
+    def clear(backend: str, plan: Plan) -> None:
+        plan.constants[0][...] = 0
+
+    weights = np.arange(15, dtype=np.float32).reshape(5, 3)
+    tensors = [
+        TensorSpec("x", (2, 3)),
+        TensorSpec("w", (5, 3), data=weights),
+        TensorSpec("y", (2, 5)),
+    ]
+    operators = [OperatorSpec("FULLY_CONNECTED", {}, (0, 1, -1), (2,))]
+    install(monkeypatch, hooks(PlanToy, plan_ready=clear))
+    with caplog.at_level("WARNING", "tflgpu"):
+        y, _ = toys.run(write_model(ModelSpec(tensors, operators, (0,), (2,))), backend="toy")
+    np.testing.assert_allclose(y, toys.X @ weights.T, rtol=1e-6)
+    assert "read-only" in caplog.text

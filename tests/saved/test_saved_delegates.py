@@ -15,10 +15,13 @@ from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.engine import Engine
 from tflgpu.errors import SavedModelError
+from tflgpu.ir.dtypes import DType
 from tflgpu.options import DelegateOptions
 from tflgpu.saved import keeping as keeping_module
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
 DEVICES = [("cpu_ref", 1), ("opencl", 0)]
 REF: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
@@ -201,6 +204,19 @@ def refusal(path: Path, model: bytes | None = None, **changes: Any) -> str:
     ):
         run(model or small_model(), delegate)
     return str(error.value)
+
+
+def test_a_model_that_is_run_by_the_piece_is_not_saved(tmp_path: Path) -> None:
+    """The true reason, and not that nobody runs its operators."""
+    x, y, h = TensorSpec("x", (2,)), TensorSpec("y", (2,)), TensorSpec("h", (), DType.RESOURCE)
+    body = [OperatorSpec("VAR_HANDLE", {"shared_name": "v"}, [], [2]),
+            OperatorSpec("ASSIGN_VARIABLE", {}, [2, 0], []), OperatorSpec("READ_VARIABLE", {}, [2], [1])]  # fmt: skip
+    content = write_model(ModelSpec([x, y, h], body, [0], [1]))
+    with tflgpu.GpuDelegate(**REF) as delegate:
+        with pytest.raises(SavedModelError, match=r"by the piece.*#0 VAR_HANDLE, #1 ASSIGN"):
+            delegate.save(content, tmp_path / "m.tflgpu")
+        assert not (tmp_path / "m.tflgpu").exists()
+        assert run(content, delegate)[0][0].shape == (2,)
 
 
 def test_another_model_is_refused(saved: Path) -> None:

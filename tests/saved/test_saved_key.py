@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
@@ -169,6 +170,27 @@ def test_a_plugin_counts_with_every_line_of_its_code(
     assert said() == before
     (package / "plugin.py").write_text("A = 2\n")
     assert said() != before
+
+
+def test_a_plugin_that_is_an_object_counts_with_the_code_of_its_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its class is the standard library's, which does not change with it."""
+    (tmp_path / "outside_hooks.py").write_text("def tflgpu_probe(backend): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hooks = importlib.import_module("outside_hooks")
+    target = SimpleNamespace(tflgpu_probe=hooks.tflgpu_probe)
+    plugin = Plugin("outside", "a-distribution", target)
+
+    def said() -> str:
+        stamp.cache_clear()
+        return dict(facts_of(INFO, DeviceCaps(), [plugin]))[f"plugin {plugin}"]
+
+    before = said()
+    (tmp_path / "outside_hooks.py").write_text("def tflgpu_probe(backend): 1/0\n")
+    assert said() != before
+    with pytest.raises(SavedModelError, match="no folder of its own"):
+        facts_of(INFO, DeviceCaps(), [Plugin("odd", "a-distribution", SimpleNamespace())])
 
 
 def test_code_that_is_not_to_be_found_is_not_guessed_about() -> None:

@@ -30,7 +30,7 @@ def code(tmp_path: Path) -> Path:
     folder = tmp_path / "package"
     (folder / "inside").mkdir(parents=True)
     (folder / "__pycache__").mkdir()
-    for name in ("a.py", "inside/b.py", "__pycache__/a.py", "notes.txt"):
+    for name in ("a.py", "inside/b.py", "__pycache__/a.py", "c.pyc", "table.txt"):
         (folder / name).write_text("A = 1\n")
     return folder
 
@@ -62,15 +62,15 @@ def test_pieces_in_another_order_are_something_else() -> None:
     assert digest_of() != digest_of(b"\0")
 
 
-@pytest.mark.parametrize("name", ["a.py", "inside/b.py", "inside/c.py"])
-def test_every_line_of_code_counts(code: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["a.py", "inside/b.py", "inside/c.py", "table.txt"])
+def test_every_line_counts(code: Path, name: str) -> None:
     before = again(code)
     (code / name).write_text("A = 2\n")  # of the same size
     assert again(code) != before
 
 
-@pytest.mark.parametrize("name", ["__pycache__/a.py", "notes.txt"])
-def test_what_is_no_code_does_not_count(code: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["__pycache__/a.py", "c.pyc"])
+def test_what_python_compiled_does_not_count(code: Path, name: str) -> None:
     before = again(code)
     (code / name).write_text("A = 2\n")
     assert again(code) == before

@@ -60,7 +60,9 @@ def _check_built(group: Group, low: Lowering) -> None:
         raise Refused("it dispatched no kernel")
     written: set[int] = set()
     kept: set[int] = set()
+    filled: set[object] = set()
     known = {id(v) for n in group.nodes for v in (*n.inputs, *n.outputs)}
+    unmade = {v.id for n in group.nodes for v in n.outputs}
     for item in low.dispatches:
         if not isinstance(item, Dispatch) or not isinstance(item.kernel, Kernel):
             raise Refused(f"{item!r} is among its dispatches")
@@ -74,6 +76,7 @@ def _check_built(group: Group, low: Lowering) -> None:
             isinstance(g, (int, np.integer)) and g > 0 for g in item.groups
         ):
             raise Refused(f"kernel {item.kernel.name} is launched over {item.groups} workgroups")
+        _check_order(item, unmade, filled)
         for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):
             if isinstance(binding, Constant):
                 if not isinstance(binding.data, np.ndarray) or buffer.access != "read":
@@ -91,6 +94,35 @@ def _check_built(group: Group, low: Lowering) -> None:
     for value in (group.result, *group.head.outputs[1:]):
         if value.id not in written:
             raise Refused(f"no kernel of it writes its result {value}")
+    if group.fused and not low.stored_chain:
+        raise Refused(
+            f"no kernel of it stores through the view of its result, so that {group.fused[0].node.label} "
+            "is lost; a rule that writes in another way says fuses=False"
+        )
     for value in states_of(group.nodes):
         if value.id not in kept:
             raise Refused(f"no kernel of it writes the new contents of its variable {value}")
+
+
+def _check_order(item: Dispatch, unmade: Collection[int], filled: set[object]) -> None:
+    """That a kernel reads nothing before a kernel has written it. ``unmade`` are the tensors that the
+    group makes; ``filled`` what was written of these and of temporaries, to which this adds."""
+    written: set[object] = set()
+    read: dict[object, str] = {}
+    for buffer, binding in zip(item.kernel.buffers, item.bindings, strict=True):
+        if isinstance(binding, Temp):
+            key: object = ("temp", binding.id)
+        elif isinstance(binding, Value) and binding.id in unmade:
+            key = binding.id
+        else:
+            continue
+        if buffer.access == "read":
+            read[key] = f"{buffer.name} of kernel {item.kernel.name}"
+        else:
+            written.add(key)
+    for key, name in read.items():
+        if key in written:
+            raise Refused(f"{name} is written by the same kernel")
+        if key not in filled:
+            raise Refused(f"{name} is read, and no kernel has written it by then")
+    filled |= written

@@ -23,6 +23,7 @@ from tflgpu.compiler.times import alone
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.lowering.rule import KernelRule
+from tflgpu.ops.moves import Moves
 from tflgpu.passes import find_attention
 from tflgpu.passes.base import run_passes
 from tflgpu.passes.find_attention import Key
@@ -170,7 +171,16 @@ def _request(
         target.saves_memory,
         target.site_of,
         _own_states(nodes),
+        lambda node: _moves(node, target, rules),
     )
+
+
+def _moves(node: Node, target: Target, rules: Mapping[int, KernelRule]) -> Moves | None:
+    """What a node does that only moves elements; None also where a plugin's kernel does it."""
+    moves = target.ops[node.op].moves
+    if moves is None or rules[id(node)].owner or not target.pass_context.is_linear(node):
+        return None
+    return moves(node)
 
 
 def _own_states(nodes: Sequence[Node]) -> tuple[Value, ...]:

@@ -230,17 +230,18 @@ def _fits(
     """Whether a kernel may have ``nodes`` too."""
     return (
         its_cost <= MAX_CHAIN
-        and _buffers(group, nodes) <= site.caps.max_bindings
+        and buffers_of(group, nodes) <= site.caps.max_bindings
         and site_of(group.head).precision is site.precision
     )
 
 
-def _buffers(group: Group, nodes: Sequence[Node]) -> int:
+def buffers_of(group: Group, nodes: Sequence[Node]) -> int:
     """Buffers the group's kernel would bind with ``nodes`` joined: never fewer than it does."""
     # What one of several nodes makes for the next is no buffer.
     own = sum(len(n.inputs) for n in (*group.before, group.head)) - len(group.before)
     head = own + 3  # weights may be split in two, and a result
-    return head + sum(len(n.inputs) - 1 for n in (*(f.node for f in group.fused), *nodes))
+    computing = [f.node for f in group.fused if f.place is None]
+    return head + sum(len(n.inputs) - 1 for n in (*computing, *nodes))
 
 
 class _Costs:

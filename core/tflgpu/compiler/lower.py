@@ -8,6 +8,7 @@ import attrs
 
 from tflgpu.compiler.build import build_group
 from tflgpu.compiler.fuse import Group, group_nodes
+from tflgpu.compiler.join_moves import join_moves
 from tflgpu.compiler.match_groups import match_groups
 from tflgpu.compiler.memory import Usage, assign
 from tflgpu.compiler.plan import (
@@ -39,6 +40,7 @@ from tflgpu.lowering.lowering import (
     storage_of,
 )
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule, Site
+from tflgpu.ops.moves import Moves
 
 
 @attrs.frozen
@@ -48,6 +50,7 @@ class LoweringInput:
     ``rules`` and ``views`` are by ``id(node)``: the rule chosen for each node, and the nodes
     that only reinterpret their operand row-major. ``states`` are the nodes' variables, each of one node:
     inputs of the plan behind ``inputs``, and with their new contents outputs behind ``outputs``.
+    ``moves`` is what a node does that only moves elements (`OpDef.moves`).
     """
 
     nodes: Sequence[Node]
@@ -62,6 +65,7 @@ class LoweringInput:
     saves_memory: bool = False
     site_of: Callable[[Node], Site] | None = None
     states: Sequence[Value] = ()
+    moves: Callable[[Node], Moves | None] = lambda node: None
 
     def at(self, node: Node) -> Site:
         """Where a node runs: ``site``, in the node's own precision if it has one."""
@@ -141,9 +145,12 @@ def _groups(part: LoweringInput, storage: _Storage) -> list[Group]:
     kept = [storage.root(v) for v in part.outputs] + storage.pinned
     candidates = part.groups if part.fuse else lambda node: ()
     matched = match_groups(kernels, kept, part.rules, candidates, part.at)
-    return group_nodes(
+    groups = group_nodes(
         kernels, kept, part.rules, part.elementwise, part.at, fuse=part.fuse, matched=matched
     )
+    if not part.fuse:
+        return groups
+    return join_moves(groups, part.moves, storage.root, part.outputs, part.at)
 
 
 def _dispatches(
@@ -230,7 +237,13 @@ class _Storage:
         return self._root[value.id]
 
     def layout(self, value: Value) -> Layout:
-        """How a value lies in its buffer."""
+        """How a value lies in its buffer.
+
+        Raises:
+            KernelError: it is no tensor of the part.
+        """
+        if value.id not in self._root:
+            raise KernelError(f"{value} is no tensor of the part that its kernel would run in")
         return self._layout(value, self._is_edge(self.members(value)))
 
     def members(self, value: Value) -> list[Value]:

@@ -21,6 +21,7 @@ from tflgpu.ops.activation import apply_activation
 from tflgpu.ops.affine import is_plain
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.facets import Filter, Pads
+from tflgpu.ops.foreign import other_contents
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.batch import Batching
@@ -38,7 +39,8 @@ def facet_checks(ops: Iterable[OpDef]) -> list[Check]:
 def _says_anything(op: OpDef) -> bool:
     functions = (op.filter, op.affine, op.moves, op.copies, op.reorder, op.batch)
     computes = op.computes is not Activation.NONE
-    return any(functions) or op.keeps_values or computes or bool(op.activation_field)
+    flags = op.keeps_values or op.shape_only or computes
+    return any(functions) or flags or bool(op.activation_field)
 
 
 def _check(op: OpDef, target: Target) -> Outcome:
@@ -61,7 +63,7 @@ def facets_of(case: Case) -> Iterator[tuple[str, str | None]]:
             "moves": _moves, "copies": _copies, "keeps_values": _keeps_values, "affine": _affine,
             "reorder": _reorder, "activation_field": _activations, "computes": _computes,
             "filter": _filter, "filter.spread": _spread, "filter.zeros": _zeros,
-            "filter.pads": _pads, "batch": _batch,
+            "filter.pads": _pads, "batch": _batch, "shape_only": _shape_only,
         }  # fmt: skip
     for name, look in said.items():
         try:
@@ -160,6 +162,13 @@ def _keeps_values(shown: _Shown) -> str | None:
     known = np.concatenate([*given, np.zeros(1)])
     strange = ~np.isin(shown.result, known)
     return f"{shown.result[strange][0]} is no operand's element" if strange.any() else None
+
+
+def _shape_only(shown: _Shown) -> str | None:
+    shown.need(shown.op.shape_only)
+    assert shown.result is not None
+    others = {i: other_contents(a) for i, a in enumerate(shown.operands) if a is not None}
+    return _equal(shown.of(others), shown.result)
 
 
 def _affine(shown: _Shown) -> str | None:

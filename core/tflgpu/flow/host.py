@@ -10,6 +10,7 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.flow.cut import Known
+from tflgpu.flow.endless import decided_by_values
 from tflgpu.flow.loops import Loop
 from tflgpu.flow.operators import (
     ASSIGN,
@@ -102,20 +103,41 @@ class HostOperators:
         where = f"operator {operator.index} ({operator.name})"
         if operator.name in (IF, CASE):
             _check_one(where, given[0], "bool" if operator.name == IF else "number")
-            told = [body.results(given[1:]) for body in bodies]
-            for body in bodies:
-                body.prepare(given[1:])
-            results = tuple(
-                a if all(a == b for b in rest) else None for a, *rest in zip(*told, strict=True)
-            )
+            results = _results_of_all(bodies, given[1:])
             chosen = _decided if operator.name == IF else _chosen
             return Branch(where, inputs, outputs, tuple(bodies), chosen, results)
         assert operator.name == WHILE
         cond, body = bodies
         _check_one(where, cond.results(given)[0])
-        loop = Loop(shared, operator.index, where, inputs, outputs, cond, body, _decision, given)
+        loop = Loop(
+            shared, operator.index, where, inputs, outputs, cond, body, _decision, given,
+            decided_by_values=decided_by_values(shared.model.subgraphs, called(operator)),
+        )  # fmt: skip
         loop.prepare([known.constants.get(i, info.tensors[i].data) for i in inputs])
         return loop
+
+
+def _results_of_all(bodies: Sequence[Program], given: Sequence[Told]) -> tuple[Told, ...]:
+    """What a branch gives, as far as all of its sides agree. Compiles them.
+
+    A side that does not work out at these shapes may be one that is never taken at them: guarding
+    against such shapes is what many branches are for. Running it says what is wrong.
+
+    Raises:
+        ModelError: no side works out at these shapes.
+        UnsupportedError: nobody runs an operator of one.
+    """
+    told: list[Sequence[Told]] = []
+    failed: list[ModelError] = []
+    for body in bodies:
+        try:
+            told.append(body.results(given))
+            body.prepare(given)
+        except ModelError as error:
+            failed.append(error)
+    if not told:
+        raise failed[0]
+    return tuple(a if all(a == b for b in rest) else None for a, *rest in zip(*told, strict=True))
 
 
 def _plan_table(

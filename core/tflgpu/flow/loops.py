@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tflgpu.errors import ModelError
+from tflgpu.flow.endless import Watch
 from tflgpu.flow.pieces import Piece
 from tflgpu.flow.program import Program, Shared, Stretch
 from tflgpu.flow.rounds import AHEAD, Body, Counter, Rounds, rounds
@@ -38,11 +41,13 @@ class Loop:
     def __init__(
         self, shared: Shared, index: int, where: str, inputs: tuple[int, ...], outputs: tuple[int, ...],
         cond: Program, body: Program, decide: Callable[[str, Given], bool], given: Sequence[Told],
+        *, decided_by_values: bool,
     ) -> None:  # fmt: skip
         self.index = index
+        self._watch = partial(Watch, where, decided=decided_by_values)
         self._where, self._inputs, self._outputs = where, inputs, outputs
         self._cond, self._body, self._decide = cond, body, decide
-        stays = self._stays = body.results(given) == tuple(given)
+        stays = self._stays = _results(body, given) == tuple(given)
         self._given = tuple(given)
         self.results: tuple[Told, ...] = tuple(
             g if stays or isinstance(g, Handle) else None for g in given
@@ -53,10 +58,9 @@ class Loop:
         """Run the body as long as the condition holds."""
         state: list[Given] = [env[i] for i in self._inputs]
         if self._blocks is not None:
-            state = self._blocks.run(state)
+            state = self._blocks.run(state, self._watch())
         else:
-            while self._decide(self._where, self._cond.run(state)[0]):
-                state = self._next(state)
+            state = self._run_by_rounds(state)
         for i, made in zip(self._outputs, state, strict=True):
             # Copied, since the body's next run, for another operator perhaps, overwrites it.
             env[i] = np.array(made) if isinstance(made, np.ndarray) else made
@@ -73,17 +77,37 @@ class Loop:
             self._cond.prepare(self._given)
             self._body.prepare(self._given)
 
-    def _next(self, state: list[Given]) -> list[Given]:
-        """One round. What the body gave last time is its operand now, and is kept from being
-        overwritten where the body reads it late."""
-        made = self._body.run(state)
-        late = self._body.holds(made)
-        if self._cond is self._body:
-            late = range(len(made))
-        for at in late:
-            if made[at] is not state[at] and isinstance(made[at], np.ndarray):
-                made[at] = np.array(made[at])
-        return made
+    def _run_by_rounds(self, state: list[Given]) -> list[Given]:
+        """The state after the last round. What the body gave last time is its operand now, and is kept
+        from being overwritten where the body reads it late."""
+        watch, is_both = self._watch(), self._cond is self._body
+        before = state  # what nothing here overwrites
+        while self._decide(self._where, self._cond.run(state)[0]):
+            if watch.due():
+                watch.look(state)
+            # Asked for only now: at the shapes that the last round leaves, the body need not work out.
+            _keep(state, before, () if is_both else self._body.holds(state))
+            before, state = state, self._body.run(state)
+            if is_both:
+                _keep(state, before, range(len(state)))
+        return state
+
+
+def _keep(state: list[Given], before: Sequence[Given], late: Iterable[int]) -> None:
+    """Copy what a run is going to overwrite, in place."""
+    for at in late:
+        made = state[at]
+        if made is not before[at] and isinstance(made, np.ndarray):
+            state[at] = np.array(made)
+
+
+def _results(body: Program, given: Sequence[Told]) -> tuple[Told, ...] | None:
+    """What a body gives, as far as that is known; None where it does not work out at these shapes: so
+    be it, as long as the condition lets it not run."""
+    try:
+        return body.results(given)
+    except ModelError:
+        return None
 
 
 class Blocks:
@@ -114,12 +138,16 @@ class Blocks:
             return None
         return cls(shared, found[0], found[1])
 
-    def run(self, state: Sequence[Given]) -> list[Given]:
+    def run(self, state: Sequence[Given], watch: Watch) -> list[Given]:
         """The state after the last round."""
         arrays: list[Any] = list(state)
         if self._counter is None:
-            return self._run_asking(arrays)
+            return self._run_asking(arrays, watch)
+        before: list[bytes] = []
         while count := self._counter.count(arrays):
+            counters = [arrays[at].tobytes() for at in self._counter.positions]
+            if counters == before:
+                watch.fail(AHEAD)
             for length in self._lengths(count):
                 block = self._block(length)
                 if block is None:
@@ -128,6 +156,7 @@ class Blocks:
             else:
                 if count < AHEAD:
                     break
+                before = counters
         return arrays
 
     def prepare(self, contents: Sequence[Array | None]) -> None:
@@ -209,13 +238,15 @@ class Blocks:
             return None
         return _Carrying(self._shared.joined(session), self._body.inputs, step)
 
-    def _run_asking(self, arrays: list[Any]) -> list[Given]:
+    def _run_asking(self, arrays: list[Any], watch: Watch) -> list[Given]:
         """A round at a time, which says whether there is another."""
         first, step = self._asking()
         *_, flag = first.run(arrays)
         if isinstance(step, _Carrying):
-            return step.run(arrays) if flag.reshape(())[()] else arrays
+            return step.run(arrays, watch) if flag.reshape(())[()] else arrays
         while flag.reshape(())[()]:
+            if watch.due():
+                watch.look(arrays)
             *arrays, flag = step.run(arrays)
         return arrays
 
@@ -255,7 +286,7 @@ class _Carrying:
         self._inputs = inputs
         self._outputs = made.outputs
 
-    def run(self, state: Sequence[Any]) -> list[Any]:
+    def run(self, state: Sequence[Any], watch: Watch) -> list[Any]:
         """The state after all rounds, of which there is one at least; arrays that the next run of the
         loop overwrites, but for what it was given."""
         session = self._session
@@ -265,20 +296,26 @@ class _Carrying:
                 np.copyto(carried[i], given)
             elif i in arrays:
                 np.copyto(arrays[i], given)
-        *made, flag = self._outputs
+        flag = self._outputs[-1]
         assert isinstance(flag, Value)
         more = True
         while more:
             session.run()
             more = bool(session.arrays[flag.id].reshape(())[()])
-        arrays, carried = session.arrays, session.variables
+            if watch.due() and more:
+                watch.look(self._made(state))
+        return self._made(state)
+
+    def _made(self, state: Sequence[Any]) -> list[Any]:
+        """The state after the last round."""
+        arrays, carried = self._session.arrays, self._session.variables
         return [
             state[at]
             if not isinstance(what, Value)
             else carried[i]
             if i in carried
             else arrays[what.id]
-            for at, (i, what) in enumerate(zip(self._inputs, made, strict=True))
+            for at, (i, what) in enumerate(zip(self._inputs, self._outputs[:-1], strict=True))
         ]
 
 

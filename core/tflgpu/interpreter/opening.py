@@ -16,7 +16,7 @@ from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
-from tflgpu.ops.unknown import ForeignOp, UnknownOp
+from tflgpu.ops.unknown import for_the_host
 from tflgpu.runtime.repeating import Repeating
 from tflgpu.runtime.session import Session
 from tflgpu.saved.origin import Origin
@@ -89,7 +89,7 @@ class Opening:
                 return session, Seen(start.shapes, {*start.edge, *info.inputs, *info.outputs})
         graph = origin.graph
         _say(warn, origin.warnings)
-        several = of_texts or self._takes_several(graph)
+        several = of_texts or bool(for_the_host(graph, has_device=self.delegation.has_device))
         if not self.delegation.options.allow_fallback or not several:
             return self._session(graph), seen_in(graph, all_of_it=self.preserve_all)
         from tflgpu.flow.session import FlowSession, Openers  # most models never come here
@@ -125,17 +125,6 @@ class Opening:
             for i in reached(subgraphs, [number])
             for tensor in subgraphs[i].tensors
         )
-
-    def _takes_several(self, graph: Graph) -> bool:
-        """Whether one graph is not enough, or not the best there is."""
-        unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
-        if any(
-            not isinstance(attributes, ForeignOp) and (attributes.dynamic or attributes.host)
-            for _, attributes in unknown
-        ):
-            return True
-        on_host = any(attributes.host for _, attributes in unknown)
-        return on_host and self.delegation.has_device
 
     def _session(self, graph: Graph) -> Session:
         with self.lock:

@@ -61,6 +61,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
         self._blocks: list[list[Stmt]] = [[]]
         self._idents: dict[str, int] = {}
         self._last_if: list[int | None] = [None]
+        #: What views have done with it that its kernel does not show ("chain": ran what joined a store).
+        self.marks: set[str] = set()
 
     # Parameters and shared memory
 

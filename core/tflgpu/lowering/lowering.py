@@ -22,6 +22,7 @@ from tflgpu.language.types import Scalar, Size3
 from tflgpu.lowering.bodies import Bodies
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.layout import Layout, LayoutKind
+from tflgpu.lowering.place import Place
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.storage import IntegerStorage
 from tflgpu.lowering.view import Link, ReadView, WriteView, load_broadcast
@@ -71,11 +72,13 @@ ElementwiseExpr = Callable[[Builder, Any, Sequence[Expr]], Expr]
 
 @attrs.frozen
 class Fused:
-    """An elementwise node that runs inside the store of the kernel that makes one operand."""
+    """A node that runs inside the store of the kernel that makes one operand: an elementwise one, or
+    one that only moves what it reads, to ``place``."""
 
     node: Node
-    expr: ElementwiseExpr
+    expr: ElementwiseExpr | None
     owner: str = ""  # the plugin whose expression it is, "" for a shipped one
+    place: Place | None = None
 
 
 class Lowering:
@@ -108,6 +111,8 @@ class Lowering:
         #: By the id of its builder: a kernel whose body is written, and the builder's size then.
         self._written: dict[int, tuple[Kernel, int]] = {}
         self._temps = 0
+        #: Whether a kernel's store runs the elementwise chain.
+        self.stored_chain = False
 
     # Types
 
@@ -133,7 +138,16 @@ class Lowering:
     # Kernels
 
     def kernel(self, name: str, workgroup: Size3) -> Builder:
-        """Start a kernel; finish it with `dispatch`."""
+        """Start a kernel; finish it with `dispatch`.
+
+        Raises:
+            KernelError: ``workgroup`` is not three positive whole numbers.
+        """
+        sizes = tuple(workgroup)
+        if len(sizes) != 3 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
+            raise KernelError(
+                f"kernel {name}: workgroup {workgroup}, which is not three positive whole numbers"
+            )
         k = Builder(name, workgroup)
         self._bindings[id(k)] = []
         return k
@@ -155,8 +169,12 @@ class Lowering:
         value = self.result if index == 0 else self.node.outputs[index]
         layout = self._layout_of(value)
         buffer = self._bind(k, f"dst{index}" if index else "dst", layout, "write", value)
+        made = self.node.outputs[index]
         links = self._links(k) if index == 0 else ()
-        return WriteView(k, buffer, layout, self.compute_of(self.node.outputs[index]), links)
+        stored = None
+        if any(isinstance(link, Place) for link in links):
+            stored, layout = layout, Layout(made.shape, LayoutKind.C4, layout.storage)
+        return WriteView(k, buffer, layout, self.compute_of(made), links, stored)
 
     def new_state(self, k: Builder, index: int) -> WriteView:
         """What the variable that is operand ``index`` holds after the run; all of it is to be
@@ -197,7 +215,8 @@ class Lowering:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
-        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False)
+        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False).view()
+        flat.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
         buffer = k.buffer(name, scalar, width, "read")
@@ -219,7 +238,16 @@ class Lowering:
         )
 
     def dispatch_groups(self, k: Builder, groups: Size3) -> None:
-        """Launch a kernel over a number of workgroups."""
+        """Launch a kernel over a number of workgroups.
+
+        Raises:
+            KernelError: it was launched before, or is another lowering's; or as `Builder.build`.
+        """
+        if id(k) not in self._bindings:
+            raise KernelError(
+                f"{self.node.label}: kernel {k.name} is launched twice, or was not begun by "
+                "`Lowering.kernel`; each launch has a kernel of its own"
+            )
         bindings = tuple(self._bindings.pop(id(k)))
         if any(g < 1 for g in groups):
             raise KernelError(f"{self.node.label}: {groups} workgroups")
@@ -227,6 +255,8 @@ class Lowering:
         kernel, size = written or (k.build(), k.size)
         if k.size != size or len(kernel.buffers) != len(bindings):
             raise KernelError(f"{self.node.label}: kernel {k.name} goes on behind its body")
+        # A body that was written before is the same function's, with the same chain.
+        self.stored_chain |= "chain" in k.marks or (written is not None and not k.size)
         self.dispatches.append(Dispatch(kernel, groups, bindings, self.node.label))
 
     # Inside
@@ -251,9 +281,9 @@ class Lowering:
 
     def _links(self, k: Builder) -> tuple[Link, ...]:
         made = [self.node.outputs[0].id]
-        links = []
+        links: list[Link] = []
         for fused in self._fused:
-            links.append(self._link(k, fused, made))
+            links.append(self._link(k, fused, made) if fused.place is None else fused.place)
             made.append(fused.node.outputs[0].id)
         return tuple(links)
 
@@ -268,6 +298,7 @@ class Lowering:
         )
         # Only what it needs is in the closure: bodies that were written with equal ones are the same.
         expr, attributes, out = fused.expr, node.attrs, node.outputs[0].shape
+        assert expr is not None
 
         def link(k: Builder, chain: Sequence[Expr], outer: Expr, slice_: Expr) -> Expr:
             operands = [

@@ -8,6 +8,7 @@ write view also runs the elementwise chain that was fused into the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Union
 
 import attrs
 
@@ -16,9 +17,11 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Const, Expr, Operand
 from tflgpu.language.types import I32, Scalar, Type, type_of
 from tflgpu.lowering.layout import Layout, Shape
+from tflgpu.lowering.place import Place
 
-#: (builder, value, outer index, slice index) -> value; one fused elementwise step.
-Link = Callable[[Builder, Sequence[Expr], Expr, Expr], Expr]
+#: (builder, values so far, outer index, slice index) -> value, one fused elementwise step; or where the
+#: value is stored, which is all that follows a step knows of.
+Link = Union[Callable[[Builder, Sequence[Expr], Expr, Expr], Expr], Place]
 
 
 @attrs.frozen
@@ -92,13 +95,18 @@ class ReadView:
 
 @attrs.frozen
 class WriteView:
-    """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero."""
+    """A result. Takes ``compute`` (or f32) lanes, applies the fused chain, keeps padding zero.
+
+    ``layout`` is what a generator counts by; ``stored`` is how the buffer lies, where something in the
+    chain moves what the generator made to other places.
+    """
 
     k: Builder
     buffer: Buffer
     layout: Layout
     compute: Scalar
     links: Sequence[Link] = ()
+    stored: Layout | None = None
 
     @property
     def shape(self) -> Shape:
@@ -117,43 +125,51 @@ class WriteView:
 
     def store(self, outer: Expr, slice_: Operand, value: Expr) -> None:
         """Write channels ``4*slice_ ..`` at row-major position ``outer``."""
-        k, layout = self.k, self.layout
-        at = make.wrap(0 if layout.slices == 1 else slice_, I32)
+        k, layout = self.k, self.stored or self.layout
+        at = make.wrap(0 if self.layout.slices == 1 else slice_, I32)
         value = k.cast(value, self.compute)
         chain: list[Expr] = []
+        if self.links:
+            k.marks.add("chain")
         for link in self.links:
             chain.append(k.let(value, "linked"))
-            value = link(k, chain, outer, at)
+            if isinstance(link, Place):
+                value = chain[-1]
+                outer, at = link.of(k, outer, at)
+            else:
+                value = link(k, chain, outer, at)
+        if layout.slices == 1:
+            at = make.wrap(0, I32)
         if layout.is_vector:
             if layout.channels % 4:
-                value = self._zero_padding(k.let(value, "padded"), at)
-            k.store(self.buffer, _at(outer, layout.slices, at), self._stored(value))
+                value = self._zero_padding(k.let(value, "padded"), at, layout)
+            k.store(self.buffer, _at(outer, layout.slices, at), self._as_stored(value))
             return
         value = k.let(value, "result")
         for lane in range(4):
             channel = _at(at, 4, lane)
             index = _at(outer, layout.channels, channel)
             if isinstance(channel, Const):
-                if lane < layout.channels:
-                    k.store_lane(self.buffer, index, self._stored(value.lane(lane)))
+                if int(channel.value) < layout.channels:
+                    k.store_lane(self.buffer, index, self._as_stored(value.lane(lane)))
             else:
                 with k.if_(channel < layout.channels):
-                    k.store_lane(self.buffer, index, self._stored(value.lane(lane)))
+                    k.store_lane(self.buffer, index, self._as_stored(value.lane(lane)))
 
-    def _stored(self, value: Expr) -> Expr:
+    def _as_stored(self, value: Expr) -> Expr:
         # An f16 buffer takes f32 as it is (the store rounds); nothing else converts in a store.
         if self.buffer.scalar is Scalar.F16 and value.type.scalar is Scalar.F32:
             return value
         return self.k.cast(value, self.buffer.value_type.scalar)
 
-    def _zero_padding(self, value: Expr, slice_: Expr) -> Expr:
+    def _zero_padding(self, value: Expr, slice_: Expr, layout: Layout) -> Expr:
         k = self.k
-        valid = self.layout.channels - (self.layout.slices - 1) * 4
+        valid = layout.channels - (layout.slices - 1) * 4
         zero = k.const(0, value.type.with_width(1))
         kept = k.vec([value.lane(i) if i < valid else zero for i in range(4)])
-        if self.layout.slices == 1:
+        if layout.slices == 1:
             return kept
-        return k.select(slice_.eq(self.layout.slices - 1), kept, value)
+        return k.select(slice_.eq(layout.slices - 1), kept, value)
 
 
 def _at(row: Operand, size: int, column: Operand) -> Expr:

@@ -47,7 +47,7 @@ def _infer(attributes: WindowAttrs, operands: Sequence[Operand | None]) -> list[
             f"{op}: the filter's {out} channels are no multiple of the input's {image.shape[3]}"
         )
     check_bias(op, given[2], out)
-    window = place(op, attributes, image.shape, (height, width))
+    window = place(op, attributes, image.shape, (height, width), least=0)
     return [TensorSpec((image.shape[0], window.out_h, window.out_w, out), image.dtype)]
 
 
@@ -55,7 +55,10 @@ def _reference(attributes: WindowAttrs, arrays: Sequence[Array | None]) -> list[
     op = "DEPTHWISE_CONV_2D"
     image, weights = floats(op, arrays[0]), floats(op, arrays[1])
     bias = arrays[2] if len(arrays) > 2 else None
-    window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]))
+    window = place(op, attributes, image.shape, (weights.shape[1], weights.shape[2]), least=0)
+    if not (window.out_h and window.out_w):
+        shape = (image.shape[0], window.out_h, window.out_w, weights.shape[3])
+        return [finish(np.empty(shape, image.dtype), bias, attributes.activation, arrays[0])]
     window, rows_seen, columns_seen = trimmed(window, image.shape[1], image.shape[2])
     unseen = unseen_products(weights, rows_seen, columns_seen, 3)
     weights = weights[:, rows_seen, columns_seen]

@@ -50,7 +50,11 @@ def checked_op(op: OpDef, owner: str) -> OpDef:
     def reference(attributes: Any, arrays: Sequence[Array | None]) -> list[Array]:
         # What is written into cannot be told from what was there, so it is forbidden.
         given = [None if a is None else _read_only(a) for a in arrays]
-        return guarded("reference", lambda: _results(op.reference(attributes, given)))
+        made: list[Array] = guarded("reference", lambda: _results(op.reference(attributes, given)))
+        if op.shape_only:
+            others = [None if a is None else other_contents(a) for a in arrays]
+            guarded("reference", lambda: _insist(made, _results(op.reference(attributes, others))))
+        return made
 
     def samples() -> Sequence[Sample]:
         return guarded("samples", lambda: _samples(op.samples()))
@@ -99,6 +103,30 @@ def _read_only(array: Array) -> Array:
     return view
 
 
+def other_contents(array: Array) -> Array:
+    """An array of the same shape and type that holds something else, whatever is in the first one: not
+    the same everywhere, and in next to no memory."""
+    last = array.shape[-1] if array.shape else 1
+    if array.dtype.kind == "O":
+        row = np.array([b"%d" % i for i in range(last)], object)
+    elif array.dtype.kind == "b":
+        row = np.arange(last) % 2 == 0
+    else:
+        row = (np.arange(last) % 5 + 1).astype(array.dtype)
+    if array.size and (np.broadcast_to(row, array.shape or (1,)) == array).all():
+        row = row[::-1] if len(set(row.tolist())) > 1 else np.zeros_like(row)
+    return _read_only(np.broadcast_to(row, array.shape or (1,)).reshape(array.shape))
+
+
+def _insist(made: Sequence[Array], again: Sequence[Array]) -> None:
+    """That results on other operands are the same ones."""
+    if [a.tobytes() for a in made] != [a.tobytes() for a in again]:
+        raise Refused(
+            "other results where its operands hold something else, and the op says that it is "
+            "shape_only: leave that out"
+        )
+
+
 def _specs(found: object) -> list[TensorSpec]:
     if not isinstance(found, (list, tuple)):
         raise Refused(f"{shown(found)}, not a list of TensorSpec")
@@ -123,7 +151,8 @@ def _results(found: object) -> list[Array]:
     for i, array in enumerate(found):
         if not isinstance(array, (np.ndarray, np.generic)):
             raise Refused(f"{type(array).__name__} for output {i}, not an array")
-    return list(found)
+    # Copies, since the op may have them still and write to them for its next node.
+    return [np.array(array) for array in found]
 
 
 def _samples(found: object) -> Sequence[Sample]:

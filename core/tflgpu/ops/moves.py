@@ -43,7 +43,7 @@ class Moves:
 
     def is_identity(self, shape: Shape) -> bool:
         """Whether all elements of an operand of this shape come out, in order."""
-        return _merged(self) == _merged(reordered(self.operand, shape, range(len(shape))))
+        return merged(self) == merged(reordered(self.operand, shape, range(len(shape))))
 
     def permutation(self, shape: Shape, result: Shape) -> tuple[int, ...] | None:
         """The order of axes by which a TRANSPOSE makes ``result`` of ``shape`` in the same way; None
@@ -59,7 +59,7 @@ class Moves:
             if axis is None:
                 return None
             order.append(axis)
-        same = _merged(self) == _merged(reordered(self.operand, shape, order))
+        same = merged(self) == merged(reordered(self.operand, shape, order))
         return tuple(order) if same and len(set(order)) == len(order) else None
 
     def _source(self, place: int) -> int:
@@ -71,7 +71,7 @@ class Moves:
         return found
 
 
-def _merged(moves: Moves) -> Moves:
+def merged(moves: Moves) -> Moves:
     """The same in as few steps as there can be, so that equal moves are equal values."""
     if 0 in moves.sizes:
         return Moves(moves.operand, (0,), (0,))

@@ -24,7 +24,7 @@ from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, next_axes, rows_of
-from tflgpu.ops.stored_total import of_mean, of_sum
+from tflgpu.ops.stored_total import of_mean, of_nothing, of_sum
 
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _BOOL = frozenset({DType.BOOL})
@@ -350,10 +350,16 @@ OPS = (
     ),
     _reduce_op("REDUCE_PROD", _product, _product_samples, version=2),
     # Extremes of stored numbers are those of the real ones: a scale is positive.
-    _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
-               version=3, scaled=False, keeps_values=True, generate=draws.reduce),
-    _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
-               version=3, scaled=False, keeps_values=True, generate=draws.reduce),
+    attrs.evolve(
+        _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,
+                   version=3, scaled=False, keeps_values=True, generate=draws.reduce),
+        as_stored=lambda node: of_nothing(node, lambda result: result.low),
+    ),
+    attrs.evolve(
+        _reduce_op("REDUCE_MIN", _extreme(np.min), _number_samples, accuracy=Accuracy.EXACT,
+                   version=3, scaled=False, keeps_values=True, generate=draws.reduce),
+        as_stored=lambda node: of_nothing(node, lambda result: result.high),
+    ),
     _reduce_op("REDUCE_ANY", _extreme(np.any), _logic_samples, allowed=_BOOL,
                accuracy=Accuracy.EXACT),
     _reduce_op("REDUCE_ALL", _extreme(np.all), _logic_samples, allowed=_BOOL,

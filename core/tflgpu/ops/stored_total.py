@@ -17,7 +17,7 @@ mean.h` with `kernels/reduce.cc` (the count of elements is part of the multiplie
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
@@ -55,9 +55,22 @@ class StoredTotal:
         return float(np.float32(1 / self.unit))
 
 
-def of_mean(node: Node) -> Behind | None:
-    """`OpDef.as_stored` of MEAN."""
+def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> Behind | None:
+    """Of a reduction of no elements: what TFLite's kernel begins with, in steps from the zero point."""
     x, y = node.input(0), node.outputs[0]
+    if x.elements or not y.elements or y.quant is None or x.dtype is not y.dtype:
+        return None
+    result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    stored = first(result)
+    return Behind(OP, StoredTotal(1.0, attrs.evolve(result, low=stored, high=stored)))
+
+
+def of_mean(node: Node) -> Behind | None:
+    """`OpDef.as_stored` of MEAN; of no elements a stored 0, whatever the zero point."""
+    x, y = node.input(0), node.outputs[0]
+    if not x.elements and y.quant is not None:
+        zero = y.quant.zero_point[0]
+        return of_nothing(node, lambda _: -zero)
     if x.quant is None or y.quant is None or x.dtype is not y.dtype or not y.elements:
         return None
     count = x.elements // y.elements

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
-from tflgpu.ir.graph import Graph
+from tflgpu.ir.graph import Graph, Node
 from tflgpu.values import frozen
 
 _ADVICE = (
@@ -40,6 +40,20 @@ class ForeignOp(UnknownOp):
 def unknown_reason(attributes: object) -> str | None:
     """Why a node with these attributes cannot be computed at all; None where it can."""
     return attributes.reason if isinstance(attributes, UnknownOp) else None
+
+
+def for_the_host(graph: Graph, *, has_device: bool) -> list[tuple[Node, UnknownOp]]:
+    """Operators for which one graph is not enough to run a model, or not the best there is: they await
+    what only a run tells, or hand on what a device could compute (`tflgpu.flow`). None where one graph
+    is all."""
+    unknown = [(n, n.attrs) for n in graph if isinstance(n.attrs, UnknownOp)]
+    found = [
+        (node, attributes)
+        for node, attributes in unknown
+        if attributes.host or (attributes.dynamic and not isinstance(attributes, ForeignOp))
+    ]
+    is_needed = any(not isinstance(attributes, ForeignOp) for _, attributes in found)
+    return found if is_needed or has_device else []
 
 
 def refuse_unknown(graph: Graph, where: str) -> None:

@@ -66,11 +66,21 @@ def fused_activation(fields: Fields) -> Activation:
     return activation
 
 
-def place(op: str, attributes: WindowAttrs, image: Shape, kernel: tuple[int, int]) -> Window:
+def place(
+    op: str, attributes: WindowAttrs, image: Shape, kernel: tuple[int, int], least: int = 1
+) -> Window:
     """The window of ``kernel`` = (height, width) on an NHWC ``image``.
 
+    Args:
+        op: What errors name.
+        attributes: Options.
+        image: Its shape.
+        kernel: The window's sides.
+        least: Fewest pixels of an output's side. TFLite's own convolutions, unlike XNNPACK's, make an
+            empty output where the image is too small by less than twice the stride.
+
     Raises:
-        ModelError: the window does not fit, so that the output would be empty.
+        ModelError: the window does not fit, so that the output would have fewer.
     """
     pads = attributes.pads
     placed = []
@@ -81,10 +91,10 @@ def place(op: str, attributes: WindowAttrs, image: Shape, kernel: tuple[int, int
         span = (taps - 1) * dilation + 1
         if pads is not None:
             before, after = ((pads.top, pads.bottom), (pads.left, pads.right))[axis]
-            out = (size + before + after - span) // stride + 1
+            out = _places(size + before + after - span, stride)
         else:
             out, before = _out_and_pad(size, span, stride, attributes.padding)
-        if taps < 1 or out < 1:
+        if taps < 1 or out < least:
             raise ModelError(
                 f"{op}: a filter of {name} {taps} (dilated {span}) on an input of {name} {size} "
                 f"with {'explicit' if pads else attributes.padding.name} padding leaves no output"
@@ -99,9 +109,15 @@ def place(op: str, attributes: WindowAttrs, image: Shape, kernel: tuple[int, int
     return Window(kh, kw, sh, sw, dh, dw, top, left, out_h, out_w)
 
 
+def _places(room: int, stride: int) -> int:
+    """How many places a window has that can go so far: rounded towards zero, as in C."""
+    reach = room + stride
+    return reach // stride if reach >= 0 else -(-reach // stride)
+
+
 def _out_and_pad(size: int, span: int, stride: int, padding: Padding) -> tuple[int, int]:
     if padding is Padding.VALID:
-        return (size - span) // stride + 1, 0
+        return _places(size - span, stride), 0
     out = -(-size // stride)
     return out, max((out - 1) * stride + span - size, 0) // 2
 
@@ -157,7 +173,7 @@ def _seen(taps: int, dilation: int, pad: int, size: int, way: int) -> slice:
 def conv_window(node: Node) -> Window:
     """The window of a CONV_2D or DEPTHWISE_CONV_2D node, whose filter is [.., height, width, ..]."""
     _, height, width, _ = node.input(1).shape
-    return place(node.op, node.attrs, node.input(0).shape, (height, width))
+    return place(node.op, node.attrs, node.input(0).shape, (height, width), least=0)
 
 
 def conv_zeros(node: Node) -> Pads:
@@ -166,6 +182,8 @@ def conv_zeros(node: Node) -> Pads:
     _, height, width, _ = node.input(0).shape
     span_h = (window.kernel_h - 1) * window.dilation_h + 1
     span_w = (window.kernel_w - 1) * window.dilation_w + 1
+    if not (window.out_h and window.out_w):
+        return Pads(0, 0, 0, 0)
     below = (window.out_h - 1) * window.stride_h + span_h - height - window.pad_top
     right = (window.out_w - 1) * window.stride_w + span_w - width - window.pad_left
     return Pads(window.pad_top, max(below, 0), window.pad_left, max(right, 0))

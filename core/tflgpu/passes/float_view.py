@@ -234,7 +234,9 @@ class _Viewing:
                 continue
             if as_one is not None and range_of(out) != range_of(as_one):
                 moved.append((results[-1], out))
-            elif only_moves(op, node, operands if as_one is None else [out], out):
+            elif not isinstance(stored, Behind) and only_moves(
+                op, node, operands if as_one is None else [out], out
+            ):
                 self._twins.real[out.id] = results[-1]
             else:
                 rounded.append((results[-1], out))

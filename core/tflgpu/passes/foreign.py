@@ -26,12 +26,14 @@ class Snapshot:
         values: The same of every value.
         edge: Inputs and outputs, in order.
         origins: Operators of the file that its nodes stood for.
+        bare: The ``id`` of the nodes that stood for none.
     """
 
     nodes: Mapping[int, tuple[Any, ...]]
     values: Mapping[int, tuple[Any, ...]]
     edge: tuple[tuple[Value, ...], tuple[Value, ...]]
     origins: frozenset[int]
+    bare: frozenset[int]
 
     @classmethod
     def of(cls, graph: Graph) -> Snapshot:
@@ -41,6 +43,7 @@ class Snapshot:
             {id(v): (v, *_contents(v)) for v in graph.values.values()},
             (tuple(graph.inputs), tuple(graph.outputs)),
             frozenset(o for n in graph.nodes for o in n.origins),
+            frozenset(id(n) for n in graph.nodes if not n.origins),
         )
 
     def changed(self, graph: Graph) -> list[Node]:
@@ -107,6 +110,11 @@ def check_edits(graph: Graph, before: Snapshot, name: str, ops: Mapping[str, OpD
         stray = [o for o in node.origins if o not in before.origins]
         if stray:
             fail(f"{node.label} stands for operator {stray[0]}, of which there was none")
+        if not node.origins and id(node) not in before.bare:
+            fail(
+                f"{node.label} stands for no operator of the file, so that no report or option would "
+                "know of it; what takes nodes' place has their origins (`ir.rewrite.merged_origins`)"
+            )
     for value in graph.values.values():
         shape = value.shape
         if before.has(value):

@@ -9,7 +9,7 @@ No device has complex numbers, which would cut the front end of every model of s
 of a few hundred numbers is a small product for one. Only for devices, in F32 (f16 would round the
 cosines), along one dimension, and where no numbers are cut off. Its errors are those of sums of so many
 products; unlike the transform's own they do not shrink with the logarithm of the length, and sizes whose
-squares overflow become infinite.
+squares overflow become infinite. Long ones go in two steps (`long_spectrum`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,18 @@ from tflgpu.ops.fully_connected import FullyConnected
 from tflgpu.ops.reshape import ReshapeAttrs
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
+from tflgpu.passes.long_spectrum import LONGEST, LongSpectrum, turns
 
-_PARTS = ("COMPLEX_ABS", "REAL", "IMAG")
+#: Operators that read parts of a spectrum, and which. A CAST to a real type takes the real one.
+_PARTS = {
+    "COMPLEX_ABS": frozenset({"real", "imaginary"}),
+    "REAL": frozenset({"real"}),
+    "CAST": frozenset({"real"}),
+    "IMAG": frozenset({"imaginary"}),
+}
 _RESHAPES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-#: Longer ones have too many products, and tables of many megabytes.
-_LONGEST = 1024
+#: Longer ones have too many products for one step.
+_ONE_STEP = 1024
 #: LiteRT has -0 for the imaginary parts of the first and the last number of a spectrum, which are real, so
 #: that the phase of a negative one is minus half a turn. A sum of zeros is 0 of either sign, and the phase
 #: would be chance; a negative number that no result can show is not.
@@ -57,7 +64,7 @@ def _fits(node: Node) -> bool:
     if lengths is None or x.dtype is not DType.F32 or x.quant is not None or not x.elements:
         return False
     height, width = (int(n) for n in lengths)
-    return height == 1 == x.shape[-2] and x.shape[-1] <= width <= _LONGEST
+    return height == 1 == x.shape[-2] and x.shape[-1] <= width <= LONGEST
 
 
 def _follow(rewriter: Rewriter, value: Value, between: list[Node], ends: list[Node]) -> bool:
@@ -65,7 +72,7 @@ def _follow(rewriter: Rewriter, value: Value, between: list[Node], ends: list[No
     if rewriter.is_output(value):
         return False
     for use in rewriter.uses(value):
-        if use.op in _PARTS:
+        if use.op in _PARTS and use.outputs[0].dtype is DType.F32:
             ends.append(use)
         elif use.op in _RESHAPES and use.input(0) is value and use not in between:
             between.append(use)
@@ -85,44 +92,68 @@ def _rewrite(rewriter: Rewriter, node: Node, between: list[Node], ends: list[Nod
     rewriter.insert(
         "RESHAPE", ReshapeAttrs(flat.shape), [x], [flat], before=first, origins=node.origins
     )
-    parts = []
-    signs = np.zeros(width // 2 + 1, np.float32)
-    signs[[0, -1]] = -_LEAST
-    bias = rewriter.const(signs) if any(end.op == "IMAG" for end in ends) else None
-    tables = zip(("real", "imaginary"), _tables(width, taken), (None, bias), strict=True)
-    for name, table, added in tables:
-        made = rewriter.value((rows, width // 2 + 1), DType.F32, f"{node.outputs[0].name}/{name}")
-        rewriter.insert(
-            "FULLY_CONNECTED", FullyConnected(), [flat, rewriter.const(table, made.name), added],
-            [made], before=first, origins=node.origins,
-        )  # fmt: skip
-        parts.append(made)
-    real, imaginary = parts
+    wanted = frozenset[str]().union(*(_PARTS[end.op] for end in ends))
+    parts = _parts(rewriter, first, flat, width, tuple(sorted(wanted)))
+    if any(end.op == "IMAG" for end in ends):
+        parts["imaginary"] = _signed(rewriter, first, parts["imaginary"])
     for end in ends:
-        source = {"REAL": real, "IMAG": imaginary}.get(end.op)
-        if source is None:
-            source = _size(rewriter, real, imaginary, end)
+        read = [parts[part] for part in sorted(_PARTS[end.op])]
+        source = read[0] if len(read) == 1 else _size(rewriter, read, end)
         rewriter.replace([end], "RESHAPE", ReshapeAttrs(end.outputs[0].shape), [source])
     for gone in (*reversed(between), node):
         rewriter.remove(gone)
 
 
-def _size(rewriter: Rewriter, real: Value, imaginary: Value, end: Node) -> Value:
+def _parts(
+    rewriter: Rewriter, before: Node, rows: Value, width: int, wanted: tuple[str, ...]
+) -> dict[str, Value]:
+    count, taken = rows.shape
+    name = before.outputs[0].name
+
+    def made(op: str, operands: list[Value | None], columns: int, called: str) -> Value:
+        result = rewriter.value((count, columns), DType.F32, f"{name}/{called}")
+        attributes = FullyConnected() if op == "FULLY_CONNECTED" else NoAttrs()
+        rewriter.insert(op, attributes, operands, [result], before=before, origins=before.origins)
+        return result
+
+    if width <= _ONE_STEP:
+        tables = _tables(width, taken)
+        return {
+            part: made(
+                "FULLY_CONNECTED", [rows, rewriter.const(tables[part]), None], width // 2 + 1, part
+            )
+            for part in wanted
+        }
+    if taken < width:  # a frame that is shorter than its transform ends with zeros
+        border = rewriter.const(np.array([[0, 0], [0, width - taken]], np.int32))
+        rows = made("PAD", [rows, border], width, "filled")
+    return LongSpectrum(rewriter, before).parts(rows, width, wanted)
+
+
+def _signed(rewriter: Rewriter, before: Node, imaginary: Value) -> Value:
+    """The imaginary parts, the first and the last of which are below 0 by next to nothing."""
+    signs = np.zeros(imaginary.shape[-1], np.float32)
+    signs[[0, -1]] = -_LEAST
+    result = rewriter.value(imaginary.shape, DType.F32, f"{imaginary.name}/signed")
+    operands = [imaginary, rewriter.const(signs)]
+    rewriter.insert("ADD", Fused(), operands, [result], before=before, origins=before.origins)
+    return result
+
+
+def _size(rewriter: Rewriter, parts: list[Value], end: Node) -> Value:
     def made(op: str, attributes: object, *operands: Value) -> Value:
-        result = rewriter.value(real.shape, DType.F32, f"{end.outputs[0].name}/{op}")
+        result = rewriter.value(parts[0].shape, DType.F32, f"{end.outputs[0].name}/{op}")
         rewriter.insert(op, attributes, operands, [result], before=end, origins=end.origins)
         return result
 
-    squares = [made("SQUARE", NoAttrs(), part) for part in (real, imaginary)]
+    squares = [made("SQUARE", NoAttrs(), part) for part in parts]
     return made("SQRT", NoAttrs(), made("ADD", Fused(), *squares))
 
 
-def _tables(width: int, taken: int) -> tuple[Array, Array]:
-    """Cosines and sines, f32[width / 2 + 1, taken]."""
-    turns = np.outer(np.arange(width // 2 + 1), np.arange(taken)) % width
-    angles = turns * (2 * np.pi / width)
-    sines = np.where(turns % (width // 2), np.sin(angles), 0)  # of half a turn it is 0, not 1e-16
-    return np.cos(angles).astype(np.float32), (-sines).astype(np.float32)
+def _tables(width: int, taken: int) -> dict[str, Array]:
+    """Cosines and sines with the sign of the imaginary part, each f32[width / 2 + 1, taken]."""
+    cosines, sines = turns(np.outer(np.arange(width // 2 + 1), np.arange(taken)), width)
+    return {"real": cosines.astype(np.float32), "imaginary": (-sines).astype(np.float32)}
 
 
 PASS = Pass("spectrum", run)

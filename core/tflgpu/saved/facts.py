@@ -15,9 +15,9 @@ from types import ModuleType
 
 import numpy as np
 
-import tflgpu
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.errors import SavedModelError
+from tflgpu.hookspecs import PROJECT
 from tflgpu.installed import version
 from tflgpu.language.tree import LANGUAGE_VERSION
 from tflgpu.lowering.caps import DeviceCaps
@@ -48,7 +48,7 @@ def facts_of(device: DeviceInfo, caps: DeviceCaps, plugins: Iterable[Plugin]) ->
 
 @cache
 def _own() -> Facts:
-    root = Path(tflgpu.__file__).parent
+    root = Path(__file__).resolve().parents[1]
     return (
         ("tflgpu", f"{_version('tflgpu')} {_stamp(root)}"),
         ("language", str(LANGUAGE_VERSION)),
@@ -58,22 +58,32 @@ def _own() -> Facts:
 
 
 def _plugin_text(plugin: Plugin) -> str:
-    return f"{_version(plugin.distribution)} {_stamp(_home(plugin))}"
+    return " ".join([_version(plugin.distribution), *map(_stamp, _homes(plugin))])
 
 
-def _home(plugin: Plugin) -> Path:
-    """The folder of a plugin's package, or the file of its module."""
+def _homes(plugin: Plugin) -> list[Path]:
+    """The folders of a plugin's packages, or the files of its modules: of its own, and of those that its
+    hooks come from. An object has hooks of anywhere, and its class may be anybody's."""
     target = plugin.target
-    name = target.__name__ if isinstance(target, ModuleType) else type(target).__module__
-    package = sys.modules.get(name.partition(".")[0])
-    found = getattr(package, "__path__", None) or [getattr(package, "__file__", None)]
-    (path, *others) = list(found)
-    if path is None or others:
+    hooks = [getattr(target, n) for n in dir(target) if n.startswith(f"{PROJECT}_")]
+    names = {getattr(hook, "__module__", None) for hook in hooks}
+    names.add(target.__name__ if isinstance(target, ModuleType) else type(target).__module__)
+    packages = {name.partition(".")[0] for name in names if isinstance(name, str)}
+    homes: list[Path] = []
+    for name in sorted(packages - sys.stdlib_module_names):
+        package = sys.modules.get(name)
+        found = getattr(package, "__path__", None) or [getattr(package, "__file__", None)]
+        (path, *others) = list(found)
+        if path is None or others:
+            homes.clear()
+            break
+        homes.append(Path(path))
+    if not homes:
         raise SavedModelError(
             f"plugin {plugin} has no folder of its own, so that it cannot be told when it changes; "
             "nothing that it takes part in can be saved"
         )
-    return Path(path)
+    return homes
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Digests of the code in folders: what tells one state of a package from another.
+"""Digests of folders: what tells one state of a package from another.
+
+Files of all kinds count, since code reads tables from some; only what Python compiled does not.
 
 Reading hundreds of files takes longer than the rest of a start. So the digest of a state is kept, under
 what the file system says of each file: its path, size, number, and when it and its entry were last
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from tflgpu.cache.disk_cache import DiskCache, cache_folder, cache_key
 
-_CODE = (".py", ".so", ".pyd", ".json")
+_COMPILED = (".pyc", ".pyo")
 _DIGITS = 16
 #: In a cache folder.
 FOLDER = "stamps"
@@ -29,7 +31,7 @@ _Entry = tuple[str, int, int, int, int]
 
 @cache
 def stamp(place: Path) -> str:
-    """A digest of the code in a folder, or of a file."""
+    """A digest of the files in a folder, or of a file."""
     found = _entries(place)
     disk = DiskCache(cache_folder(FOLDER), ".stamp")
     key = cache_key("stamps 1", str(place.absolute()), repr(found))
@@ -53,7 +55,7 @@ def _digest(place: Path, entries: list[_Entry]) -> str:
 
 
 def _entries(place: Path) -> list[_Entry]:
-    """Those of all files with code, in order. In one loop: there are hundreds, and every start asks."""
+    """Those of all files, in order. In one loop: there are hundreds, and every start asks."""
     if not place.is_dir():
         return [("", *_state(place.stat()))]
     found: list[_Entry] = []
@@ -63,9 +65,11 @@ def _entries(place: Path) -> list[_Entry]:
         with os.scandir(folder) as inside:
             for each in inside:
                 name = each.name
-                if name.endswith(_CODE) and each.is_file():
+                if name == "__pycache__" or name.endswith(_COMPILED):
+                    continue
+                if each.is_file():
                     found.append((below + name, *_state(each.stat())))
-                elif name != "__pycache__" and each.is_dir():
+                elif each.is_dir():
                     waiting.append((f"{below}{name}/", each.path))
     found.sort()
     return found

@@ -200,7 +200,7 @@ class _Building:
         if is_namesake:
             definition = None  # somebody's own op; what has only its name may not stand for it
         if definition is not None and definition.owner:
-            where += f", an op of plugin {definition.owner},"
+            where += f" of plugin {definition.owner}"
         narrow = self.narrow.refuses(node, definition)
         reason = _why_not(operator, node, definition) or self._blocks(node) or narrow
         is_host = _is_hosts(operator, definition)

@@ -256,8 +256,35 @@ def _seconds_of(recording: Recording) -> float:
     return time.perf_counter() - start
 
 
+def _asked_early(recording: Recording, seconds: float, steps: int) -> None:
+    """Of a run that has just begun nothing says that it is over, and a short wait is short. Where
+    something else has the processor one may come late, but not every time."""
+    hasty = late = True
+    for turn in range(_TRIES):
+        x = whole(_MANY, turn)
+        fill(recording, x)
+        begun = time.perf_counter()
+        pending = _submitted(recording)
+        asked = time.perf_counter()
+        over = pending.wait(seconds / 20)
+        waited = time.perf_counter()
+        said = over or pending.done()
+        _ends(pending, "a run that was asked for early")
+        # Where it is over when `submit` returns, neither takes long.
+        late = late and waited - asked > seconds / 2
+        hasty = hasty and said and time.perf_counter() - waited > seconds / 4
+        same(
+            np.array(recording.outputs[0]), x + np.float32(steps), "what a run left that was asked"
+        )
+        if asked - begun > seconds / 2 or not (hasty or late):
+            return
+    assert not late, f"wait({seconds / 20}) took as long as the run, {seconds} seconds"
+    assert not hasty, f"a run of {seconds} seconds that had just begun was said to be over"
+
+
 def _interrupted_wait(device: Device) -> Outcome:
-    """What a handler raises goes through at once, and the run can be waited for again."""
+    """`wait` and `done` tell how far a run is. What a handler raises goes through at once, and the run
+    can be waited for again."""
     found = _long_run(device)
     if isinstance(found, NotApplicable):
         return found
@@ -265,6 +292,7 @@ def _interrupted_wait(device: Device) -> Outcome:
     x = whole(_MANY, 3)
     soon = False
     try:
+        _asked_early(recording, seconds, steps)
         for _ in range(_TRIES):
             if soon:
                 break
