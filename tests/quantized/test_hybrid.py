@@ -1,4 +1,4 @@
-"""Float activations and 8-bit weights: as far from LiteRT's reference kernels as rounding in f32 is."""
+"""Float activations and 8-bit weights: as far from LiteRT as rounding in f32 is."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ CASES = (
     Hybrid("FULLY_CONNECTED", (2, 3, 11), (5, 11), (2, 3, 5), 0, {"keep_num_dims": True}, 9),
     Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), 0, _CONV, 5),
     Hybrid("CONV_2D", (2, 5, 7, 3), (6, 3, 3, 3), (2, 5, 7, 6), None, _CONV, 5),
+    # Of these each pixel has a range, unless pixels are left out.
+    Hybrid("CONV_2D", (2, 5, 7, 9), (6, 1, 1, 9), (2, 5, 7, 6), 0, _CONV, 5),
+    Hybrid("CONV_2D", (2, 6, 6, 9), (6, 1, 1, 9), (2, 3, 3, 6), 0, _CONV | {"stride_h": 2, "stride_w": 2}, 5),
     Hybrid("DEPTHWISE_CONV_2D", (2, 5, 7, 3), (1, 3, 3, 6), (2, 5, 7, 6), 3,
            {**_CONV, "depth_multiplier": 2}, 6),
     Hybrid("BATCH_MATMUL", (2, 5, 13), (2, 13, 3), (2, 5, 3)),
@@ -93,11 +96,8 @@ def run(interpreter: Any, arrays: Sequence[Array]) -> list[Array]:
     return [np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
 
 
-def reference(content: bytes, arrays: Sequence[Array]) -> list[Array]:
-    kind = litert.OpResolverType.BUILTIN_REF
-    return run(
-        litert.Interpreter(model_content=content, experimental_op_resolver_type=kind), arrays
-    )
+def by_litert(content: bytes, arrays: Sequence[Array]) -> list[Array]:
+    return run(litert.Interpreter(model_content=content), arrays)
 
 
 def draw(rng: np.random.Generator, models: Sequence[Hybrid]) -> list[Array]:
@@ -111,15 +111,13 @@ def draw(rng: np.random.Generator, models: Sequence[Hybrid]) -> list[Array]:
 
 
 @pytest.mark.parametrize(("backend", "index"), DEVICES, ids=[f"{b}{i}" for b, i in DEVICES])
-def test_as_the_reference_kernels(
-    backend: str, index: int, require_backend: Callable[[str], Any]
-) -> None:
+def test_as_litert(backend: str, index: int, require_backend: Callable[[str], Any]) -> None:
     require_backend(backend)
     rng = np.random.default_rng(3)
     # Conformance has the kernels on every device; these two take long to compile.
     cases = CASES[2:3] if backend in {"opencl", "wgpu"} else CASES
     content, arrays = make(cases, rng), draw(rng, cases)
-    wanted = reference(content, arrays)
+    wanted = by_litert(content, arrays)
     with tflgpu.GpuDelegate(backend=backend, device=index, allow_fallback=False) as delegate:
         interpreter = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
         found = run(interpreter, arrays)
@@ -165,11 +163,53 @@ def test_u8_weights_have_the_bits_of_i8(
                 model_content=content, experimental_delegates=[delegate]
             ) as ours:
                 found.append(run(ours, given)[0])
-    np.testing.assert_array_equal(*found)
-    wanted = reference(old, given)[0]
-    np.testing.assert_allclose(
-        found[0], wanted, rtol=0, atol=(2e-6 if rounds else 2e-2) * np.abs(wanted).max()
-    )
+    if not rounds:
+        np.testing.assert_array_equal(*found)
+    for content, got in zip((old, new), found, strict=True):  # XNNPACK takes i8 alone
+        wanted = by_litert(content, given)[0]
+        np.testing.assert_allclose(
+            got, wanted, rtol=0, atol=(2e-6 if rounds else 2e-2) * np.abs(wanted).max()
+        )
+
+
+def test_ends_as_far_below_0_as_above() -> None:
+    """There 0 lies half way between two steps, and a wrong choice moves all others by one."""
+    rng = np.random.default_rng(4)
+    content = make(CASES, rng)
+    arrays = [np.clip(rng.normal(size=c.x), -1, 1).astype(np.float32) for c in CASES]
+    wanted = by_litert(content, arrays)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        found = run(ours, arrays)
+    for case, got, want in zip(CASES, found, wanted, strict=True):
+        np.testing.assert_allclose(
+            got, want, rtol=0, atol=2e-6 * np.abs(want).max(), err_msg=case.op
+        )
+
+
+def test_transposed_convolution() -> None:
+    rng = np.random.default_rng(7)
+    data = rng.integers(-127, 128, (5, 3, 3, 4)).astype(np.int8)
+    quant = Quantization(tuple(0.01 * (1 + i) for i in range(5)), (0,) * 5, 0)
+    shape = np.array([2, 8, 6, 5], np.int32)
+    tensors = [
+        TensorSpec("s", (4,), DType.I32, shape),
+        TensorSpec("w", data.shape, DType.I8, data, quant),
+    ]
+    tensors += [TensorSpec("x", (2, 4, 3, 4)), TensorSpec("y", (2, 8, 6, 5))]
+    fields = {"padding": 0, "stride_h": 2, "stride_w": 2}
+    operator = OperatorSpec("TRANSPOSE_CONV", fields, [0, 1, 2], [3], version=2)
+    content = write_model(ModelSpec(tensors, [operator], [2], [3]))
+    given = [rng.normal(size=(2, 4, 3, 4)).astype(np.float32)]
+    (wanted,) = by_litert(content, given)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        (found,) = run(ours, given)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("scales", [1, 9])
@@ -182,7 +222,7 @@ def test_rows_of_an_8_bit_table_become_real_numbers(scales: int) -> None:
     operator = OperatorSpec("EMBEDDING_LOOKUP", {}, [0, 1], [2], version=3)
     content = write_model(ModelSpec(tensors, [operator], [0], [2]))
     given = [np.array([8, 0, 3, 8], np.int32)]
-    wanted = reference(content, given)[0]
+    wanted = by_litert(content, given)[0]
     assert len(np.unique(wanted)) > 10
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1, allow_fallback=False) as delegate:
         for side, delegates in (("litert", []), ("cpu_ref", []), (None, [delegate])):
@@ -197,7 +237,7 @@ def test_weights_as_real_numbers() -> None:
     """What the option leaves out is to be seen in every result, and what is left is not far."""
     rng = np.random.default_rng(3)
     content, arrays = make(CASES, rng), draw(rng, CASES)
-    wanted = reference(content, arrays)
+    wanted = by_litert(content, arrays)
     with (
         tflgpu.GpuDelegate(backend="cpu_ref", device=1, round_hybrid_inputs=False) as delegate,
         tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,

@@ -274,7 +274,9 @@ def test_dynamic_range_weights(
         pytest.skip("only a delegate has the option")
     truth = litert.Interpreter(
         model_content=content if rounds else in_floats(content),
-        experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF,
+        experimental_op_resolver_type=(
+            litert.OpResolverType.AUTO if rounds else litert.OpResolverType.BUILTIN_REF
+        ),
     )
     delegates = []
     if where != "cpu":

@@ -192,3 +192,25 @@ def test_other_operators(device: int) -> None:
     for operator, limit, want, got in zip(operators, most, *results, strict=True):
         assert np.abs(got - want).max() <= limit, operator.name
         assert len(np.unique(want)) >= 3, operator.name
+
+
+def test_fully_connected_rounds_once() -> None:
+    """Rounded twice, some of so many results are a step off."""
+    rng = np.random.default_rng(5)
+    x, weights = _activation((60, 37), 1e-4), _weights(rng, 40, 37)
+    tensors = [x, weights, _bias(rng, x, weights), _activation((60, 40), 2e-5)]
+    dense = OperatorSpec("FULLY_CONNECTED", {}, [0, 1, 2], [3], version=7)
+    content = write_model(ModelSpec(tensors, [dense], [0], [3]))
+    given = rng.integers(-3000, 3000, (60, 37)).astype(np.int16)
+    found = []
+    with tflgpu.GpuDelegate(backend="cpu_ref", allow_fallback=False) as delegate:
+        ours = tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate])
+        for interpreter in (litert.Interpreter(model_content=content), ours):
+            interpreter.allocate_tensors()
+            interpreter.set_tensor(interpreter.get_input_details()[0]["index"], given)
+            interpreter.invoke()
+            index = interpreter.get_output_details()[0]["index"]
+            found.append(np.array(interpreter.get_tensor(index)))
+        ours.close()
+    assert len(np.unique(found[0])) > 1000
+    np.testing.assert_array_equal(found[1], found[0])

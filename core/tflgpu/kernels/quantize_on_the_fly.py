@@ -71,6 +71,7 @@ class RoundingOver:
 
     def __init__(self, k: Builder, rounding: Rounding, low: Expr, high: Expr) -> None:
         self.k, self._symmetric = k, rounding is Rounding.SYMMETRIC
+        self._even = rounding is Rounding.EVEN
         if low.type.width == 1:
             low, high = (k.splat(end, 4) for end in (low, high))
         if self._symmetric:
@@ -82,12 +83,17 @@ class RoundingOver:
         below, above = k.let(low * self._inverse, "below"), k.let(high * self._inverse, "above")
         nearer = k.call("abs", below) - LOW < k.call("abs", above) + HIGH
         zero = self._whole(k.select(nearer, LOW - below, HIGH - above))
+        if self._even:  # which a division that is not exact must not decide
+            zero = k.select(high.eq(-low), 0.0, zero)
         self._zero = k.let(k.clamp(zero, float(LOW), float(HIGH)), "zero")
 
     def _factors(self, reach: Expr, steps: float) -> tuple[Expr, Expr]:
         """What a step is, and its inverse; 1 where all of a row is 0."""
         k = self.k
         empty = k.let(reach.eq(0.0), "empty")
+        if self._even:
+            inverse = k.let(k.select(empty, 1.0, steps / reach), "inverse")
+            return k.let(1.0 / inverse, "scale"), inverse
         scale = k.let(k.select(empty, 1.0, reach / steps), "scale")
         inverse = steps / reach if self._symmetric else 1.0 / scale
         return scale, k.let(k.select(empty, 1.0, inverse), "inverse")
@@ -98,11 +104,16 @@ class RoundingOver:
         exact = k.let(x * self._inverse, "exact")
         if self._symmetric:
             return k.clamp(self._whole(exact), -float(SIDE), float(SIDE)) * self._scale
-        step = k.clamp(self._whole(self._zero + exact), float(LOW), float(HIGH))
+        whole = (
+            k.call("round", exact) + self._zero if self._even else self._whole(self._zero + exact)
+        )
+        step = k.clamp(whole, float(LOW), float(HIGH))
         return (step - self._zero) * self._scale
 
     def _whole(self, x: Expr) -> Expr:
         k = self.k
+        if self._even:
+            return k.call("round", x)
         x = k.let(x, "x")
         size = k.let(k.call("floor", k.call("abs", x) + 0.5), "size")
         return k.let(k.select(x < 0.0, -size, size), "whole")

@@ -131,10 +131,11 @@ def _work(node: Node) -> Work | None:
 
 
 def _hybrid(node: Node) -> Hybrid:
-    """A row of a left matrix has a range of its own."""
+    """A row of a left matrix has a range of its own. XNNPACK takes constant matrices on the right."""
     rank = len(node.input(0).shape)
     axis = rank - (2 if node.attrs.adj_x else 1)
-    return Hybrid((OnTheFly((axis,), node.attrs.rounding),))
+    taken = node.input(1).data is not None
+    return Hybrid((OnTheFly((axis,), Rounding.EVEN if taken else node.attrs.rounding),))
 
 
 def _batch(node: Node, items: Items) -> Batched | str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tflgpu.errors import ModelError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
@@ -175,11 +175,16 @@ def _spread(weights: Array, channels: int) -> Spread | None:
 
 
 def _hybrid(node: Node) -> Hybrid:
-    """An image has one range; with a scale a channel of the filter 0 need not be in its middle."""
-    quant = node.input(1).quant
-    per_axis = quant is not None and quant.per_axis
-    rounding = Rounding.ASYMMETRIC if per_axis else Rounding.SYMMETRIC
-    return Hybrid((OnTheFly((1, 2, 3), rounding),))
+    """An image has one range. XNNPACK takes constant filters, and to it one of one pixel is a matrix:
+    each pixel of the image has a range then."""
+    filter_ = node.input(1)
+    if filter_.dtype is not DType.I8 or filter_.data is None:
+        return Hybrid((OnTheFly((1, 2, 3), Rounding.SYMMETRIC),))
+    one_pixel = filter_.shape[1:3] == (1, 1) and (node.attrs.stride_h, node.attrs.stride_w) == (
+        1,
+        1,
+    )
+    return Hybrid((OnTheFly((3,) if one_pixel else (1, 2, 3), Rounding.EVEN),))
 
 
 _ROLES = Filter(out=0, spread=_spread, zeros=conv_zeros, pads="pads")

@@ -89,6 +89,8 @@ class Rounding(enum.Enum):
 
     SYMMETRIC = "symmetric"
     ASYMMETRIC = "asymmetric"
+    #: The same with halves to the even number, for which XNNPACK decides.
+    EVEN = "even"
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from tflgpu.errors import ModelError, UnsupportedError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
@@ -125,10 +125,19 @@ def _spread(weights: Array, channels: int) -> Spread | None:
     return lambda numbers: np.tile(numbers, weights.shape[1] // channels)
 
 
+def _odd_fours(weights: Array) -> bool:
+    """Whether these are 4-bit weights whose rows do not fill whole bytes, which XNNPACK leaves to LiteRT's own
+    kernel. A graph has them unpacked; weights of 8 bits use more of their range."""
+    odd = weights.shape[1] % 2 == 1 and weights.size > 0
+    return odd and int(weights.min()) >= -8 and int(weights.max()) <= 7
+
+
 def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
-    shape, depth = node.input(0).shape, node.input(1).shape[1]
-    rounding = node.attrs.rounding
+    shape, weights = node.input(0).shape, node.input(1)
+    depth, rounding = weights.shape[1], node.attrs.rounding
+    if weights.dtype is DType.I8 and weights.data is not None and not _odd_fours(weights.data):
+        rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
     return Hybrid((OnTheFly((1,), rounding, (elements(shape) // depth, depth)),))

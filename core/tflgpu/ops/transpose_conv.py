@@ -25,7 +25,7 @@ from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops.axes import const_integers
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.digit_sums import of_filter
-from tflgpu.ops.facets import Batched, Filter, Items, Work
+from tflgpu.ops.facets import Batched, Filter, Hybrid, Items, OnTheFly, Rounding, Work
 from tflgpu.ops.items import each_row, first_size, rows_of
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.windows import fused_activation
@@ -41,6 +41,11 @@ class TransposeConv:
     stride_w: int
     padding: Padding
     activation: Activation = Activation.NONE
+
+
+def _hybrid(node: Node) -> Hybrid:
+    """An image has one range."""
+    return Hybrid((OnTheFly((1, 2, 3), Rounding.EVEN, operand=2),))
 
 
 #: Which operand is what, for each of the two.
@@ -317,7 +322,7 @@ OPS = (
         "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=5, activation_field="activation",
         filter=ROLES["TRANSPOSE_CONV"], work=_work, batch=_batch, refit=_refit,
-        in_digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation"),
+        hybrid=_hybrid, in_digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation"),
     ),
     OpDef(
         CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,

@@ -84,7 +84,7 @@ class OptionList:
     round_hybrid_inputs: bool = option(
         Truth(), True,
         "Whether operators with float inputs and 8-bit weights (models of dynamic range) round "
-        "their inputs to 8 bits while the model runs, as LiteRT's reference kernels do. Without it "
+        "their inputs to 8 bits while the model runs, as LiteRT does by default (XNNPACK). Without it "
         "they multiply by the weights as real numbers, as TFLite's GPU delegate does: closer to "
         "the real result, further from LiteRT's on the CPU, and without the work of rounding.",
     )  # fmt: skip

@@ -38,7 +38,7 @@ class RoundedData:
 
     def put(self, op: OpDef, node: Node, inputs: list[Value | None]) -> None:
         """Put rounded data in the place of a hybrid node's, as TFLite's kernel rounds it."""
-        x = node.optional_input(0)
+        x = node.optional_input(0 if op.filter is None else op.filter.source)
         if op.hybrid is None or x is None or x.dtype is not DType.F32:
             return
         if not any(v is not None and is_quantized(v) for v in node.inputs):
