@@ -16,8 +16,23 @@ def times(k: Builder, x: Expr, by: Multiplier) -> Expr:
     return shift_right(k, upper_half(k, shifted, by.value), by.right)
 
 
-def upper_half(k: Builder, x: Expr, value: Operand) -> Expr:
-    """``x * value / 2**31``, rounded to the nearest, halves up.
+def times_once(k: Builder, x: Expr, value: Expr, right: Expr) -> Expr:
+    """``x * value / 2**(31 + right)`` of i32 lanes, rounded once to the nearest, halves up."""
+    x = k.let(x, "x")
+    # Cut, it loses nothing that the second half would need.
+    return k.select(
+        right > 0, up(k, upper_half(k, x, value, down=True), right), upper_half(k, x, value)
+    )
+
+
+def up(k: Builder, x: Expr, bits: Expr) -> Expr:
+    """``x / 2**bits`` of i32 lanes, rounded to the nearest, halves up."""
+    half = (k.const(1, x.type) << bits) >> 1
+    return (x + half) >> bits
+
+
+def upper_half(k: Builder, x: Expr, value: Operand, *, down: bool = False) -> Expr:
+    """``x * value / 2**31``, rounded to the nearest, halves up; or ``down``.
 
     ``x`` is any i32, ``value`` a number from 0 to below 2**31 or i32 lanes of such. The product of
     two numbers of 16-bit halves is put together from four, of which none needs more than 32 bits:
@@ -38,7 +53,7 @@ def upper_half(k: Builder, x: Expr, value: Operand) -> Expr:
     rest = k.let(xl * high + (middle & 0xFFFF), "rest")  # never negative
     upper = xh * high + (middle >> 16) + (rest >> 16)
     # 2**32 are two of 2**31, and the two bits below say which of those is the nearest.
-    below = ((rest >> 14) & 3) + 1
+    below = ((rest >> 14) & 3) + (0 if down else 1)
     return upper * 2 + (below >> 1)
 
 

@@ -17,7 +17,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation
 from tflgpu.ops.facets import Filter, InDigits
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits
-from tflgpu.ops.stored_sums import StoredSums, fits, table
+from tflgpu.ops.stored_sums import Rounds, StoredSums, fits, table
 
 _LONGEST = 1 << 24
 _SIXTEEN = 16
@@ -37,13 +37,15 @@ def _scale(value: Value) -> float | None:
     return scale if scale >= float(np.finfo(np.float32).tiny) else None
 
 
-def _result(node: Node, activation: Activation, *, wide: bool) -> StoredSums | None:
+def _result(
+    node: Node, activation: Activation, *, wide: bool, rounds: Rounds = Rounds.TWICE
+) -> StoredSums | None:
     (out,) = node.outputs
     scale = _scale(out)
     if scale is None or out.quant is None:
         return None
     limits = clamp_limits(activation, out.quant, out.dtype)
-    return None if isinstance(limits, str) else StoredSums((0,), wide, scale, 0, *limits)
+    return None if isinstance(limits, str) else StoredSums((0,), wide, scale, 0, *limits, rounds)
 
 
 def _made(
@@ -58,7 +60,7 @@ def _made(
 
 
 def of_filter(
-    roles: Filter, activation_field: str, *, narrow: bool = False
+    roles: Filter, activation_field: str, *, narrow: bool = False, products: bool = False
 ) -> Callable[[Node], InDigits | None]:
     """Of an op with a constant filter of 8 bits and, as its last operand, a constant bias.
 
@@ -66,6 +68,7 @@ def of_filter(
         roles: Which operand is what.
         activation_field: The attribute that holds the fused activation; "" = there is none.
         narrow: Totals have 32 bits even where the bias has 64.
+        products: Totals of 32 bits are rounded as LiteRT's matrix products do.
     """
 
     def in_digits(node: Node) -> InDigits | None:
@@ -82,7 +85,10 @@ def of_filter(
             return None
         activation = getattr(node.attrs, activation_field) if activation_field else Activation.NONE
         wide = not narrow and (bias is None or bias.dtype is DType.I64)
-        finish = _result(node, activation, wide=wide)
+        rounds = Rounds.TWICE
+        if products:
+            rounds = Rounds.ONCE if bias is not None and bias.dtype is DType.I64 else Rounds.UP
+        finish = _result(node, activation, wide=wide, rounds=rounds)
         if finish is None:
             return None
         multipliers = [Multiplier.of(source * float(s) / finish.scale) for s in quant.scale]
