@@ -11,7 +11,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.rule import ElementwiseRule
-from tflgpu.ops.stored_pair import OP, POINT, How, StoredPair
+from tflgpu.ops.stored_pair import OP, POINT, SUMS, WIDE_POINT, How, StoredPair
 
 
 def _whole(k: Builder, attributes: StoredPair, a: Expr, b: Expr) -> Expr:
@@ -19,6 +19,14 @@ def _whole(k: Builder, attributes: StoredPair, a: Expr, b: Expr) -> Expr:
     if attributes.how is How.SUM:
         left, right, shift = attributes.numbers
         return (a * left + b * right + (1 << (shift - 1))) >> shift
+    if attributes.how in SUMS:
+        one, two, three = attributes.multipliers
+        left = k.let(times(k, a << WIDE_POINT, one), "left")
+        right = k.let(times(k, b << WIDE_POINT, two), "right")
+        return times(k, left + right if attributes.how is How.ADDED else left - right, three)
+    if attributes.how is How.MULTIPLIED:
+        (one,) = attributes.multipliers
+        return times(k, a * b, one)
     if attributes.how is How.SQUARE:
         one, two, three = attributes.multipliers
         difference = k.let(times(k, a << POINT, one) - times(k, b << POINT, two), "difference")
