@@ -67,7 +67,8 @@ def of_filter(
     Args:
         roles: Which operand is what.
         activation_field: The attribute that holds the fused activation; "" = there is none.
-        narrow: Totals have 32 bits even where the bias has 64.
+        narrow: Totals have 32 bits even where the bias has 64, and without such a bias one scale of a filter
+            is multiplied by that of the data in f32: TFLite's FULLY_CONNECTED.
         products: Totals of 32 bits are rounded as LiteRT's matrix products do.
     """
 
@@ -91,7 +92,10 @@ def of_filter(
         finish = _result(node, activation, wide=wide, rounds=rounds)
         if finish is None:
             return None
-        multipliers = [Multiplier.of(source * float(s) / finish.scale) for s in quant.scale]
+        units = [source * float(s) for s in quant.scale]
+        if narrow and len(units) == 1 and rounds is Rounds.UP:
+            units = [float(np.float32(units[0]))]
+        multipliers = [Multiplier.of(unit / finish.scale) for unit in units]
         multipliers *= channels // len(multipliers)
         others = tuple(axis for axis in range(len(weights.shape)) if axis != roles.out)
         sizes = np.abs(data.astype(np.int64)).sum(axis=others)
