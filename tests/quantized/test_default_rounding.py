@@ -64,6 +64,10 @@ CASES: dict[str, tuple[str, list[TensorSpec], dict[str, Any], int]] = {
         "SOFTMAX", [_tensor(DType.I16, (400, 7), 2.4e-4), _tensor(DType.I16, (400, 7), 2.0**-15)],
         {"beta": 2.0}, 3,
     ),
+    "unit": (
+        "L2_NORMALIZATION",
+        [_tensor(DType.U8, (400, 9), 0.02, 77), _tensor(DType.U8, (400, 9), 1 / 128, 128)], {}, 2,
+    ),
     **{
         f"requantize_{b.value}": (
             "QUANTIZE", [_tensor(a, _BIG, s, x), _tensor(b, _BIG, t, y)], {}, 4,
@@ -96,8 +100,7 @@ def test_no_step_off(id: str) -> None:
     data: dict[int, Array] = {}
     for i in inputs:
         info = np.iinfo(tensors[i].dtype.numpy)
-        most = min(int(info.max), 10**5)
-        drawn = rng.integers(-most, most + 1, tensors[i].shape)
+        drawn = rng.integers(max(info.min, -(10**5)), min(info.max, 10**5) + 1, tensors[i].shape)
         data[i] = drawn.astype(tensors[i].dtype.numpy)
     wanted = _run(litert.Interpreter(model_content=content), data, last)
     with (
