@@ -11,6 +11,7 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.rule import ElementwiseRule
+from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.stored_pair import OP, POINT, SUMS, WIDE_POINT, How, StoredPair
 
 
@@ -21,9 +22,13 @@ def _whole(k: Builder, attributes: StoredPair, a: Expr, b: Expr) -> Expr:
         return (a * left + b * right + (1 << (shift - 1))) >> shift
     if attributes.how in SUMS:
         one, two, three = attributes.multipliers
-        left = k.let(times(k, a << WIDE_POINT, one), "left")
-        right = k.let(times(k, b << WIDE_POINT, two), "right")
-        return times(k, left + right if attributes.how is How.ADDED else left - right, three)
+        bits = WIDE_POINT, WIDE_POINT
+        if attributes.how is How.ALIGNED:
+            bits = WIDE_POINT + one.shift, WIDE_POINT + two.shift
+            one, two = Multiplier(one.value, 0), Multiplier(two.value, 0)
+        x1 = k.let(times(k, a << bits[0], one), "x1")
+        x2 = k.let(times(k, b << bits[1], two), "x2")
+        return times(k, x1 - x2 if attributes.how is How.SUBTRACTED else x1 + x2, three)
     if attributes.how is How.MULTIPLIED:
         (one,) = attributes.multipliers
         return times(k, a * b, one)

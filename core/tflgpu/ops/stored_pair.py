@@ -47,12 +47,13 @@ class How(enum.Enum):
     SQUARE = "the square of a difference: three multipliers"
     ADDED = "steps shifted to the left: a multiplier each, added, a third multiplier"
     SUBTRACTED = "likewise, the second taken off the first"
+    ALIGNED = "as ADDED, but steps are shifted by fewer bits in the place of products to the right"
     MULTIPLIED = "the product of steps times one multiplier"
     PRELU = "positive steps times one multiplier, products of others times the second"
 
 
 #: Of 16 bits.
-SUMS = (How.ADDED, How.SUBTRACTED)
+SUMS = (How.ADDED, How.SUBTRACTED, How.ALIGNED)
 
 
 @attrs.frozen
@@ -148,6 +149,14 @@ def _wide_sum(node: Node, sign: int) -> Instead | None:
     multipliers = _multipliers(a / most, b / most, most / ((1 << WIDE_POINT) * y))
     if not multipliers or multipliers[-1] > 0:
         return None
+    # The vectors of LiteRT's optimized kernel; it has none where numbers are broadcast.
+    shifts = multipliers[1:4:2]
+    if (
+        how is How.ADDED
+        and node.input(0).shape == node.input(1).shape
+        and min(shifts) >= -WIDE_POINT
+    ):
+        how = How.ALIGNED
     return _pair(node, how, multipliers, activation=node.attrs.activation)
 
 
@@ -248,8 +257,12 @@ def _reference(attributes: StoredPair, arrays: Sequence[Array | None]) -> list[A
         steps = np.rint((a * b).astype(np.float32) * np.float32(attributes.factor))
     elif attributes.how in SUMS:
         one, two, three = attributes.multipliers
-        left, right = _times(a << WIDE_POINT, one), _times(b << WIDE_POINT, two)
-        steps = _times(left + right if attributes.how is How.ADDED else left - right, three)
+        bits = WIDE_POINT, WIDE_POINT
+        if attributes.how is How.ALIGNED:
+            bits = WIDE_POINT + one.shift, WIDE_POINT + two.shift
+            one, two = Multiplier(one.value, 0), Multiplier(two.value, 0)
+        x1, x2 = _times(a << bits[0], one), _times(b << bits[1], two)
+        steps = _times(x1 - x2 if attributes.how is How.SUBTRACTED else x1 + x2, three)
     elif attributes.how is How.MULTIPLIED:
         (one,) = attributes.multipliers
         steps = _times(a * b, one)
