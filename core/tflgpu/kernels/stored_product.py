@@ -27,8 +27,9 @@ _LIMB, _MASK = 16, 0xFFFF
 
 def _rescaled(k: Builder, attributes: StoredProduct, limbs: list[Expr]) -> Expr:
     places, bits = divmod(attributes.right, _LIMB)
-    rows = [attributes.factor, *half_of(attributes.right), places, bits]
-    return times_wide(k, carried(k, limbs), [k.const(int(row), I32x4) for row in rows])
+    half = [int(limb) for limb in half_of(attributes.right)]
+    rows = [attributes.factor, *half, places, bits]
+    return times_wide(k, carried(k, limbs), [k.const(row, I32x4) for row in rows])
 
 
 def _limbs(k: Builder, product: Expr, by: Expr) -> list[Expr]:
