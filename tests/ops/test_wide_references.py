@@ -13,8 +13,8 @@ from tflgpu.ops.registry import builtin_ops
 #: What they give changes in steps, which a small change of an operand does not reach.
 STEPS = {"CEIL", "FLOOR", "FLOOR_DIV", "ROUND", "SIGN", "ZEROS_LIKE", "FAKE_QUANT",
          "QUANTIZE_AND_DEQUANTIZE", "QUANTIZE_ON_THE_FLY", "QUANTIZED_SOFTMAX",
-         "QUANTIZED_TABLE", "ROUND_TO_BF16", "STORED_DIGIT", "STORED_HARD_SWISH", "STORED_PAIR", "STORED_SUMS",
-         "STORED_TOTAL"}  # fmt: skip
+         "QUANTIZED_TABLE", "ROUND_TO_BF16", "STORED_DIGIT", "STORED_HARD_SWISH", "STORED_PAIR", "STORED_PRODUCT",
+         "STORED_SUMS", "STORED_TOTAL", "STORED_UNIT"}  # fmt: skip
 #: Results of f32 whatever the operands are, which the judge refuses to take for more.
 F32 = {"AudioSpectrogram", "BITCAST", "Landmarks2TransformMatrix", "Mfcc", "NON_MAX_SUPPRESSION_V5",
        "Resampler", "TFLite_Detection_PostProcess", "TransformTensor",

@@ -16,37 +16,26 @@ def times(k: Builder, x: Expr, by: Multiplier) -> Expr:
     return shift_right(k, upper_half(k, shifted, by.value), by.right)
 
 
-def upper_half(k: Builder, x: Expr, value: Operand) -> Expr:
-    """``x * value / 2**31``, rounded to the nearest, halves up.
-
-    ``x`` is any i32, ``value`` a number from 0 to below 2**31 or i32 lanes of such.
-    """
-    upper, rest = _product(k, x, value)
-    # 2**32 are two of 2**31, and the two bits below say which of those is the nearest.
-    below = (rest >> 14) + 1
-    return upper * 2 + (below >> 1)
-
-
 def times_once(k: Builder, x: Expr, value: Expr, right: Expr) -> Expr:
-    """``x * value / 2**(31 + right)``, rounded to the nearest, halves up, once.
-
-    ``value`` and ``right`` are i32 lanes; ``right`` is from 0 to 31.
-    """
-    upper, rest = _product(k, x, value)
-    upper, right = k.let(upper, "upper"), k.let(right, "right")
-    nearest = upper * 2 + (((rest >> 14) + 1) >> 1)
-    # Of what is shifted further, whole numbers of 2**31 are enough: a half is one of those.
-    below = k.let(upper * 2 + (rest >> 15), "whole")
-    one = k.const(1, below.type)
-    further = ((below >> k.max(right - 1, 0)) + one) >> 1
-    return k.select(right.eq(0), nearest, further)
+    """``x * value / 2**(31 + right)`` of i32 lanes, rounded once to the nearest, halves up."""
+    x = k.let(x, "x")
+    # Cut, it loses nothing that the second half would need.
+    return k.select(
+        right > 0, up(k, upper_half(k, x, value, down=True), right), upper_half(k, x, value)
+    )
 
 
-def _product(k: Builder, x: Expr, value: Operand) -> tuple[Expr, Expr]:
-    """``x * value / 2**16`` as ``2**16 * upper + rest``, where ``rest`` is from 0 to below 2**16.
+def up(k: Builder, x: Expr, bits: Expr) -> Expr:
+    """``x / 2**bits`` of i32 lanes, rounded to the nearest, halves up."""
+    half = (k.const(1, x.type) << bits) >> 1
+    return (x + half) >> bits
 
-    The product of two numbers of 16-bit halves is put together from four, of which none needs more
-    than 32 bits:
+
+def upper_half(k: Builder, x: Expr, value: Operand, *, down: bool = False) -> Expr:
+    """``x * value / 2**31``, rounded to the nearest, halves up; or ``down``.
+
+    ``x`` is any i32, ``value`` a number from 0 to below 2**31 or i32 lanes of such. The product of
+    two numbers of 16-bit halves is put together from four, of which none needs more than 32 bits:
 
         x * value = 2**32 * xh * vh + 2**16 * (xh * vl + xl * vh) + xl * vl
     """
@@ -62,7 +51,10 @@ def _product(k: Builder, x: Expr, value: Operand) -> tuple[Expr, Expr]:
     carry = k.cast(lowest >> 16, Scalar.I32)
     middle = k.let(xh * low + carry, "middle")
     rest = k.let(xl * high + (middle & 0xFFFF), "rest")  # never negative
-    return xh * high + (middle >> 16) + (rest >> 16), k.let(rest & 0xFFFF, "below")
+    upper = xh * high + (middle >> 16) + (rest >> 16)
+    # 2**32 are two of 2**31, and the two bits below say which of those is the nearest.
+    below = ((rest >> 14) & 3) + (0 if down else 1)
+    return upper * 2 + (below >> 1)
 
 
 def shift_right(k: Builder, x: Expr, bits: Operand) -> Expr:

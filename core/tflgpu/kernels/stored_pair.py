@@ -11,7 +11,8 @@ from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.rule import ElementwiseRule
-from tflgpu.ops.stored_pair import OP, POINT, How, StoredPair
+from tflgpu.ops.fixed_point import Multiplier
+from tflgpu.ops.stored_pair import OP, POINT, SUMS, WIDE_POINT, How, StoredPair
 
 
 def _whole(k: Builder, attributes: StoredPair, a: Expr, b: Expr) -> Expr:
@@ -19,6 +20,18 @@ def _whole(k: Builder, attributes: StoredPair, a: Expr, b: Expr) -> Expr:
     if attributes.how is How.SUM:
         left, right, shift = attributes.numbers
         return (a * left + b * right + (1 << (shift - 1))) >> shift
+    if attributes.how in SUMS:
+        one, two, three = attributes.multipliers
+        bits = WIDE_POINT, WIDE_POINT
+        if attributes.how is How.ALIGNED:
+            bits = WIDE_POINT + one.shift, WIDE_POINT + two.shift
+            one, two = Multiplier(one.value, 0), Multiplier(two.value, 0)
+        x1 = k.let(times(k, a << bits[0], one), "x1")
+        x2 = k.let(times(k, b << bits[1], two), "x2")
+        return times(k, x1 - x2 if attributes.how is How.SUBTRACTED else x1 + x2, three)
+    if attributes.how is How.MULTIPLIED:
+        (one,) = attributes.multipliers
+        return times(k, a * b, one)
     if attributes.how is How.SQUARE:
         one, two, three = attributes.multipliers
         difference = k.let(times(k, a << POINT, one) - times(k, b << POINT, two), "difference")

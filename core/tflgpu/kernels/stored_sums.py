@@ -13,7 +13,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
-from tflgpu.kernels.fixed_point import shift_right, times_once, upper_half
+from tflgpu.kernels.fixed_point import shift_right, times_once, up, upper_half
 from tflgpu.kernels.moves import WORKGROUP, split_index
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
@@ -21,7 +21,7 @@ from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
-from tflgpu.ops.stored_sums import LARGEST, OP, StoredSums
+from tflgpu.ops.stored_sums import LARGEST, OP, Rounds, StoredSums
 
 _LIMB, _MASK = 16, 0xFFFF
 
@@ -36,7 +36,7 @@ def _add(k: Builder, limbs: list[Expr], whole: Expr, exponent: int) -> None:
         # Beyond the third limb there is nothing but its sign.
 
 
-def _carried(k: Builder, limbs: Sequence[Expr]) -> list[Expr]:
+def carried(k: Builder, limbs: Sequence[Expr]) -> list[Expr]:
     """The same number with limbs of 16 bits, the last with the sign."""
     found: list[Expr] = []
     carry: Expr | None = None
@@ -47,15 +47,19 @@ def _carried(k: Builder, limbs: Sequence[Expr]) -> list[Expr]:
     return [k.let(limb & _MASK, "limb") for limb in found[:-1]] + [found[-1]]
 
 
+def half_of(right: Array | int) -> list[Array]:
+    """A half of what is left of a shift to the right, in limbs."""
+    half = np.left_shift(np.int64(1), np.asarray(right, np.int64) - 1)
+    return [half & _MASK, (half >> _LIMB) & _MASK, half >> (2 * _LIMB)]
+
+
 def _wide_rows(table: Array) -> Array:
     """Of each channel what its total is multiplied by, a half of the last step in limbs, by how many
     limbs the product is shifted to the right, and how many bits more."""
     value, shift = table[3].astype(np.int64), table[4].astype(np.int64)
     factor = np.where(value < 0x7FFF0000, (value + (1 << 15)) >> 16, 0x7FFF)
     right = 15 - shift
-    half = np.int64(1) << (right - 1)
-    limbs = [half & _MASK, (half >> _LIMB) & _MASK, half >> (2 * _LIMB)]
-    return np.stack([factor, *limbs, right // _LIMB, right % _LIMB])
+    return np.stack([factor, *half_of(right), right // _LIMB, right % _LIMB])
 
 
 def _narrow_rows(table: Array) -> Array:
@@ -63,11 +67,11 @@ def _narrow_rows(table: Array) -> Array:
     return np.stack([value, np.maximum(shift, 0), np.maximum(-shift, 0)])
 
 
-def _times_wide(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
+def times_wide(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
     """Rounded to the nearest, halves up; it fits 32 bits."""
     factor, *half, places, bits = rows
-    a, b, c = _carried(k, [limb * factor for limb in limbs])
-    a, b, c = _carried(k, [a + half[0], b + half[1], c + half[2]])
+    a, b, c = carried(k, [limb * factor for limb in limbs])
+    a, b, c = carried(k, [a + half[0], b + half[1], c + half[2]])
     none, one = k.const(0, I32x4), places.eq(1)
     first = k.let(k.select(places.eq(0), a, k.select(one, b, c)), "first")
     second = k.let(k.select(places.eq(0), b, k.select(one, c, none)), "second")
@@ -76,20 +80,15 @@ def _times_wide(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr
     return (first >> bits) + (second << left) + ((third << _LIMB) << left)
 
 
-def _narrow(limbs: Sequence[Expr], left: Expr) -> Expr:
-    """The total, shifted."""
+def _times_narrow(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr], rounds: Rounds) -> Expr:
+    value, left, right = rows
     a, b, c = limbs
-    return ((c * (1 << _LIMB) + b) * (1 << _LIMB) + a) << left
-
-
-def _times_narrow(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
-    value, left, right = rows
-    return shift_right(k, upper_half(k, _narrow(limbs, left), value), right)
-
-
-def _times_once(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
-    value, left, right = rows
-    return times_once(k, _narrow(limbs, left), value, right)
+    total = (c * (1 << _LIMB) + b) * (1 << _LIMB) + a
+    if rounds is Rounds.ONCE:
+        return times_once(k, total << left, value, right)
+    if rounds is Rounds.UP:
+        return up(k, upper_half(k, total << left, value), right)
+    return shift_right(k, upper_half(k, total << left, value), right)
 
 
 def _build(low: Lowering) -> None:
@@ -110,14 +109,16 @@ def _build(low: Lowering) -> None:
     ]
     limbs: list[Expr] = list(rows[:3])
     for view, exponent in zip(sums, attributes.exponents, strict=True):
-        whole = k.call("round", k.cast(view.load(outer, slice_), Scalar.F32))
-        whole = k.clamp(whole, -float(LARGEST), float(LARGEST))  # and a NaN becomes 0
-        _add(k, limbs, k.let(k.cast(whole, Scalar.I32), "sum"), exponent)
-    carried = _carried(k, limbs)
-    narrow = _times_once if attributes.once else _times_narrow
-    times = _times_wide if attributes.wide else narrow
+        part = k.call("round", k.cast(view.load(outer, slice_), Scalar.F32))
+        part = k.clamp(part, -float(LARGEST), float(LARGEST))  # and a NaN becomes 0
+        _add(k, limbs, k.let(k.cast(part, Scalar.I32), "sum"), exponent)
+    total = carried(k, limbs)
+    if attributes.wide:
+        whole = times_wide(k, total, rows[3:])
+    else:
+        whole = _times_narrow(k, total, rows[3:], attributes.rounds)
     zero = attributes.zero_point
-    steps = k.clamp(times(k, carried, rows[3:]) + zero, attributes.low, attributes.high) - zero
+    steps = k.clamp(whole + zero, attributes.low, attributes.high) - zero
     out.store(outer, slice_, k.cast(steps, Scalar.F32) * attributes.scale)
     launch(low, k, elements)
 

@@ -193,6 +193,6 @@ OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation"),
+        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", products=True),
     ),
 )  # fmt: skip

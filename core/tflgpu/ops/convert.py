@@ -24,6 +24,7 @@ from tflgpu.ops.axes import present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import QUANTIZED, check_dtype
 from tflgpu.ops.facets import Held, copies_first
+from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.stored_functions import by_steps, rescaled
 
 _STORED = frozenset({DType.I8, DType.U8, DType.I16, DType.I32})
@@ -164,13 +165,25 @@ def _infer_quantize(attributes: Quantize, operands: Sequence[Operand | None]) ->
     return [TensorSpec(x.shape, attributes.output)]
 
 
+def _requantized(attributes: Quantize, source: Quantization, x: Array) -> Array:
+    """Stored numbers on another scale, as TFLite's kernel multiplies them: in whole numbers, since f32
+    does not hold all of 32 bits."""
+    a, b = (float(np.float32(q.scale[0])) for q in (source, attributes.quantization))
+    by, info = Multiplier.of(a / b), np.iinfo(attributes.output.numpy)
+    steps = multiply(x.astype(np.int64) - source.zero_point[0], by.value, by.left, by.right)
+    found = np.clip(steps + attributes.quantization.zero_point[0], info.min, info.max)
+    return np.asarray(found.astype(attributes.output.numpy))
+
+
 def _reference_quantize(attributes: Quantize, arrays: Sequence[Array | None]) -> list[Array]:
     x = present(arrays[0])
+    info = np.iinfo(attributes.output.numpy)
     if x.dtype.kind != "f":
         assert attributes.source is not None
+        if not (attributes.source.per_axis or attributes.quantization.per_axis):
+            return [_requantized(attributes, attributes.source, x)]
         x = attributes.source.dequantize(x)
     scale, zero_point = attributes.quantization.broadcast(x.ndim)
-    info = np.iinfo(attributes.output.numpy)
     # XNNPACK and TFLite's optimized kernels multiply, and of two steps take the even one.
     inverse = np.float32(1) / np.asarray(scale, np.float32)
     with np.errstate(over="ignore"):

@@ -17,7 +17,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation
 from tflgpu.ops.facets import Filter, InDigits
 from tflgpu.ops.fixed_point import Multiplier, clamp_limits
-from tflgpu.ops.stored_sums import StoredSums, fits, table
+from tflgpu.ops.stored_sums import Rounds, StoredSums, fits, table
 
 _LONGEST = 1 << 24
 _SIXTEEN = 16
@@ -38,14 +38,14 @@ def _scale(value: Value) -> float | None:
 
 
 def _result(
-    node: Node, activation: Activation, *, wide: bool, once: bool = False
+    node: Node, activation: Activation, *, wide: bool, rounds: Rounds = Rounds.TWICE
 ) -> StoredSums | None:
     (out,) = node.outputs
     scale = _scale(out)
     if scale is None or out.quant is None:
         return None
     limits = clamp_limits(activation, out.quant, out.dtype)
-    return None if isinstance(limits, str) else StoredSums((0,), wide, scale, 0, *limits, once)
+    return None if isinstance(limits, str) else StoredSums((0,), wide, scale, 0, *limits, rounds)
 
 
 def _made(
@@ -60,14 +60,16 @@ def _made(
 
 
 def of_filter(
-    roles: Filter, activation_field: str, *, narrow: bool = False
+    roles: Filter, activation_field: str, *, narrow: bool = False, products: bool = False
 ) -> Callable[[Node], InDigits | None]:
     """Of an op with a constant filter of 8 bits and, as its last operand, a constant bias.
 
     Args:
         roles: Which operand is what.
         activation_field: The attribute that holds the fused activation; "" = there is none.
-        narrow: Totals have 32 bits even where the bias has 64, and are rounded once.
+        narrow: Totals have 32 bits even where the bias has 64, and without such a bias one scale of a filter
+            is multiplied by that of the data in f32: TFLite's FULLY_CONNECTED.
+        products: Totals of 32 bits are rounded as LiteRT's matrix products do.
     """
 
     def in_digits(node: Node) -> InDigits | None:
@@ -84,10 +86,16 @@ def of_filter(
             return None
         activation = getattr(node.attrs, activation_field) if activation_field else Activation.NONE
         wide = not narrow and (bias is None or bias.dtype is DType.I64)
-        finish = _result(node, activation, wide=wide, once=narrow)
+        rounds = Rounds.TWICE
+        if products:
+            rounds = Rounds.ONCE if bias is not None and bias.dtype is DType.I64 else Rounds.UP
+        finish = _result(node, activation, wide=wide, rounds=rounds)
         if finish is None:
             return None
-        multipliers = [Multiplier.of(source * float(s) / finish.scale) for s in quant.scale]
+        units = [source * float(s) for s in quant.scale]
+        if narrow and len(units) == 1 and rounds is Rounds.UP:
+            units = [float(np.float32(units[0]))]
+        multipliers = [Multiplier.of(unit / finish.scale) for unit in units]
         multipliers *= channels // len(multipliers)
         others = tuple(axis for axis in range(len(weights.shape)) if axis != roles.out)
         sizes = np.abs(data.astype(np.int64)).sum(axis=others)

@@ -2,8 +2,7 @@
 
 A real factor is a 31-bit fraction and a power of two. Multiplying rounds twice: once where the
 upper half of a 64-bit product is taken, once where it is shifted right. Both rules decide to which
-side a half goes, so whoever wants TFLite's numbers must round twice as well. FULLY_CONNECTED of 16-bit
-data alone rounds once, the whole product (`multiply_once`; measured, with both of its kernels).
+side a half goes, so whoever wants TFLite's numbers must round twice as well.
 
 Source: TFLite's `kernels/internal/quantization_util.cc` (QuantizeMultiplier), `kernels/internal/
 common.h` (MultiplyByQuantizedMultiplier without TFLITE_SINGLE_ROUNDING, which is how LiteRT is
@@ -82,15 +81,6 @@ def multiply(x: Array, value: Any, left: Any, right: Any) -> Array:
     mask = np.left_shift(np.int64(1), right) - 1
     threshold = (mask >> 1) + (high < 0)
     return np.asarray(np.right_shift(high, right) + ((high & mask) > threshold))
-
-
-def multiply_once(x: Array, value: Any, left: Any, right: Any) -> Array:
-    """`multiply` with one rounding, of the whole product, halves up."""
-    wide = np.left_shift(x.astype(np.int64), left)
-    half = np.left_shift(np.int64(1) << 30, right)
-    return np.asarray(
-        np.right_shift(wide * np.asarray(value, np.int64) + half, 31 + np.asarray(right))
-    )
 
 
 def clamp_limits(

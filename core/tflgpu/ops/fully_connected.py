@@ -149,6 +149,6 @@ OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", narrow=True),
+        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", narrow=True, products=True),
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -45,20 +46,29 @@ def interpolated(fn: Callable[[Node, Array], Array]) -> Callable[[Node], Array |
     return table
 
 
-def lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Array:
-    """The table of a function of f32, for an operand and a result of one scale each, i16."""
-    scale, zero = np.float32(x.scale[0]), x.zero_point[0]
-    lowest, highest = scale * np.float32(_LOW - zero), scale * np.float32(_HIGH - zero)
-    step = np.float32((highest - lowest) / np.float32(_PIECES))
-    bottom, top = (np.float32(y.scale[0]) * np.float32(e - y.zero_point[0]) for e in (_LOW, _HIGH))
-    inverse = np.float32(np.float32(_HIGH - _LOW + 1) / np.float32(top - bottom))
-    at = np.arange(_PIECES, dtype=np.float32)
-    starts = _from(fn, lowest + at * step) * inverse
-    middles = _rounded(_from(fn, lowest + at * step + step / np.float32(2)) * inverse)
-    ends = _from(fn, lowest + (at + np.float32(1)) * step) * inverse
+def lines(
+    fn: Callable[[Array], Array], x: Quantization, y: Quantization, kind: Any = np.float32
+) -> Array:
+    """The table of a function, for an operand and a result of one scale each, i16.
+
+    Args:
+        fn: Of an array of ``kind``.
+        x: The operand's scale.
+        y: The result's.
+        kind: The NumPy type in which TFLite computes the points.
+    """
+    scale, zero = kind(x.scale[0]), x.zero_point[0]
+    lowest, highest = scale * kind(_LOW - zero), scale * kind(_HIGH - zero)
+    step = kind((highest - lowest) / kind(_PIECES))
+    bottom, top = (kind(y.scale[0]) * kind(e - y.zero_point[0]) for e in (_LOW, _HIGH))
+    inverse = kind(kind(_HIGH - _LOW + 1) / kind(top - bottom))
+    at = np.arange(_PIECES, dtype=kind)
+    starts = _from(fn, kind, lowest + at * step) * inverse
+    middles = _rounded(_from(fn, kind, lowest + at * step + step / kind(2)) * inverse)
+    ends = _from(fn, kind, lowest + (at + kind(1)) * step) * inverse
     starts = _rounded(starts)
-    bias = _rounded((_rounded((ends + starts) / np.float32(2)) - middles) / np.float32(2))
-    last = _rounded(_from(fn, np.array([highest], np.float32)) * inverse)
+    bias = _rounded((_rounded((ends + starts) / kind(2)) - middles) / kind(2))
+    last = _rounded(_from(fn, kind, np.array([highest], kind)) * inverse)
     points = np.clip(np.concatenate([starts - bias, last]), _LOW, _HIGH).astype(np.int64)
     operand = np.arange(_LOW, _HIGH + 1)
     piece, offset = (operand >> 7) + _PIECES // 2, operand & (_LENGTH - 1)
@@ -70,12 +80,12 @@ def lines(fn: Callable[[Array], Array], x: Quantization, y: Quantization) -> Arr
     return found
 
 
-def _from(fn: Callable[[Array], Array], x: Array) -> Array:
-    return np.asarray(fn(x.astype(np.float32)), np.float32)
+def _from(fn: Callable[[Array], Array], kind: Any, x: Array) -> Array:
+    return np.asarray(fn(x.astype(kind)), kind)
 
 
 def _rounded(x: Array) -> Array:
-    return np.asarray(np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x))
+    return np.asarray(np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x))
 
 
 def _sigmoid_points() -> Array:

@@ -58,14 +58,14 @@ def exponentials(scale: float, beta: float) -> Array:
     reach = 10 / 65535
     by = Multiplier.of(float(np.float32(scale) * np.float32(beta)) / reach)
     below = multiply(-np.arange(SIZE), by.value, by.left, by.right)
-    table = lines(np.exp, Quantization((reach,), (_HIGH,)), _ONE)
+    table = lines(np.exp, Quantization((reach,), (_HIGH,)), _ONE, np.float64)
     return np.asarray(table[np.clip(below + _HIGH, _LOW, _HIGH) - _LOW], np.int32)
 
 
 @lru_cache(16)
 def reciprocals() -> Array:
     """1 / (1 + n / 65535) for every n below 65536, i32."""
-    table = lines(lambda x: 1 / (1 + x), Quantization((1 / 65535,), (_LOW,)), _ONE)
+    table = lines(lambda x: 1 / (1 + x), Quantization((1 / 65535,), (_LOW,)), _ONE, np.float64)
     return np.asarray(table, np.int32)
 
 

@@ -24,6 +24,7 @@ from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, WHOLE, check_dtype, check_unscaled, widen
 from tflgpu.ops.facets import Batched, Items
 from tflgpu.ops.items import lifted, next_axes, rows_of
+from tflgpu.ops.stored_product import of_product
 from tflgpu.ops.stored_total import of_mean, of_nothing, of_sum
 
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
@@ -348,7 +349,9 @@ OPS = (
         _reduce_op("SUM", _total, _number_samples, version=2, generate=draws.reduce),
         as_stored=of_sum,
     ),
-    _reduce_op("REDUCE_PROD", _product, _product_samples, version=2),
+    attrs.evolve(
+        _reduce_op("REDUCE_PROD", _product, _product_samples, version=2), as_stored=of_product
+    ),
     # Extremes of stored numbers are those of the real ones: a scale is positive.
     attrs.evolve(
         _reduce_op("REDUCE_MAX", _extreme(np.max), _number_samples, accuracy=Accuracy.EXACT,

@@ -14,7 +14,7 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops import draws
+from tflgpu.ops import draws, stored_unit
 from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import take_operands
 from tflgpu.ops.base import (
@@ -162,5 +162,6 @@ OPS = (
     OpDef("L2_NORMALIZATION", _parse_l2, _infer("L2_NORMALIZATION"),
           reference_of("L2_NORMALIZATION", _l2), lambda: _samples({}),
           activation_field="activation",
-          accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2)),
+          accuracy=Accuracy.TRANSCENDENTAL, max_version=2, batch=each_row(0, rank=2),
+          as_stored=stored_unit.as_stored),
 )  # fmt: skip

@@ -61,7 +61,7 @@ def by_steps(
             rounded = steps_of(result, np.asarray(real(node.attrs, numbers), np.float32))
         inside = (made > result.low) & (made < result.high)
         made = np.clip(made, result.low, result.high)
-        share = 0.0 if x.dtype is DType.I16 else _FEW
+        share = 0.0 if DType.I16 in (x.dtype, y.dtype) else _FEW
         few = np.count_nonzero(made != rounded) <= share * np.count_nonzero(inside)
         if few and not np.any(np.abs(made - rounded) > 1):
             return None

@@ -6,8 +6,8 @@ shifts the sum, others round twice (`tflgpu.ops.fixed_point`). The float view of
 (`tflgpu.passes.float_view`) puts this op in the place of ADD, SUB, MUL, SQUARED_DIFFERENCE and PRELU.
 
 Sources: XNNPACK's `src/microparams-init.c` (xnn_init_qs8_add_minmax_params and _mul_) with its `vadd` and
-`vmul` microkernels, which LiteRT takes by default for 8 bits; TFLite's `kernels/squared_difference.cc` and
-`kernels/internal/reference/prelu.h`.
+`vmul` microkernels, which LiteRT takes by default for 8 bits; TFLite's `kernels/squared_difference.cc`,
+`kernels/internal/reference/prelu.h`, and of 16 bits `kernels/add.cc`, `sub.cc` and `mul.cc`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
 OP = "STORED_PAIR"
 _BYTES = frozenset({DType.I8, DType.U8})
+_WORDS = frozenset({DType.I16})
 _STORED = _BYTES | {DType.I16}
 _FLOATS = frozenset({DType.F32, DType.F16})
-#: Bits behind the point of the steps that SQUARED_DIFFERENCE takes apart.
+#: Bits behind the point of the steps that SQUARED_DIFFERENCE takes apart, and of 16-bit sums.
 POINT = 7
+WIDE_POINT = 15
 
 
 class How(enum.Enum):
@@ -43,7 +45,15 @@ class How(enum.Enum):
     SUM = "steps times two whole numbers, added, shifted to the right by the third, halves up"
     PRODUCT = "the product of steps times ``factor`` in f32, halves to the even step"
     SQUARE = "the square of a difference: three multipliers"
+    ADDED = "steps shifted to the left: a multiplier each, added, a third multiplier"
+    SUBTRACTED = "likewise, the second taken off the first"
+    ALIGNED = "as ADDED, but steps are shifted by fewer bits in the place of products to the right"
+    MULTIPLIED = "the product of steps times one multiplier"
     PRELU = "positive steps times one multiplier, products of others times the second"
+
+
+#: Of 16 bits.
+SUMS = (How.ADDED, How.SUBTRACTED, How.ALIGNED)
 
 
 @attrs.frozen
@@ -60,7 +70,7 @@ class StoredPair:
 
     @property
     def multipliers(self) -> tuple[Multiplier, ...]:
-        """Of a SQUARE or a PRELU."""
+        """Of all but a SUM and a PRODUCT."""
         pairs = zip(self.numbers[::2], self.numbers[1::2], strict=True)
         return tuple(Multiplier(value, shift) for value, shift in pairs)
 
@@ -93,6 +103,14 @@ def _takes(node: Node, dtypes: frozenset[DType]) -> bool:
                (node.input(0), node.input(1)))  # fmt: skip
 
 
+def _multipliers(*reals: float) -> tuple[int, ...]:
+    """Values and shifts in turn; none where a number is not finite."""
+    if not all(math.isfinite(real) for real in reals):
+        return ()
+    found = [Multiplier.of(real) for real in reals]
+    return tuple(n for m in found for n in (m.value, m.shift))
+
+
 def sum_numbers(a: np.float32, b: np.float32, y: np.float32, sign: int) -> tuple[int, ...] | None:
     """Of operands' scales and the result's; None where XNNPACK takes none of such."""
     ratios = [a / y, b / y]
@@ -108,6 +126,8 @@ def of_sum(sign: int) -> Callable[[Node], Instead | None]:
     """`OpDef.as_stored` of ADD, or with a sign of -1 of SUB."""
 
     def as_stored(node: Node) -> Instead | None:
+        if _takes(node, _WORDS):
+            return _wide_sum(node, sign)
         if not _takes(node, _BYTES):
             return None
         numbers = sum_numbers(*_scales(node), sign)
@@ -118,8 +138,45 @@ def of_sum(sign: int) -> Callable[[Node], Instead | None]:
     return as_stored
 
 
+def _wide_sum(node: Node, sign: int) -> Instead | None:
+    """Of scales that are all powers of two TFLite has another sum, where the file asks for it."""
+    scales = [float(s) for s in _scales(node)]
+    if _has_zero_points(node) or all(math.frexp(s)[0] == 0.5 for s in scales):
+        return None
+    a, b, y = scales
+    most = 2 * max(a, b)
+    how = How.ADDED if sign > 0 else How.SUBTRACTED
+    multipliers = _multipliers(a / most, b / most, most / ((1 << WIDE_POINT) * y))
+    if not multipliers or multipliers[-1] > 0:
+        return None
+    # The vectors of LiteRT's optimized kernel; it has none where numbers are broadcast.
+    shifts = multipliers[1:4:2]
+    if (
+        how is How.ADDED
+        and node.input(0).shape == node.input(1).shape
+        and min(shifts) >= -WIDE_POINT
+    ):
+        how = How.ALIGNED
+    return _pair(node, how, multipliers, activation=node.attrs.activation)
+
+
+def _wide_product(node: Node) -> Instead | None:
+    a, b, y = _scales(node)
+    multiplier = _multipliers(float(a * b / y))
+    if _has_zero_points(node) or not multiplier or multiplier[-1] > 0:
+        return None
+    return _pair(node, How.MULTIPLIED, multiplier, activation=node.attrs.activation)
+
+
+def _has_zero_points(node: Node) -> bool:
+    values = (node.input(0), node.input(1), node.outputs[0])
+    return any(v.quant is not None and v.quant.zero_point[0] for v in values)
+
+
 def product(node: Node) -> Instead | None:
     """`OpDef.as_stored` of MUL."""
+    if _takes(node, _WORDS):
+        return _wide_product(node)
     if not _takes(node, _BYTES):
         return None
     a, b, y = _scales(node)
@@ -198,6 +255,17 @@ def _reference(attributes: StoredPair, arrays: Sequence[Array | None]) -> list[A
         steps = np.right_shift(a * left + b * right + (1 << (shift - 1)), shift)
     elif attributes.how is How.PRODUCT:
         steps = np.rint((a * b).astype(np.float32) * np.float32(attributes.factor))
+    elif attributes.how in SUMS:
+        one, two, three = attributes.multipliers
+        bits = WIDE_POINT, WIDE_POINT
+        if attributes.how is How.ALIGNED:
+            bits = WIDE_POINT + one.shift, WIDE_POINT + two.shift
+            one, two = Multiplier(one.value, 0), Multiplier(two.value, 0)
+        x1, x2 = _times(a << bits[0], one), _times(b << bits[1], two)
+        steps = _times(x1 - x2 if attributes.how is How.SUBTRACTED else x1 + x2, three)
+    elif attributes.how is How.MULTIPLIED:
+        (one,) = attributes.multipliers
+        steps = _times(a * b, one)
     elif attributes.how is How.SQUARE:
         one, two, three = attributes.multipliers
         difference = _times(a << POINT, one) - _times(b << POINT, two)
@@ -227,11 +295,6 @@ def _sample(
     return Sample(id, fields, args)
 
 
-def _multipliers(*reals: float) -> tuple[int, ...]:
-    found = [Multiplier.of(real) for real in reals]
-    return tuple(n for m in found for n in (m.value, m.shift))
-
-
 def _samples() -> list[Sample]:
     whole, channels = ((2, 3, 5, 6), (2, 3, 5, 6)), ((1, 5, 7, 3), (3,))
     return [
@@ -239,6 +302,15 @@ def _samples() -> list[Sample]:
         _sample("difference", How.SUM, channels, (1 << 19, -(1 << 20), 21)),
         _sample("product", How.PRODUCT, whole, factor=1 / 64),
         _sample("square", How.SQUARE, channels, _multipliers(0.5, 0.25, 2.0**-17)),
+        _sample("added", How.ADDED, whole, _multipliers(0.5, 0.2, 2.0**-15), dtype=DType.I16),
+        _sample(
+            "subtracted",
+            How.SUBTRACTED,
+            channels,
+            _multipliers(0.3, 0.5, 2.0**-14.5),
+            dtype=DType.I16,
+        ),
+        _sample("multiplied", How.MULTIPLIED, channels, _multipliers(0.013), dtype=DType.I16),
         _sample("prelu", How.PRELU, channels, _multipliers(0.5, 1 / 64)),
         _sample("prelu_steep", How.PRELU, whole, _multipliers(3.0, 0.3)),
     ]

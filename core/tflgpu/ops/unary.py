@@ -99,7 +99,15 @@ def _tabulated_rsqrt(node: Node, x: Array) -> Array:
 
 
 def _tabulated_gelu(node: Node, x: Array) -> Array:
-    return _gelu(node.attrs, x)
+    """Rounded after each operation, as TFLite's function of f32."""
+    half = np.float32(0.5) * x
+    if node.attrs.approximate:
+        cubic = np.float32(1) + np.float32(0.044715) * x * x
+        inner = np.float32(math.sqrt(2 / math.pi)) * x * cubic
+        return np.asarray(half * (np.float32(1) + np.tanh(inner)))
+    inner = x * np.float32(-math.sqrt(0.5))
+    rest = np.fromiter((math.erfc(v) for v in inner.reshape(-1).tolist()), np.float32, x.size)
+    return np.asarray(half * rest.reshape(x.shape))
 
 
 def _logistic(attributes: NoAttrs, x: Array) -> Array:

@@ -161,7 +161,10 @@ class _Viewing:
         if any(is_quantized(v) and not is_simple(v) for v in node.outputs):
             self._keep(node)
         elif node.op == "QUANTIZE" and source is not None:
-            self._quantize(node, source)
+            if _WIDE & {source.dtype, node.outputs[0].dtype}:
+                self._keep(node)  # f32 does not hold all numbers of 32 bits
+            else:
+                self._quantize(node, source)
         elif not (self._look_up(node) or self._sum_digits(node) or self._compute(node)):
             self._keep(node)
 
