@@ -95,7 +95,30 @@ def test_buffers_are_written_and_read_where_they_lie(kind: Kind) -> None:
     assert found.tolist() == [1, 2, 0, 0, 0, 0, 0, 0, 0, 0]
     assert bool(device.copied) is not mapped
     buffer.close()
+    device.release()
     assert all(b.is_free for b in device.blocks)
+
+
+def test_small_copies_share_one_piece_of_the_hosts() -> None:
+    device = Heaps()
+    region, _ = device.zeros("a buffer", 40, Kind.DEVICE)
+    pieces = len(device.blocks)
+    for n in range(3):
+        device.upload([region], [np.full(40, n, np.uint8)])
+        assert (device.download(region, 40) == n).all()
+    assert len(device.blocks) == pieces
+    device.release()
+    assert [b.is_free for b in device.blocks if b.kind is Kind.HOST] == [True]
+    assert (device.download(region, 40) == 2).all()
+
+
+def test_a_piece_is_not_used_again_after_a_failure() -> None:
+    device = Heaps()
+    region, _ = device.zeros("a buffer", 40, Kind.DEVICE)
+    device._copy = None  # type: ignore[method-assign, assignment]
+    with pytest.raises(TypeError):
+        device.download(region, 40)
+    assert [b.is_free for b in device.blocks if b.kind is Kind.HOST] == [True]
 
 
 @pytest.mark.parametrize(

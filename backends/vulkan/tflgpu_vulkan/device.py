@@ -131,6 +131,7 @@ class VulkanDevice(KernelDevice[PooledMemory[Block]]):
         with contextlib.suppress(DeviceError):  # one that is lost does nothing any more
             self._context.wait_idle()
         self._kernels.close()
+        self._heaps.release()
         self._context.close()
 
     def __del__(self) -> None:

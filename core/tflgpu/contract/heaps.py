@@ -4,7 +4,7 @@ for APIs that leave to their users where memory lies (Vulkan, Direct3D 12)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from typing import Generic
@@ -18,6 +18,9 @@ from tflgpu.contract.pools import B, BasePool, PooledRegion
 
 #: Bytes of host memory that a copy takes at most, whatever it copies.
 PIECE = 64 << 20
+#: A piece of so many bytes is kept for the next copy: where state is read after each run, allocating one takes
+#: longer than the run.
+_KEPT = 256 << 10
 
 
 class Kind(Enum):
@@ -58,6 +61,7 @@ class Heaps(Generic[B]):
         self.limit = limit
         self.has_reached = has_reached
         self.has_cached = has_cached
+        self._spare: list[tuple[PooledRegion[B], BasePool[B]]] = []
 
     # For subclasses to write
 
@@ -154,17 +158,42 @@ class Heaps(Generic[B]):
                 found[start : start + size] = piece.bytes[:size]
         return found
 
+    def release(self) -> None:
+        """Free what was kept for the next copy. Copies may follow, and keep something again."""
+        while self._spare:
+            self._spare.pop()[1].release()
+
     # Inside
 
     @contextmanager
     def _piece(self, total: int) -> Iterator[PooledRegion[B]]:
+        piece, pool = self._spared(total) or self._new_piece(total)
+        is_done = False
+        try:
+            yield piece
+            is_done = True
+        finally:
+            # The device may still work on it where a copy failed.
+            if is_done and piece.nbytes == _KEPT and not self._spare:
+                self._spare.append((piece, pool))
+            else:
+                pool.release()
+
+    def _spared(self, total: int) -> tuple[PooledRegion[B], BasePool[B]] | None:
+        # Threads may ask at once: whoever takes it has it alone.
+        with suppress(IndexError):
+            return self._spare.pop() if total <= _KEPT else None
+        return None
+
+    def _new_piece(self, total: int) -> tuple[PooledRegion[B], BasePool[B]]:
         pool = self.pool(Kind.HOST)
-        piece = pool.region("the host's piece", min(total, PIECE))
+        piece = pool.region("the host's piece", max(min(total, PIECE), min(_KEPT, PIECE)))
         try:
             pool.allocate()
-            yield piece
-        finally:
+        except BaseException:
             pool.release()
+            raise
+        return piece, pool
 
 
 class _Pool(BasePool[B]):
