@@ -38,10 +38,10 @@ def model(
     return write_model(ModelSpec(tensors, made, inputs, outputs))
 
 
-def norm() -> bytes:
-    """NEG, then every row over its length, then TANH: #1 SQUARE overflows in f16 at 256, and only what
-    reads its result has to follow: #2 SUM and #3 RSQRT. #0, #4 and #5 are innocent."""
-    row = (1, 5, 1)
+def norm(axis: int = 2) -> bytes:
+    """NEG, then every row (or column) over its length, then TANH: #1 SQUARE overflows in f16 at 256, and
+    only what reads its result has to follow: #2 SUM and #3 RSQRT. #0, #4 and #5 are innocent."""
+    row = tuple(1 if i == axis else n for i, n in enumerate(SHAPE))
     return model(
         [SHAPE, SHAPE, SHAPE, (1,), row, row, SHAPE, SHAPE],
         [
@@ -49,15 +49,15 @@ def norm() -> bytes:
             ("MUL", (1, 5), 6), ("TANH", (6,), 7),
         ],
         (7,),
-        constants={3: np.array([2], np.int32)},
+        constants={3: np.array([axis], np.int32)},
         fields={"SUM": {"keep_dims": True}},
     )  # fmt: skip
 
 
-def norm_of(x: Array) -> Array:
+def norm_of(x: Array, axis: int = 2) -> Array:
     """What `norm` computes, in 64 bits."""
     x = -x.astype(np.float64)
-    return np.tanh(x / np.sqrt(np.square(x).sum(-1, keepdims=True)))
+    return np.tanh(x / np.sqrt(np.square(x).sum(axis, keepdims=True)))
 
 
 def large(seed: int = 0) -> Array:

@@ -12,9 +12,10 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu.compiler.plan import ArenaRef, Plan, PlannedIO
-from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.base_device import BaseDevice, releasing_on_error
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.contract.plan_memory import BasePlanMemory
 from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import CompileError, DeviceError, KernelError
@@ -50,7 +51,12 @@ class KernelDevice(BaseDevice):
                 check(dispatch.kernel)
             except KernelError as error:
                 raise CompileError(f"{error}\n{self.source(dispatch.kernel)}") from error
-        memory = KernelMemory(plan, limit=self.caps.max_buffer_bytes, guarded=guard_bands)
+        memory = KernelMemory(
+            plan,
+            limit=self.caps.max_buffer_bytes,
+            guarded=guard_bands,
+            ledger=self._account.ledger(),
+        )
         return KernelRecording(plan, memory)
 
 
@@ -71,8 +77,12 @@ class Block:
 class KernelMemory(BasePlanMemory[Block]):
     """A block for each buffer of a plan, and for each region of its arenas."""
 
-    def __init__(self, plan: Plan, *, limit: int, guarded: bool) -> None:
-        super().__init__(limit=limit, guarded=guarded)
+    def __init__(self, plan: Plan, *, limit: int, guarded: bool, ledger: Ledger) -> None:
+        super().__init__(limit=limit, guarded=guarded, ledger=ledger)
+        with releasing_on_error(self):  # of the three one may be over a limit
+            ledger.take(Use.ARENA, plan.arena_bytes, "the arena")
+            ledger.take(Use.WEIGHTS, plan.constant_bytes, "the weights")
+            ledger.take(Use.STAGING, plan.edge_bytes, "inputs and outputs")
         self._arenas = [self._block("an arena", np.zeros(n, np.uint8)) for n in plan.arenas or (0,)]
         self.constants = [self._block("a constant", array) for array in plan.constants]
         self.inputs, self.outputs = (
