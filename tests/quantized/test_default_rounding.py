@@ -26,17 +26,23 @@ def _axes(*axes: int) -> TensorSpec:
     return TensorSpec("", (len(axes),), DType.I32, np.array(axes, np.int32))
 
 
-def _dense(bias: DType | None) -> tuple[str, list[TensorSpec], dict[str, Any], int]:
+def _dense(
+    bias: DType | None, scales: int = 1, said: DType = DType.F32
+) -> tuple[str, list[TensorSpec], dict[str, Any], int]:
     rng = np.random.default_rng(2)
+    each = tuple(float(np.float32(0.0077 + 1e-4 * i)) for i in range(scales))
+    data = rng.integers(-127, 128, (29, 47), np.int8)
     tensors = [
         _tensor(DType.I16, (60, 47), 4.3e-5),
-        _tensor(DType.I8, (29, 47), 0.0077, data=rng.integers(-127, 128, (29, 47), np.int8)),
+        TensorSpec("", (29, 47), DType.I8, data, Quantization(each, (0,) * scales, 0)),
     ]
     if bias is not None:
-        data = rng.integers(-20000, 20000, 29).astype(bias.numpy)
-        tensors.append(_tensor(bias, (29,), 4.3e-5 * 0.0077, data=data))
+        offsets = rng.integers(-20000, 20000, 29).astype(bias.numpy)
+        steps = tuple(float(np.float32(4.3e-5 * scale)) for scale in each)
+        tensors.append(TensorSpec("", (29,), bias, offsets, Quantization(steps, (0,) * scales, 0)))
     tensors.append(_tensor(DType.I16, (60, 29), 2.1e-4))
-    return "FULLY_CONNECTED", tensors, {"quantized_bias_type": 2 if bias is DType.I32 else 0}, 13
+    fields = {"quantized_bias_type": (bias if bias is DType.I32 else said).tflite}
+    return "FULLY_CONNECTED", tensors, fields, 13
 
 
 _BIG = (12, 15, 20)
@@ -55,6 +61,9 @@ CASES: dict[str, tuple[str, list[TensorSpec], dict[str, Any], int]] = {
     "dense_without_bias": _dense(None),
     "dense_with_32_bits": _dense(DType.I32),
     "dense_with_64_bits": _dense(DType.I64),
+    # As the converter writes what has no bias.
+    "dense_said_without_bias": _dense(None, 29, DType.I64),
+    "dense_channels_with_64_bits": _dense(DType.I64, 29),
     **{
         op: (op, [_tensor(DType.I16, _BIG, s) for s in (8.8e-5, 6.2e-5, 9.2e-5)], {"pot_scale_int16": False}, version)
         for op, version in (("ADD", 3), ("SUB", 5))
@@ -93,7 +102,7 @@ def test_no_step_off(id: str) -> None:
     op, tensors, fields, version = CASES[id]
     last = len(tensors) - 1
     inputs = [i for i, t in enumerate(tensors[:-1]) if t.data is None]
-    operands = [*range(last), *([-1] if id == "dense_without_bias" else [])]
+    operands = [*range(last), *([-1] if id.endswith("without_bias") else [])]
     operator = OperatorSpec(op, fields, operands, [last], version=version)
     content = write_model(ModelSpec(tensors, [operator], inputs, [last]))
     rng = np.random.default_rng(5)

@@ -78,3 +78,29 @@ def test_comparisons(scales: tuple[float, float], device: int) -> None:
         for i in (2, 3, 4):
             np.testing.assert_array_equal(ours.get_tensor(i), theirs.get_tensor(i))
             assert 0 < theirs.get_tensor(i).sum() < 256 * 256
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_comparisons_of_words(device: int) -> None:
+    """Which is larger is said of the stored numbers, whatever their scales; whether they are equal, of 256ths."""
+    ops = ("LESS", "EQUAL", "GREATER")
+    tensors = [
+        TensorSpec(n, (41, 41), DType.I16, None, Quantization((s,), (0,)))
+        for n, s in zip("ab", (0.002, 0.0003), strict=True)
+    ]
+    tensors += [TensorSpec(op, (41, 41), DType.BOOL) for op in ops]
+    operators = [OperatorSpec(op, {}, [0, 1], [i], version=2) for i, op in enumerate(ops, 2)]
+    operators[1] = OperatorSpec("EQUAL", {}, [0, 1], [3], version=5)
+    content = write_model(ModelSpec(tensors, operators, [0, 1], [2, 3, 4]))
+    every = np.broadcast_to(np.arange(-20, 21, dtype=np.int16), (41, 41))
+    xs = [every.T.copy(), every.copy()]
+    theirs = litert.Interpreter(model_content=content)
+    _run(theirs, xs)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=device, allow_fallback=False) as delegate,
+        tflgpu.Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+    ):
+        _run(ours, xs)
+        for i in (2, 3, 4):
+            np.testing.assert_array_equal(ours.get_tensor(i), theirs.get_tensor(i))
+            assert 0 < theirs.get_tensor(i).sum() < 41 * 41

@@ -13,7 +13,7 @@ from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
-from tflgpu.ops.compare import PARTS, InParts, condition_shape
+from tflgpu.ops.compare import InParts, chooses_rows
 
 _WORKGROUP = 64
 
@@ -22,14 +22,14 @@ def _compare(fn: Callable[[Expr, Expr], Expr]) -> ElementwiseExpr:
     def expr(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
         a, b = operands
         if isinstance(attributes, InParts):
-            a, b = _rounded(k, a), _rounded(k, b)
+            a, b = _rounded(k, a, attributes.left), _rounded(k, b, attributes.right)
         return k.cast(fn(a, b), Scalar.I32)
 
     return expr
 
 
-def _rounded(k: Builder, x: Expr) -> Expr:
-    parts = k.let(k.cast(x, Scalar.F32) * PARTS, "parts")
+def _rounded(k: Builder, x: Expr, factor: float) -> Expr:
+    parts = k.let(k.cast(x, Scalar.F32) * factor, "parts")
     size = k.let(k.call("floor", k.call("abs", parts) + 0.5), "size")
     return k.let(k.select(parts < 0.0, -size, size), "whole")
 
@@ -43,19 +43,14 @@ def _zeros(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
     return k.const(0, operands[0].type)
 
 
-def _chooses_rows(node: Node) -> bool:
-    cond, x, y = (node.input(i).shape for i in range(3))
-    return condition_shape(cond, x, y, version2=False) != cond
-
-
 def _accepts_select(node: Node, site: Site) -> str | None:
-    if _chooses_rows(node):
+    if chooses_rows(node):
         return "SELECT: the condition chooses whole rows, which is not NumPy broadcasting"
     return takes(ANY)(node, site)
 
 
 def _accepts_rows(node: Node, site: Site) -> str | None:
-    if not _chooses_rows(node):
+    if not chooses_rows(node):
         return "SELECT: the condition does not choose whole rows"
     return takes(ANY)(node, site)
 

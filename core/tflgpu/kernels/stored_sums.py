@@ -21,7 +21,7 @@ from tflgpu.language.types import I32x4, Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
-from tflgpu.ops.stored_sums import LARGEST, OP, Rounds, StoredSums
+from tflgpu.ops.stored_sums import LARGEST, OP, VECTOR, Rounds, StoredSums
 
 _LIMB, _MASK = 16, 0xFFFF
 
@@ -80,15 +80,21 @@ def times_wide(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr]) -> Expr:
     return (first >> bits) + (second << left) + ((third << _LIMB) << left)
 
 
-def _times_narrow(k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr], rounds: Rounds) -> Expr:
+def _times_narrow(
+    k: Builder, limbs: Sequence[Expr], rows: Sequence[Expr], rounds: Rounds, together: Expr
+) -> Expr:
+    """``together`` is whether these channels are `Rounds.EIGHTS`."""
     value, left, right = rows
     a, b, c = limbs
     total = (c * (1 << _LIMB) + b) * (1 << _LIMB) + a
     if rounds is Rounds.ONCE:
         return times_once(k, total << left, value, right)
+    product = k.let(upper_half(k, total << left, value), "product")
     if rounds is Rounds.UP:
-        return up(k, upper_half(k, total << left, value), right)
-    return shift_right(k, upper_half(k, total << left, value), right)
+        return up(k, product, right)
+    if rounds is Rounds.EIGHTS:
+        return k.select(together, up(k, product, right), shift_right(k, product, right))
+    return shift_right(k, product, right)
 
 
 def _build(low: Lowering) -> None:
@@ -116,7 +122,9 @@ def _build(low: Lowering) -> None:
     if attributes.wide:
         whole = times_wide(k, total, rows[3:])
     else:
-        whole = _times_narrow(k, total, rows[3:], attributes.rounds)
+        channels = low.node.outputs[0].shape[-1] if low.node.outputs[0].shape else 1
+        together = slice_ < channels // VECTOR * (VECTOR // 4)
+        whole = _times_narrow(k, total, rows[3:], attributes.rounds, together)
     zero = attributes.zero_point
     steps = k.clamp(whole + zero, attributes.low, attributes.high) - zero
     out.store(outer, slice_, k.cast(steps, Scalar.F32) * attributes.scale)

@@ -138,6 +138,8 @@ class OpDef:
         limits: A reason why no backend can run this node (None = none). Backends add theirs.
         elementwise: Whether each output element depends only on the same (broadcast) element
             of each operand.
+        elementwise_where: Node -> the same, of an op that pairs elements in another way in some nodes;
+            None = ``elementwise`` says it of all. Ask `is_elementwise`.
         is_custom: Whether the name is a custom op's code.
         stateful: Whether it keeps variables between runs.
         states: Attributes -> positions of the operands that are its state: each a variable of its
@@ -222,6 +224,7 @@ class OpDef:
     max_version: int = 1
     limits: Callable[[Node], str | None] = _no_limits
     elementwise: bool = False
+    elementwise_where: Callable[[Node], bool] | None = None
     is_custom: bool = False
     stateful: bool = False
     states: Callable[[Any], tuple[int, ...]] | None = None
@@ -284,6 +287,13 @@ class OpDef:
         if self.takes_stored or self.stored_where is None:
             return self.takes_stored
         return self.stored_where(attributes)
+
+    def is_elementwise(self, node: Node) -> bool:
+        """Whether each element of a node's result depends only on the same (broadcast) element of
+        each operand."""
+        if not self.elementwise or self.elementwise_where is None:
+            return self.elementwise
+        return self.elementwise_where(node)
 
     def activation_of(self, node: Node) -> Activation:
         """The activation fused into a node of this op."""

@@ -26,9 +26,12 @@ from tflgpu.ops.elementwise import (
     infer_broadcast,
     infer_unary,
 )
+from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.items import as_they_are, elementwise
 
 _BOOL = frozenset({DType.BOOL})
-_BYTES = frozenset({DType.I8, DType.U8})
+_SCALED = frozenset({DType.I8, DType.U8, DType.I16})
+_EQUALITIES = frozenset({"EQUAL", "NOT_EQUAL"})
 _NUMBERS = FLOATS | WHOLE | QUANTIZED
 _ANY = _NUMBERS | _BOOL
 _TEXTS = frozenset({DType.STRING})
@@ -36,29 +39,39 @@ _TEXTS = frozenset({DType.STRING})
 _PLAIN = frozenset({DType.I16})
 
 
-#: What TFLite multiplies numbers by before it rounds and compares them.
+#: What TFLite multiplies numbers of 8 bits by before it rounds and compares them.
 PARTS = 256.0
 
 
 @attrs.frozen
 class InParts:
-    """The attributes of a comparison of 8-bit tensors: TFLite's kernel compares whole numbers of 256ths
-    of 1, so that what is closer is equal. No file has it.
+    """The attributes of a comparison of quantized tensors, whose real numbers are multiplied and rounded before.
+    TFLite's kernels compare whole numbers of 256ths of 1, so that what is closer is equal; but which of two numbers
+    of 16 bits is larger they see by the stored ones, whatever their scales. No file has it.
 
-    Source: TFLite's `kernels/internal/reference/comparisons.h` (ComparisonWithScaling).
+    Source: TFLite's `kernels/internal/reference/comparisons.h` (ComparisonWithScaling), `kernels/comparisons.cc`.
     """
+
+    left: float = PARTS
+    right: float = PARTS
 
 
 def _in_parts(node: Node) -> InParts | None:
-    for value in (node.input(0), node.input(1)):
-        # Of scales that are not below 1 its arithmetic means nothing.
-        if value.dtype not in _BYTES or value.quant is None or not value.quant.scale[0] < 1:
-            return None
+    values = node.input(0), node.input(1)
+    scales = [v.quant.scale[0] for v in values if v.quant is not None and v.dtype in _SCALED]
+    if len(scales) < 2 or values[0].dtype is not values[1].dtype:
+        return None
+    if values[0].dtype is DType.I16 and node.op not in _EQUALITIES:
+        left, right = (float(np.float32(1) / np.float32(s)) for s in scales)
+        return InParts(left, right)
+    # Of scales that are not below 1 its arithmetic means nothing.
+    if not all(scale < 1 for scale in scales):
+        return None
     return InParts()
 
 
-def _rounded(x: Array) -> Array:
-    parts = x.astype(np.float32) * np.float32(PARTS)
+def _rounded(x: Array, factor: float) -> Array:
+    parts = x.astype(np.float32) * np.float32(factor)
     return np.asarray(np.copysign(np.floor(np.abs(parts) + np.float32(0.5)), parts))
 
 
@@ -66,7 +79,7 @@ def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list
     def reference(attributes: NoAttrs | InParts, arrays: Sequence[Array | None]) -> list[Array]:
         a, b = (present(x) for x in arrays)
         if isinstance(attributes, InParts):
-            a, b = _rounded(a), _rounded(b)
+            a, b = _rounded(a, attributes.left), _rounded(b, attributes.right)
         check_unscaled(op, a, frozenset() if op == "NOT_EQUAL" else _PLAIN)
         return [np.asarray(fn(a, b), np.bool_)]
 
@@ -78,6 +91,16 @@ def condition_shape(cond: Shape, x: Shape, y: Shape, *, version2: bool) -> Shape
     elements as ``x`` has rows chooses whole rows."""
     rows = not version2 and len(cond) == 1 and len(x) > 1 and x == y and cond[0] == x[0]
     return (*cond, *(1,) * (len(x) - 1)) if rows else cond
+
+
+def chooses_rows(node: Node) -> bool:
+    """Whether a SELECT's condition speaks of whole rows, which is not NumPy broadcasting."""
+    cond, x, y = (node.input(i).shape for i in range(3))
+    return condition_shape(cond, x, y, version2=False) != cond
+
+
+def _batch_select(node: Node, items: Items) -> Batched | str:
+    return as_they_are(node, items) if chooses_rows(node) else elementwise(node, items)
 
 
 def _infer_select(op: str) -> Callable[..., list[TensorSpec]]:
@@ -217,7 +240,8 @@ OPS = (
     _op("LOGICAL_AND", np.logical_and, _BOOL, _logic_samples),
     _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
     OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
-          accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True),
+          accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True,
+          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select),
     OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
           accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True),
     OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,

@@ -16,7 +16,7 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
-from tflgpu.ops.digit_sums import of_filter
+from tflgpu.ops.digit_sums import of_filter, of_fours
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
@@ -193,6 +193,6 @@ OPS = (
     OpDef(
         "CONV_2D", parse_conv, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=8, generate=draws.conv, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", products=True),
+        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", products=True, own=of_fours),
     ),
 )  # fmt: skip

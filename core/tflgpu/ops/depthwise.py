@@ -17,7 +17,7 @@ from tflgpu.ir.graph import TensorSpec
 from tflgpu.ops import draws
 from tflgpu.ops.base import Accuracy, Activation, Arg, OpDef, Operand, Padding, Sample
 from tflgpu.ops.conv import parse_conv
-from tflgpu.ops.digit_sums import of_filter
+from tflgpu.ops.digit_sums import of_filter, of_fours
 from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
@@ -146,7 +146,7 @@ OPS = (
     OpDef(
         "DEPTHWISE_CONV_2D", parse_conv, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=7, generate=draws.depthwise, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, in_digits=of_filter(_ROLES, "activation"),
+        filter=_ROLES, in_digits=of_filter(_ROLES, "activation", own=of_fours),
         hybrid=lambda node: Hybrid((OnTheFly((1, 2, 3), Rounding.ASYMMETRIC),)),
     ),
 )  # fmt: skip

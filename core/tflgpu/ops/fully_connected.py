@@ -17,8 +17,8 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
 from tflgpu.ops.axes import elements
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
-from tflgpu.ops.digit_sums import of_filter
-from tflgpu.ops.facets import Filter, Hybrid, OnTheFly, Rounding, Spread, no_zeros
+from tflgpu.ops.digit_sums import of_filter, of_rows
+from tflgpu.ops.facets import Filter, Hybrid, InDigits, OnTheFly, Rounding, Spread, no_zeros
 from tflgpu.ops.items import each_row
 from tflgpu.ops.products import check_bias, finish, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
@@ -125,18 +125,18 @@ def _spread(weights: Array, channels: int) -> Spread | None:
     return lambda numbers: np.tile(numbers, weights.shape[1] // channels)
 
 
-def _odd_fours(weights: Array) -> bool:
-    """Whether these are 4-bit weights whose rows do not fill whole bytes, which XNNPACK leaves to LiteRT's own
-    kernel. A graph has them unpacked; weights of 8 bits use more of their range."""
-    odd = weights.shape[1] % 2 == 1 and weights.size > 0
-    return odd and int(weights.min()) >= -8 and int(weights.max()) <= 7
+def _odd_fours(node: Node) -> bool:
+    """Whether there are 4-bit weights whose rows do not fill whole bytes, which XNNPACK leaves to LiteRT's own
+    kernel."""
+    weights = node.input(1)
+    return weights.packed and weights.shape[1] % 2 == 1
 
 
 def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
     shape, weights = node.input(0).shape, node.input(1)
     depth, rounding = weights.shape[1], node.attrs.rounding
-    if weights.dtype is DType.I8 and weights.data is not None and not _odd_fours(weights.data):
+    if weights.dtype is DType.I8 and weights.data is not None and not _odd_fours(node):
         rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
@@ -144,11 +144,23 @@ def _hybrid(node: Node) -> Hybrid:
 
 
 _ROLES = Filter(out=0, spread=_spread, zeros=no_zeros)
+_of_filter = of_filter(_ROLES, "activation", narrow=True, products=True, own=_odd_fours)
+
+
+def _in_digits(node: Node) -> InDigits | None:
+    """XNNPACK takes no weights that are computed."""
+    if node.input(1).data is not None:
+        return _of_filter(node)
+    if node.optional_input(2) is not None:
+        return None
+    plain = attrs.evolve(node.attrs, activation=Activation.NONE)
+    return of_rows(node, node.attrs.activation, plain)
+
 
 OPS = (
     OpDef(
         "FULLY_CONNECTED", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=14, batch=each_row(0), activation_field="activation",
-        filter=_ROLES, hybrid=_hybrid, in_digits=of_filter(_ROLES, "activation", narrow=True, products=True),
+        filter=_ROLES, hybrid=_hybrid, in_digits=_in_digits,
     ),
 )  # fmt: skip

@@ -6,8 +6,9 @@ SQRT cuts the rest off instead of rounding. A multiplication by a factor below a
 of a step becomes 1. XNNPACK's LEAKY_RELU multiplies 8-bit numbers by 256ths. So one number in four may be a
 step off from the rounded result. Where that is so, the node becomes a QUANTIZED_TABLE.
 
-Sources: LiteRT's `kernels/elementwise.cc` (AbsEvalQuantized; SQRT was measured), `kernels/internal/reference/
-reference_ops.h` (ReluX), `leaky_relu.h` (QuantizeLeakyRelu); XNNPACK's `vlrelu` microkernels, measured.
+Sources: LiteRT's `kernels/elementwise.cc` (AbsEvalQuantized, RsqrtEvalQuantized; SQRT was measured),
+`kernels/internal/reference/reference_ops.h` (ReluX), `leaky_relu.h` (QuantizeLeakyRelu); XNNPACK's `vlrelu`
+microkernels, measured.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node
 from tflgpu.ops.facets import Instead
+from tflgpu.ops.fixed_functions import inverse_root
 from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 from tflgpu.ops.quantized_table import OP as TABLE
@@ -29,6 +31,8 @@ _STORED = frozenset({DType.I8, DType.U8, DType.I16})
 #: Of 8-bit results between the ends, a smaller share that differs is halves which two ways of rounding
 #: send apart. For these a function that joins its neighbours is not given up for a table.
 _FEW = 0.01
+#: Bits after the point of the roots that RSQRT multiplies.
+_ROOT_BITS = 20
 
 #: Node, whole steps of the operand, in int64, the operand's scale and the result's -> those of the
 #: result, whole numbers or infinite, not clamped.
@@ -36,7 +40,7 @@ Steps = Callable[[Node, Array, float, float], Array]
 
 
 def by_steps(
-    stored: Steps, real: Callable[[Any, Array], Any], *, converts: bool = False
+    stored: Steps, real: Callable[[Any, Array], Any], *, converts: bool = False, few: float = _FEW
 ) -> Callable[[Node], Union[Instead, None]]:
     """`OpDef.as_stored` of a function of one operand.
 
@@ -44,6 +48,7 @@ def by_steps(
         stored: What LiteRT makes of whole steps.
         real: Attributes and f32 numbers -> the function of them, which is rounded otherwise.
         converts: Whether the result may be of another type than the operand.
+        few: Of 8-bit results, the share up to which others than the rounded ones make no table.
     """
 
     def as_stored(node: Node) -> Instead | None:
@@ -61,9 +66,9 @@ def by_steps(
             rounded = steps_of(result, np.asarray(real(node.attrs, numbers), np.float32))
         inside = (made > result.low) & (made < result.high)
         made = np.clip(made, result.low, result.high)
-        share = 0.0 if DType.I16 in (x.dtype, y.dtype) else _FEW
-        few = np.count_nonzero(made != rounded) <= share * np.count_nonzero(inside)
-        if few and not np.any(np.abs(made - rounded) > 1):
+        share = 0.0 if DType.I16 in (x.dtype, y.dtype) else few
+        is_few = np.count_nonzero(made != rounded) <= share * np.count_nonzero(inside)
+        if is_few and not np.any(np.abs(made - rounded) > 1):
             return None
         return Instead(TABLE, QuantizedTable(operand, result.scale), (made.astype(np.int32),))
 
@@ -75,6 +80,19 @@ def square_root(node: Node, steps: Array, x: float, y: float) -> Array:
     them, as of any NaN that is stored."""
     real = np.maximum(steps, 0).astype(np.float32) * np.float32(x)
     return np.where(steps < 0, np.inf, np.trunc(np.sqrt(real) / np.float32(y)))
+
+
+def inverse_square_root(node: Node, steps: Array, x: float, y: float) -> Array:
+    """RSQRT of 8 bits, of 16 by a table. Of numbers that are not positive as `square_root`; of 0 so in
+    LiteRT too."""
+    by = Multiplier.of(1.0 / float(np.sqrt(np.float32(x)) * np.float32(y)))
+    left, right = max(by.shift - _ROOT_BITS, 0), max(_ROOT_BITS - by.shift, 0)
+    roots = [inverse_root(int(step)) for step in np.maximum(steps, 1)]
+    shifts = np.array([root.shift + _ROOT_BITS for root in roots])
+    ones = np.ones(steps.shape, np.int64)
+    values = np.array([root.value for root in roots], np.int64)
+    fractions = multiply(ones, values, np.maximum(shifts, 0), np.maximum(-shifts, 0))
+    return np.where(steps > 0, multiply(fractions, by.value, left, right), np.inf)
 
 
 def logarithm(node: Node, steps: Array, x: float, y: float) -> Array:

@@ -49,6 +49,13 @@ class Rounds(enum.Enum):
     TWICE = "as `tflgpu.ops.fixed_point`"
     ONCE = "the whole product, halves up"
     UP = "twice, halves up each time"
+    EIGHTS = (
+        "as UP of channels that make whole eights, as TWICE of the rest: depthwise ones of 8 bits"
+    )
+
+
+#: Channels that LiteRT's depthwise kernel rounds in one go.
+VECTOR = 8
 
 
 @attrs.frozen
@@ -149,6 +156,9 @@ def _reference(attributes: StoredSums, arrays: Sequence[Array | None]) -> list[A
 def _narrow(rounds: Rounds, x: Array, value: Array, right: Array) -> Array:
     if rounds is Rounds.TWICE:
         return multiply(x, value, 0, right)
+    if rounds is Rounds.EIGHTS:
+        together = np.arange(value.size) < value.size // VECTOR * VECTOR
+        return np.where(together, _up(_up(x * value, 31), right), multiply(x, value, 0, right))
     return _up(x * value, 31 + right) if rounds is Rounds.ONCE else _up(_up(x * value, 31), right)
 
 
@@ -188,6 +198,7 @@ def _samples() -> list[Sample]:
         _sample("narrow", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02)),
         _sample("once", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.6, 1.7), Rounds.ONCE),
         _sample("up", (3, 5, 6), (0, 8), False, (1e-3, 4e-6, 0.02, 0.6, 1.7), Rounds.UP),
+        _sample("eights", (3, 5, 13), (0,), False, (1e-3, 0.25, 0.02, 0.6, 1.7), Rounds.EIGHTS),
         _sample("vanishing", (7,), (0,), True, (1e-12,)),
     ]
 

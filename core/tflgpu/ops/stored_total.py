@@ -7,8 +7,8 @@ a BATCH_MATMUL of real numbers, in the place of what rounds others:
     result = scale * (clamp(round(total * factor + zero point)) - zero point), halves to the even number
     result = scale * clamp(total * multiplier), rounded twice
 
-The first is XNNPACK's arithmetic, where the zero point decides which of two numbers is even; the second that of
-TFLite's kernels (`tflgpu.ops.fixed_point`).
+The first is XNNPACK's arithmetic, where in sums the zero point decides which of two numbers is even, and in
+products there is none; the second that of TFLite's kernels (`tflgpu.ops.fixed_point`).
 
 Sources: XNNPACK's `rsum` and its conversion, measured; TFLite's `kernels/internal/reference/integer_ops/
 mean.h` with `kernels/reduce.cc` (the count of elements is part of the multiplier).
@@ -35,6 +35,8 @@ from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 OP = "STORED_TOTAL"
 #: No total is larger.
 LARGEST = 1 << 30
+#: What XNNPACK multiplies sums of products by is below it.
+_XNNPACK_MOST = 256.0
 _FLOATS = frozenset({DType.F32, DType.F16})
 _BYTES = frozenset({DType.I8, DType.U8})
 
@@ -102,7 +104,8 @@ def of_sum(node: Node) -> Behind | None:
 
 
 def of_product(node: Node, depth: int) -> Behind | None:
-    """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them."""
+    """`OpDef.as_stored` of products of two 8-bit operands, whose sums have ``depth`` of them. XNNPACK takes
+    such where the second one has no zero point; of a sum half way between two steps it makes the even one."""
     x, w, y = node.input(0), node.input(1), node.outputs[0]
     if any(v.dtype is not DType.I8 or v.quant is None for v in (x, w, y)):
         return None
@@ -111,6 +114,10 @@ def of_product(node: Node, depth: int) -> Behind | None:
     assert y.quant is not None
     a, b, c = (float(np.float32(q.scale[0])) for q in (x.quant, w.quant, y.quant))
     result = QuantizeAndDequantize.of(y.quant, y.dtype)
+    factor = float(np.float32(a * b) / np.float32(c))
+    exact = depth << 16 <= LARGEST and np.float32(a * b) >= np.finfo(np.float32).tiny
+    if exact and factor < _XNNPACK_MOST and not any(w.quant.zero_point):
+        return Behind(OP, StoredTotal(a * b, result, factor=factor))
     return _multiplied(a * b, result, Multiplier.of(a * b / c), depth << 16)
 
 

@@ -317,12 +317,22 @@ def _batch(node: Node, items: Items) -> Batched | str:
     return rows_of(node, items, (2,)) or first_size(node, items, 0)
 
 
+def _left(node: Node) -> bool:
+    """Whether XNNPACK leaves it to LiteRT's own kernel: where no input pixel gets to the last row or column."""
+    roles, (_, height, width, _) = ROLES[node.op], node.outputs[0].shape
+    image, filters = node.input(roles.source).shape, node.input(roles.weights).shape
+    return bool(
+        (image[1] - 1) * node.attrs.stride_h + filters[1] < height
+        or (image[2] - 1) * node.attrs.stride_w + filters[2] < width
+    )
+
+
 OPS = (
     OpDef(
         "TRANSPOSE_CONV", _parse, _infer, _reference, _samples,
         accuracy=Accuracy.ACCUMULATE, max_version=5, activation_field="activation",
         filter=ROLES["TRANSPOSE_CONV"], work=_work, batch=_batch, refit=_refit,
-        hybrid=_hybrid, in_digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation"),
+        hybrid=_hybrid, in_digits=of_filter(ROLES["TRANSPOSE_CONV"], "activation", own=_left),
     ),
     OpDef(
         CUSTOM, _parse_custom, _infer_custom, _reference_custom, _custom_samples,

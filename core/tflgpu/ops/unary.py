@@ -32,7 +32,14 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, infer_unary, reference_of
-from tflgpu.ops.stored_functions import Steps, absolute, by_steps, logarithm, square_root
+from tflgpu.ops.stored_functions import (
+    Steps,
+    absolute,
+    by_steps,
+    inverse_square_root,
+    logarithm,
+    square_root,
+)
 
 _BOOL = frozenset({DType.BOOL})
 _I32 = frozenset({DType.I32})
@@ -162,6 +169,10 @@ def _gelu_samples() -> list[Sample]:
     return exact + _samples(-6, 6, fields={"approximate": True}, label="_tanh")
 
 
+def _inverse_root(attributes: Any, x: Array) -> Any:
+    return 1 / np.sqrt(x)
+
+
 def _op(
     name: str,
     compute: Callable[[Any, Array], Any],
@@ -201,8 +212,11 @@ OPS = (
     _op("SQUARE", lambda a, x: x * x, _samples),
     _op("SQRT", lambda a, x: np.sqrt(x), lambda: _samples(0.01, 9), _SCALED, version=2,
         stored=square_root),
-    _op("RSQRT", lambda a, x: 1 / np.sqrt(x), lambda: _samples(0.05, 9), _SCALED, version=3,
-        int16_table=int16_tables.interpolated(_tabulated_rsqrt)),
+    attrs.evolve(
+        _op("RSQRT", _inverse_root, lambda: _samples(0.05, 9), _SCALED, version=3,
+            int16_table=int16_tables.interpolated(_tabulated_rsqrt)),
+        as_stored=by_steps(inverse_square_root, _inverse_root, few=0.0),
+    ),
     _op("EXP", lambda a, x: np.exp(x), _samples, _SCALED, _APPROXIMATE, 2,
         int16_table=int16_tables.interpolated(_tabulated_exp)),
     _op("LOG", lambda a, x: np.log(x), lambda: _samples(0.05, 9), _SCALED, _APPROXIMATE, 2,

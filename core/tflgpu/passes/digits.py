@@ -7,44 +7,36 @@ f32 -> STORED_DIGIT 0 -> CONV_2D -> STORED_SUMS
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from tflgpu.ir.dtypes import DType
-from tflgpu.ir.graph import Graph, Node, Value
+from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.digit_sums import exponents
 from tflgpu.ops.facets import InDigits
 from tflgpu.ops.stored_digit import OP as DIGIT
 from tflgpu.ops.stored_digit import StoredDigit
 from tflgpu.ops.stored_sums import OP as SUMS
 from tflgpu.passes.scales import range_of
+from tflgpu.passes.twins import Twins
 
 
-def sum_digits(graph: Graph, node: Node, found: InDigits, real: Callable[[Value], Value]) -> Value:
+def sum_digits(twins: Twins, node: Node, found: InDigits) -> Value:
     """Add the nodes that compute ``node``'s result in real numbers, and give it; the node itself is
     not added.
 
     Args:
-        graph: To whose end they are added.
+        twins: Of the tensors of the graph to whose end they are added.
         node: On quantized tensors.
         found: How its op says they are computed.
-        real: The real numbers of a quantized tensor.
     """
     (out,) = node.outputs
-
-    def new(like: Value) -> Value:
-        value = graph.add_value(like.shape, DType.F32, name=like.name)
-        value.shape_known = like.shape_known
-        return value
-
+    graph = twins.graph
     digits: dict[int, list[Value]] = {}
     for position, count in found.split.items():
         x = node.input(position)
-        digits[position] = [new(x) for _ in range(count)]
+        digits[position] = [twins.new(x) for _ in range(count)]
         for index, digit in enumerate(digits[position]):
             attributes = StoredDigit(range_of(x), found.bits, count, index)
-            graph.add_node(DIGIT, attributes, [real(x)], [digit], origins=node.origins)
+            graph.add_node(DIGIT, attributes, [twins.make_real(x)], [digit], origins=node.origins)
     constants = {
         position: graph.add_const(data, name=node.input(position).name)
         for position, data in found.constants.items()
@@ -56,11 +48,11 @@ def sum_digits(graph: Graph, node: Node, found: InDigits, real: Callable[[Value]
             digits[i][taken[i]] if i in taken else constants.get(i, value)
             for i, value in enumerate(node.inputs[: len(node.inputs) - found.dropped])
         ]
-        sums.append(new(out))
+        sums.append(twins.new(out))
         powers.append(power)
         graph.add_node(node.op, found.attributes, inputs, [sums[-1]], origins=node.origins)
     numbers = graph.add_const(np.ascontiguousarray(found.table), name=f"{out.name}/factors")
-    made = new(out)
+    made = twins.new(out)
     graph.add_node(
         SUMS, found.finish(tuple(powers)), [*sums, numbers], [made], origins=node.origins
     )

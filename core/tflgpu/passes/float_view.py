@@ -305,9 +305,7 @@ class _Viewing:
             return False
         found = op.in_digits(node)
         if found is not None:
-            self._twins.real[node.outputs[0].id] = sum_digits(
-                self.graph, node, found, self._twins.make_real
-            )
+            self._twins.real[node.outputs[0].id] = sum_digits(self._twins, node, found)
             self.exact.update(node.origins)
         return found is not None
 
