@@ -70,12 +70,14 @@ def printed(
     scalar: Scalar = Scalar.F32,
     width: int = 4,
     dialect: OpenCLDialect = FULL,
+    *,
+    is_index: bool = False,
 ) -> str:
-    """The right side of the statement that computes an expression of x, a let."""
+    """The right side of the statement that computes an expression of x, a let: data or an index."""
     k = Builder("k", (1, 1, 1))
     src = k.buffer("src", scalar, width, "read")
     k.buffer("dst", Scalar.F32, 1, "write")
-    x = k.let(k.load(src, 0), "x")
+    x = k.let(k.global_id(0) if is_index else k.load(src, 0), "x")
     k.let(write(k, x), "result")
     (line,) = (s for s in dialect.source(k.build()).splitlines() if " result = " in s)
     return line.split(" = ")[1].rstrip(";")
@@ -146,7 +148,30 @@ def test_expressions(write: Callable[[Builder, Expr], Expr], want: str) -> None:
     ],
 )
 def test_integer_expressions(write: Callable[[Builder, Expr], Expr], want: str) -> None:
-    assert printed(write, Scalar.I32, 1) == want
+    assert printed(write, Scalar.I32, 1, is_index=True) == want
+
+
+@pytest.mark.parametrize(
+    ("write", "width", "want"),
+    [
+        (lambda k, x: x + 1 > x, 1, "(int)((uint)x + 1u) > x"),
+        (lambda k, x: x * 2 // 2, 1, "(int)((uint)x * 2u) / 2"),
+        (lambda k, x: -(x * x - -3) << 1, 1, "(int)(-((uint)x * (uint)x - 4294967293u)) << 1"),
+        (lambda k, x: k.max(x, 0) + x % 3, 1, "(int)((uint)max(x, 0) + (uint)(x % 3))"),
+        (lambda k, x: k.cast(x, Scalar.F32) + 1.0, 1, "(float)x + 1.0f"),
+        (
+            lambda k, x: x * 2 + k.const(3, x.type),
+            2,
+            "as_int2(as_uint2(x) * (uint2)(2u) + (uint2)(3u))",
+        ),
+        (lambda k, x: k.global_id(0) * 4 + 1, 1, "(int)get_global_id(0) * 4 + 1"),
+    ],
+)
+def test_sums_of_data_wrap_around(
+    write: Callable[[Builder, Expr], Expr], width: int, want: str
+) -> None:
+    """Signed overflow is undefined in C, and PoCL makes use of that."""
+    assert printed(write, Scalar.I32, width) == want
 
 
 @pytest.mark.parametrize(

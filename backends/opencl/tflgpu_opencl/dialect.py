@@ -134,8 +134,8 @@ class _OpenCLPrinter(CPrinter):
 
     def binary(self, expr: tree.Binary, a: Code, b: Code) -> Code:
         operand = expr.a.type
-        if operand.width == 1 and expr.op not in ("min", "max"):
-            return self.infix(expr.op, a, b)
+        if operand.width == 1 or self.wraps(expr):
+            return super().binary(expr, a, b)
         if operand.scalar is not Scalar.BOOL and expr.op not in ("min", "max"):
             # A scalar is spread over the lanes of the other operand, but not shifted by a vector.
             whole = a

@@ -284,9 +284,30 @@ def reserved_names() -> Program:
     return Program(k.build(), (2, 1, 1), [data, np.zeros(8, np.float32)], {1: data + 1})
 
 
+def sums_that_wrap() -> Program:
+    """What a compiler that takes signed numbers not to overflow would work out beforehand."""
+    k = Builder("wrap", (7, 1, 1))
+    src = k.buffer("src", Scalar.I32, 1, "read")
+    dst = [k.buffer(f"dst{i}", Scalar.I32, 1, "write") for i in range(4)]
+    i = k.global_id(0)
+    x, total = k.let(k.load(src, i)), k.var(k.i32(2**31 - 3))
+    with k.loop(0, 3):
+        k.add_to(total, k.max(x, 1))
+    for to, value in zip(dst, (x + 1 > x, x * 2 // 2, -x > 0, total > 0), strict=True):
+        k.store(to, i, k.cast(value, Scalar.I32))
+    data = np.array([2**31 - 1, -(2**31), 2**30, -(2**30) - 1, 0, 7, -7], np.int32)
+    more = np.maximum(data, 1).astype(np.int64) * 3 + 2**31 - 3
+    wants = (
+        data != 2**31 - 1, data * np.int32(2) // 2,
+        (data < 0) & (data != -(2**31)), more.astype(np.int32) > 0,
+    )  # fmt: skip
+    want = {i: each.astype(np.int32) for i, each in enumerate(wants, 1)}
+    return Program(k.build(), (1, 1, 1), [data, *(np.zeros(7, np.int32) for _ in dst)], want)
+
+
 PROGRAMS: list[Callable[[], Program]] = [
     guarded_return, if_else, nested_loops_with_break, return_inside_a_loop,
     variable_keeps_value_across_masks, workgroup_sum, shared_tile_in_a_loop, shared_vectors,
     in_place, vectors_and_lanes, ids_along_three_axes, shared_subexpressions, long_chain,
-    reserved_names,
+    reserved_names, sums_that_wrap,
 ]  # fmt: skip

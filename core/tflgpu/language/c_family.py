@@ -20,8 +20,9 @@ from tflgpu.language.matrix import (
     MatrixStmt,
 )
 from tflgpu.language.needs import Features
+from tflgpu.language.overflow import made_of_data
 from tflgpu.language.printer import Printer
-from tflgpu.language.tree import Call, Cast, Kernel, Select, Shared
+from tflgpu.language.tree import Binary, Call, Cast, Const, Expr, Kernel, Select, Shared, Unary
 from tflgpu.language.types import Scalar, Type, type_of
 
 NAMES = {
@@ -43,8 +44,13 @@ def float_number(value: float, scalar: Scalar) -> Code:
     return Code(text, UNARY if text.startswith("-") else ATOM)
 
 
+#: What overflows. (Shifts to the left do not, in OpenCL C.)
+_OVERFLOWING = frozenset({"add", "sub", "mul"})
+
+
 class CPrinter(Printer):
-    """Prints one kernel. Functions of `half` values go through float.
+    """Prints one kernel. Functions of `half` values go through float, and sums and products of i32 that
+    may wrap around are those of unsigned numbers (`tflgpu.language.overflow`).
 
     Attributes:
         uses_half: The text has `half` values, and not only loads and stores of them.
@@ -54,6 +60,10 @@ class CPrinter(Printer):
         super().__init__(kernel, has)
         self.uses_half = False
         self._type_names: dict[str, str] = {}
+        self._data = made_of_data(kernel)
+        self._words: dict[
+            int, Code
+        ] = {}  # what became an i32 by `_wrapped`, by id of the expression
 
     # What a dialect has to say
 
@@ -120,6 +130,36 @@ class CPrinter(Printer):
         return super().helper(name, *args)
 
     # Expressions
+
+    def unary(self, expr: Unary, x: Code) -> Code:
+        """Negation, arithmetic or logical."""
+        if id(expr) not in self._data:
+            return super().unary(expr, x)
+        return self._wrapped(expr, Code("-" + self._word(expr.x, x).atom, UNARY))
+
+    def binary(self, expr: Binary, a: Code, b: Code) -> Code:
+        """An operator."""
+        if not self.wraps(expr):
+            return super().binary(expr, a, b)
+        sides = self._word(expr.a, a), self._word(expr.b, b)
+        return self._wrapped(expr, self.infix(expr.op, *sides))
+
+    def wraps(self, expr: Binary) -> bool:
+        """Whether an operator is that of unsigned numbers, and takes both operands as they are."""
+        return id(expr) in self._data and expr.op in _OVERFLOWING
+
+    def _word(self, expr: Expr, code: Code) -> Code:
+        """An i32 as the u32 of the same bits."""
+        kind = expr.type.with_scalar(Scalar.U32)
+        if isinstance(expr, Const):
+            return self.const(Const(kind, expr.value))
+        found = None if self.has_temporary(expr) else self._words.get(id(expr))
+        return found or self.convert_words(expr.type, kind, code)
+
+    def _wrapped(self, expr: Expr, word: Code) -> Code:
+        """The i32 of the same bits as ``word``, which an operation around it may take as it is."""
+        self._words[id(expr)] = word
+        return self.convert_words(expr.type.with_scalar(Scalar.U32), expr.type, word)
 
     def select(self, expr: Select, cond: Code, a: Code, b: Code) -> Code:
         """``a`` where ``cond`` holds, else ``b``."""

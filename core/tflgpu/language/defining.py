@@ -71,7 +71,8 @@ class DefiningPrinter(Printer):
         self._not_negative = not_negative(kernel)
         self._rounded = rounded_names(kernel)
 
-    def is_reserved(self, ident: str) -> bool:
+    @classmethod
+    def is_reserved(cls, ident: str) -> bool:
         """Whether a kernel's own name must not be this."""
         return _OWN_NAMES.fullmatch(ident) is not None or super().is_reserved(ident)
 

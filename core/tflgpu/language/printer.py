@@ -61,6 +61,12 @@ from tflgpu.language.words import is_reserved
 
 _MAX_DEPTH = 16  # operators nested in one line before a temporary is made
 
+#: The methods that write what is not one line of operands.
+_WRITERS: dict[type[Stmt], str] = {
+    Let: "_let", Var: "_var", Assign: "_assign", If: "_if", For: "_for", Break: "_break",
+    Return: "_return", **dict.fromkeys(MATRIX_STATEMENTS, "_matrix_statement"),
+}  # fmt: skip
+
 
 class Printer(NodeWriter):
     """Prints one kernel for a device that has some features. Make one for each kernel; call `source`
@@ -88,15 +94,11 @@ class Printer(NodeWriter):
             idents += stmt.declares
         self.names = Names(idents, self.is_reserved)
         self._handlers: dict[type[Expr], Callable[..., Code]] = {}
-        self._writers: dict[type[Stmt], Callable[..., None]] = {
-            Let: self._let, Var: self._var, Assign: self._assign, If: self._if, For: self._for,
-            Break: lambda stmt: self._line("break;"), Return: lambda stmt: self._line("return;"),
-            **dict.fromkeys(MATRIX_STATEMENTS, self._matrix_statement),
-        }  # fmt: skip
 
     # What a dialect has to say
 
-    def is_reserved(self, ident: str) -> bool:
+    @classmethod
+    def is_reserved(cls, ident: str) -> bool:
         """Whether a kernel's own name must not be this."""
         return is_reserved(ident)
 
@@ -321,6 +323,8 @@ class Printer(NodeWriter):
         for array in self.kernel.shared:
             self._line(self.declare_shared(array))
         self._block(body)
+        # Methods of this printer's own, which would keep the kernel until Python's collector comes by.
+        self._handlers.clear()
         return self._lines
 
     def code_of(self, expr: Expr) -> Code:
@@ -345,11 +349,17 @@ class Printer(NodeWriter):
         self._depth -= 1
 
     def _statement(self, stmt: Stmt) -> None:
-        writer, operands = self._writers.get(type(stmt)), self._prepare(stmt)
+        writer, operands = _WRITERS.get(type(stmt)), self._prepare(stmt)
         if writer is None:
             self._line(self.method_for(stmt)(stmt, *operands))
         else:
-            writer(stmt, *operands)
+            getattr(self, writer)(stmt, *operands)
+
+    def _break(self, stmt: Break) -> None:
+        self._line("break;")
+
+    def _return(self, stmt: Return) -> None:
+        self._line("return;")
 
     def _let(self, stmt: Let, value: Code) -> None:
         self._line(self.declare(self.names[stmt.ident], stmt.value.type, value.text, False))

@@ -215,7 +215,8 @@ class Lowering:
         """A constant buffer of ``width``-lane elements from ``data`` in row-major order, stored
         as ``scalar`` (default: `Precision.weight_storage`)."""
         scalar = scalar or self.precision.weight_storage(data, self.caps)
-        flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False).view()
+        with np.errstate(over="ignore"):
+            flat = np.ascontiguousarray(data).reshape(-1).astype(scalar.numpy, copy=False).view()
         flat.flags.writeable = False  # plugins see the plan, and caches know it by what it holds
         if flat.size % width:
             raise KernelError(f"{self.node.label}: {flat.size} weights in vectors of {width}")
@@ -275,7 +276,8 @@ class Lowering:
         layout = Layout(data.shape, LayoutKind.C4, storage)
         rows = data.reshape(layout.outer, layout.channels)
         padded = np.zeros((layout.outer, layout.slices * 4), storage.numpy)
-        padded[:, : layout.channels] = rows
+        with np.errstate(over="ignore"):  # beyond f16 it is infinite (docs/nan.md)
+            padded[:, : layout.channels] = rows
         buffer = self.weights(k, padded, name, scalar=storage)
         return ReadView(k, buffer, layout, self.compute if is_float else Scalar.I32)
 
