@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 import pytest
+from tflgpu import GpuDelegate, Interpreter
 from tflgpu.conformance.op_checks import Question, ask, judge
 from tflgpu.conformance.run import Tensors, prepare
 from tflgpu.conformance.special import Kind, Planted, special_samples
@@ -25,6 +26,8 @@ from tflgpu.ops.base import OpDef, Sample
 from tflgpu.ops.conv import conv_sample
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.plugins import registry
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
 OPS = builtin_ops()
 CAPS = {
@@ -132,3 +135,24 @@ def test_special_numbers_on_matrix_tiles(
     assert not isinstance(prepared, Unsupported)
     assert any(has_matrices(d.kernel) for d in prepared.plan.dispatches)
     assert _check(target, asked) == len(asked)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("op", ["ADD", "FULLY_CONNECTED"])
+def test_a_constant_beyond_f16_is_infinite_without_a_word_of_numpys(op: str) -> None:
+    """It would be an exception of NumPy's where warnings are errors."""
+    constant = np.full((3, 4) if op == "FULLY_CONNECTED" else (4,), 1e6, np.float32)
+    tensors = [
+        TensorSpec("x", (1, 4)), TensorSpec("c", constant.shape, data=constant),
+        TensorSpec("y", (1, 3 if op == "FULLY_CONNECTED" else 4)),
+    ]  # fmt: skip
+    given = (0, 1, -1) if op == "FULLY_CONNECTED" else (0, 1)
+    content = write_model(ModelSpec(tensors, [OperatorSpec(op, {}, given, (2,))], (0,), (2,)))
+    with (
+        GpuDelegate(backend="cpu_ref", device=1, precision="f16", enable_serialization=False) as it,
+        Interpreter(model_content=content, experimental_delegates=[it]) as interpreter,
+    ):
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.ones((1, 4), np.float32))
+        interpreter.invoke()
+        assert np.isposinf(interpreter.get_tensor(2)).all()

@@ -24,6 +24,7 @@ class Row:
 
     def __init__(self, low: Lowering) -> None:
         shape = low.node.input(0).shape
+        self._length = shape[-1]
         self.domain = Domain.of(shape, (len(shape) - 1,))
         self.shape = team_shape(low.caps, self.domain.items, self.domain.steps, lanes_first=True)
         self.k: Builder = low.kernel(low.node.op.lower(), self.shape.workgroup)
@@ -32,6 +33,13 @@ class Row:
         self.at: Share = share_of(self.k, self.shape)
         self.steps = Steps(self.at, self.domain, view, Scalar.F32)
         self._room: Shared | None = self.at.shared(F32)
+
+    @property
+    def is_one_element(self) -> bool:
+        """Whether a row is its own largest element. A compiler for graphics finds out, and takes the
+        difference of the two for 0 whatever they are; what is taken from itself in so many words it is
+        told (`tflgpu.language.numbers`)."""
+        return self._length == 1
 
     def maximum(self, of: Callable[[Expr], Expr]) -> Expr:
         """The largest ``of(element)`` of the row."""
@@ -74,19 +82,25 @@ def _softmax(low: Lowering) -> None:
     def scaled(x: Expr) -> Expr:
         return x if beta == 1.0 else x * beta
 
-    largest = row.maximum(scaled)
-    total = row.total(lambda x: k.call("exp", scaled(x) - largest))
-    row.store(lambda x: k.call("exp", scaled(x) - largest) / total)
+    if row.is_one_element:
+        row.store(lambda x: k.call("exp", x - x))
+    else:
+        largest = row.maximum(scaled)
+        total = row.total(lambda x: k.call("exp", scaled(x) - largest))
+        row.store(lambda x: k.call("exp", scaled(x) - largest) / total)
     low.dispatch_groups(k, row.shape.groups)
 
 
 def _log_softmax(low: Lowering) -> None:
     row = Row(low)
     k = row.k
-    largest = row.maximum(lambda x: x)
-    total = row.total(lambda x: k.call("exp", x - largest))
-    log = k.let(k.call("log", total), "log")
-    row.store(lambda x: x - largest - log)
+    if row.is_one_element:
+        row.store(lambda x: x - x)
+    else:
+        largest = row.maximum(lambda x: x)
+        total = row.total(lambda x: k.call("exp", x - largest))
+        log = k.let(k.call("log", total), "log")
+        row.store(lambda x: x - largest - log)
     low.dispatch_groups(k, row.shape.groups)
 
 
