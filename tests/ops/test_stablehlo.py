@@ -131,3 +131,47 @@ def test_what_only_the_gpu_accelerator_has() -> None:
 def test_bits_that_are_shifted_out_are_gone(count: int, left: int) -> None:
     one = np.array([1], np.int32)
     assert compute("STABLEHLO_SHIFT_LEFT", one, one * count).tolist() == [left]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("STABLEHLO_REDUCE_WINDOW", {"window_dimensions": (2**28,), "base_dilations": (2**30,)},
+         "too large with all that is put around"),
+        ("STABLEHLO_REDUCE_WINDOW", {"window_dimensions": (2,), "padding": (2**40, -(2**40))},
+         "too large with all that is put around"),
+        ("STABLEHLO_REDUCE_WINDOW", {"window_dimensions": (2**21,), "padding": (2**21, 0)},
+         "windows of 2,097,152 elements each"),
+        ("STABLEHLO_PAD", {"edge_padding_low": (0,), "edge_padding_high": (-(2**40),),
+                           "interior_padding": (2**40,)}, "too large before what is cut off"),
+    ],
+)  # fmt: skip
+def test_what_would_take_hours_or_terabytes_is_refused(
+    name: str, fields: dict[str, object], message: str
+) -> None:
+    """A few bytes of options ask for it, and a file of constants would when it is read."""
+    with pytest.raises(tflgpu.UnsupportedError, match=message):
+        compute(name, np.zeros(2, np.float32), np.float32(0), computation="ADD", **fields)
+
+
+def test_steps_beyond_32_bits_run_on_the_cpu() -> None:
+    """There is one window, so that none of them is made."""
+    operator = OperatorSpec(
+        "STABLEHLO_REDUCE_WINDOW",
+        {"window_dimensions": (2, 1), "window_strides": (2**40, 2**40), "base_dilations": (1, 1),
+         "window_dilations": (1, 2**40), "padding": (0, 0, 0, 0), "body_subgraph_index": 1},
+        [0, 1], [2],
+    )  # fmt: skip
+    tensors = [TensorSpec("x", (2, 1)), TensorSpec("start", (), data=0.5), TensorSpec("y", (1, 1))]
+    content = write_model(
+        ModelSpec(tensors, [operator], [0], [2], subgraphs=[body("STABLEHLO_ADD")])
+    )
+    wanted = run(litert.Interpreter(model_content=content))
+    delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[delegate], cpu_backend="cpu_ref"
+    ) as interpreter:
+        got = run(interpreter)
+        (refusal,) = interpreter.delegation_report().refusals
+    assert "32 bits" in refusal.reason
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)

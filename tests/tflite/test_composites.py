@@ -46,6 +46,9 @@ def rms_norm(shape: tuple[int, ...] = (3, 6)) -> SubgraphSpec:
     return SubgraphSpec(tensors, operators, [0, 1], [9])
 
 
+EMPTY = SubgraphSpec([], [], [], [])
+
+
 def twice() -> ModelSpec:
     """Two composites of one decomposition, one after the other."""
     x, weight = TensorSpec("x", (3, 6)), TensorSpec("w", (6,), data=[1, 2, -1, 0.5, 3, 1])
@@ -207,3 +210,35 @@ def test_composites_that_double_at_each_level_end_in_an_error() -> None:
     main = ModelSpec(x[:2], [composite(1, [0], [1])], [0], [1], subgraphs=[*bodies, last])
     with pytest.raises(ModelError, match="composites make more than"):
         read_model(write_model(main))
+
+
+def test_composites_without_operators_that_double_end_in_an_error() -> None:
+    """Nothing is written for them, and yet there are 2 ** 30 of them."""
+    bodies = [SubgraphSpec([], [composite(i + 2, [], [])] * 2, [], []) for i in range(30)]
+    main = ModelSpec([], [composite(1, [], [])], [], [], subgraphs=[*bodies, EMPTY])
+    with pytest.raises(ModelError, match="composites make more than"):
+        read_model(write_model(main))
+
+
+def test_tensors_of_composites_count() -> None:
+    tensors = [TensorSpec("x", (1,))] * 600
+    main = ModelSpec(
+        [], [composite(1, [], [])] * 600, [], [], subgraphs=[SubgraphSpec(tensors, [], [], [])]
+    )
+    with pytest.raises(ModelError, match="composites make more than"):
+        read_model(write_model(main))
+
+
+@pytest.mark.parametrize("downward", [True, False])
+def test_a_long_chain_of_composites_is_refused(downward: bool) -> None:
+    """Also one that is found from its end, so that each subgraph's size is known when it is asked for."""
+    numbers = range(2, 61) if downward else range(1, 60)
+    chain = [SubgraphSpec([], [composite(n, [], [])], [], []) for n in numbers]
+    bodies = [*chain, EMPTY] if downward else [EMPTY, *chain]
+    with pytest.raises(ModelError, match="more than 32 deep in each other"):
+        read_model(write_model(ModelSpec([], [], [], [], subgraphs=bodies)))
+
+
+def test_a_model_without_tensors_may_leave_out_an_operand() -> None:
+    body = SubgraphSpec([TensorSpec("x", (1,))], [], [0], [])
+    read_model(write_model(ModelSpec([], [composite(1, [-1], [])], [], [], subgraphs=[body])))

@@ -58,3 +58,10 @@ def test_too_few_values() -> None:
     pattern, values = samples.sparse_constant()
     with pytest.raises(ModelError, match="11 values stored, the layout has 12"):
         pattern.densify(values[:-1], (4, 6))
+
+
+def test_a_scalar() -> None:
+    """It has no dimensions to be sparse in, and one value."""
+    dense = Sparsity((), (), ()).densify(np.array([3], np.float32), ())
+    assert dense.shape == ()
+    assert dense == 3

@@ -18,6 +18,8 @@ from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import decompose
 from tflgpu.ops.stablehlo_window import windows_of_node
 
+_LARGEST = 2**31 - 1
+
 Merge = Callable[[Builder, Expr, Expr], Expr]
 
 #: By the names of `ops.stablehlo_window.MERGES`; booleans are 0 or 1.
@@ -89,6 +91,9 @@ def _windows(low: Lowering) -> None:
 
 
 def _accepts(node: Node, site: Site) -> str | None:
+    windows = windows_of_node(node)
+    if max(*windows.strides, *windows.dilations) > _LARGEST:
+        return f"strides or dilations of {node.op} are not numbers of 32 bits"
     return movable(node, node.input(0), node.input(1), *node.outputs)
 
 

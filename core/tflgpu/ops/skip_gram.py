@@ -86,16 +86,25 @@ def _words(text: bytes) -> list[bytes]:
 
 
 def _chosen(attributes: SkipGram, words: int) -> Iterator[tuple[int, ...]]:
-    """Groups of words by number, in TFLite's order: what begins with a group comes before it."""
+    """Groups of words by number, in TFLite's order: what begins with a group comes before it.
+
+    Nothing is begun that too few words follow to become a group, so that none are looked for in vain.
+    """
+
+    def begins(first: int, stop: int, missing: int) -> Iterator[int]:
+        """Where the next of ``missing`` words may be."""
+        enough = words if attributes.every else words - missing + 1
+        return iter(range(first, min(stop, enough) if missing > 0 else first))
+
     group: list[int] = []
-    ahead = [iter(range(words if attributes.size > 0 else 0))]
+    ahead = [begins(0, words, attributes.size)]
     while ahead:
         following = next(ahead[-1], None)
         if following is not None:
             group.append(following)
-            last = min(words, following + attributes.skip + 2)
-            deeper = range(following + 1, last) if len(group) < attributes.size else ()
-            ahead.append(iter(deeper))
+            stop = following + attributes.skip + 2
+            deeper = begins(following + 1, stop, attributes.size - len(group))
+            ahead.append(deeper)
             continue
         ahead.pop()
         if group:

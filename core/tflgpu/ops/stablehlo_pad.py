@@ -15,6 +15,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ir.sizes import MAX_BYTES, bytes_of
 from tflgpu.ops.axes import const_integers, elements, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
 
@@ -61,8 +62,12 @@ def _infer_pad(attributes: StablehloPad, operands: Sequence[Operand | None]) -> 
         raise ModelError(f"{_PAD}: paddings of {len(attributes.low)} dimensions for {x.spec}")
     if 0 in x.shape:
         raise UnsupportedError(f"{_PAD} of a tensor without elements, of shape {list(x.shape)}")
-    each = zip(x.shape, attributes.low, attributes.high, attributes.between, strict=True)
-    shape = tuple(_size(d, b) + low + high for d, low, high, b in each)
+    spread = [_size(d, b) for d, b in zip(x.shape, attributes.between, strict=True)]
+    both = list(zip(attributes.low, attributes.high, strict=True))
+    whole = [d + max(low, 0) + max(high, 0) for d, (low, high) in zip(spread, both, strict=True)]
+    if bytes_of(whole, x.dtype) > MAX_BYTES:
+        raise UnsupportedError(f"{_PAD}: {x.spec} is too large before what is cut off")
+    shape = tuple(d + low + high for d, (low, high) in zip(spread, both, strict=True))
     if any(d <= 0 for d in shape):
         raise UnsupportedError(f"{_PAD} cuts {list(x.shape)} to {listed(shape)}, of no elements")
     return [TensorSpec(shape, x.dtype)]

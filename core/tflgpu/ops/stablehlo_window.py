@@ -17,6 +17,7 @@ from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Shape, TensorSpec
+from tflgpu.ir.sizes import MAX_BYTES, bytes_of
 from tflgpu.ops.axes import const_integers, elements, integers, present, take_operands
 from tflgpu.ops.base import Accuracy, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.elementwise import check_dtype, widen
@@ -25,6 +26,9 @@ _STABLEHLO, _PLAIN = "STABLEHLO_REDUCE_WINDOW", "REDUCE_WINDOW"
 _TYPES = frozenset({
     DType.BOOL, DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.F32, DType.F64,
 })  # fmt: skip
+
+#: The reference goes over the elements of a window one by one.
+_MOST_TAPS = 1 << 20
 
 MERGES: Mapping[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
@@ -84,6 +88,11 @@ class Windows:
     dilations: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
+
+    def laid_out(self, shape: Shape) -> Shape:
+        """The shape of a tensor with the initial values around it, and between its elements."""
+        each = zip(shape, self.base, self.low, self.high, strict=True)
+        return tuple((d - 1) * b + 1 + max(p, 0) + max(q, 0) for d, b, p, q in each)
 
     def results(self, shape: Shape) -> Shape:
         """How many windows a tensor of this shape has, by dimension; below 1 where there are none."""
@@ -159,6 +168,10 @@ def _infer(op: str, x: Operand, start: Operand, merge: str, windows: Windows) ->
             raise ModelError(f"{op}: {what} {listed(given)} of windows in {x.spec}")
     if len(windows.low) != x.rank or len(windows.high) != x.rank:
         raise ModelError(f"{op}: padding of {len(windows.low)} dimensions for {x.spec}")
+    if bytes_of(windows.laid_out(x.shape), x.dtype) > MAX_BYTES:
+        raise UnsupportedError(f"{op}: {x.spec} is too large with all that is put around it")
+    if elements(windows.size) > _MOST_TAPS:
+        raise UnsupportedError(f"{op}: windows of {elements(windows.size):,} elements each")
     shape = windows.results(x.shape)
     if 0 in shape:
         raise UnsupportedError(

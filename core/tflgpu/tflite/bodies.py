@@ -54,6 +54,15 @@ def runs_subgraphs(fields: Mapping[str, Any]) -> bool:
     return bool(_numbers(fields))
 
 
+def subgraphs_of(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The subgraphs that an operator with these options runs, by the option that names them."""
+    values = {name: fields[name] for name in _numbers(fields)}
+    return {
+        name: tuple(int(n) for n in value) if isinstance(value, tuple) else (int(value),)
+        for name, value in values.items()
+    }
+
+
 class Bodies:
     """Subgraphs of a new model, from number 1 on, by what they were in the old one."""
 
@@ -75,13 +84,9 @@ class Bodies:
             UnsupportedError: one of them runs itself, has a state, or cannot be written again.
         """
         told = dict(fields)
-        for name in _numbers(fields):
-            value = fields[name]
-            several = isinstance(value, tuple)
-            places = tuple(
-                self._place(int(n), model, inside) for n in (value if several else (value,))
-            )
-            told[name] = places if several else places[0]
+        for name, numbers in subgraphs_of(fields).items():
+            places = tuple(self._place(n, model, inside) for n in numbers)
+            told[name] = places if isinstance(fields[name], tuple) else places[0]
         return told
 
     def _place(self, number: int, model: Sequence[SubgraphInfo], inside: tuple[int, ...]) -> int:

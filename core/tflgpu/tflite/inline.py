@@ -26,10 +26,10 @@ from tflgpu.tflite.model_file import (
 
 NAME = "STABLEHLO_COMPOSITE"
 
-# Composites inside each other, and operators of a file once all are written out. Files have few
-# levels; each could double what the one before it made.
+# Composites inside each other, and what a file has once all are written out. Files have few levels;
+# each could double what the one before it made.
 _DEEPEST = 32
-_MOST_OPERATORS = 1 << 18
+_MOST_WRITTEN = 1 << 18
 
 
 def inlined(file: ModelFile) -> ModelFile:
@@ -60,33 +60,42 @@ def _is_composite(operator: OperatorInfo) -> bool:
 
 
 def _check_sizes(subgraphs: Sequence[SubgraphInfo]) -> None:
-    """That composites end, and do not make more operators than anybody wants.
+    """That composites end, and do not make more operators and tensors than anybody wants.
 
     Raises:
         ModelError: they do not.
     """
-    sizes: dict[int, int] = {}
+    # What each subgraph has once it is written out, and how many composites lie in each other there.
+    sizes: dict[int, tuple[int, int]] = {}
 
-    def size(number: int, path: tuple[int, ...]) -> int:
+    def size(number: int, path: tuple[int, ...]) -> tuple[int, int]:
         if number not in sizes:
-            found = 0
+            written, depth = 0, 0
             for operator in subgraphs[number].operators:
-                found += _size_of(operator, (*path, number)) if _is_composite(operator) else 1
-            sizes[number] = found
+                written += 1
+                if _is_composite(operator):
+                    inside, levels = _size_of(operator, (*path, number))
+                    written, depth = written + inside, max(depth, levels)
+            sizes[number] = written, depth
         return sizes[number]
 
-    def _size_of(operator: OperatorInfo, path: tuple[int, ...]) -> int:
+    def _size_of(operator: OperatorInfo, path: tuple[int, ...]) -> tuple[int, int]:
         number = _decomposition(operator)
         where = f"subgraph {path[-1]}, operator {operator.index} ({_named(operator)})"
         if number in path:
             raise ModelError(f"{where}: its decomposition, subgraph {number}, contains it")
-        if len(path) > _DEEPEST:
+        # From above, so that this ends; and from below, since some sizes are known already.
+        written, levels = size(number, path) if len(path) <= _DEEPEST else (0, _DEEPEST)
+        if levels >= _DEEPEST:
             raise ModelError(f"{where}: composites lie more than {_DEEPEST} deep in each other")
-        return size(number, path) + len(operator.outputs)  # as many may have to be copied
+        copied = len(operator.outputs)  # as many results may have to be
+        return written + len(subgraphs[number].tensors) + copied, levels + 1
 
-    total = sum(size(number, ()) for number in range(len(subgraphs)))
-    if total > _MOST_OPERATORS:
-        raise ModelError(f"composites make more than {_MOST_OPERATORS:,} operators of the file's")
+    total = sum(size(number, ())[0] for number in range(len(subgraphs)))
+    if total > _MOST_WRITTEN:
+        raise ModelError(
+            f"composites make more than {_MOST_WRITTEN:,} operators and tensors of the file's"
+        )
 
 
 def _decomposition(operator: OperatorInfo) -> int:
@@ -164,8 +173,9 @@ class _Inlining:
             if len(mine) != len(other):
                 raise ModelError(f"{where} {what} {len(other)} tensors, not {len(mine)}")
             for outer, inner in zip(mine, other, strict=True):
-                wanted, found = self.tensors[outer].dtype, body.tensors[inner].dtype
-                if outer >= 0 and wanted is not found:
+                found = body.tensors[inner].dtype
+                wanted = found if outer < 0 else self.tensors[outer].dtype
+                if wanted is not found:
                     raise ModelError(f"{where} {what} {found.value}, not {wanted.value}")
 
     def _places(self, operator: OperatorInfo, body: SubgraphInfo) -> list[int]:

@@ -23,32 +23,47 @@ from tflgpu.tflite.model_file import (
 from tflgpu.tflite.operators import Limits, check_indices
 
 
+class Whole:
+    """All of a file, read by whoever asks first. ``read`` reads it."""
+
+    def __init__(self, read: Callable[[], ModelFile]) -> None:
+        self._read = read
+        self._found: ModelFile | None = None
+        self._lock = threading.Lock()
+
+    def model(self) -> ModelFile:
+        """The file.
+
+        Raises:
+            ModelError: it is malformed.
+        """
+        with self._lock:
+            if self._found is None:
+                self._found = self._read()
+            return self._found
+
+
 class LaterModel(ModelFile):
     """A `ModelFile` that reads its parts when they are asked for."""
 
-    __slots__ = ("_read", "_signatures", "_subgraphs", "_whole", "_whole_lock")
-    _read: Callable[[], ModelFile]
+    __slots__ = ("_signatures", "_subgraphs", "_whole")
     _signatures: tuple[SignatureInfo, ...]
     _subgraphs: tuple[SubgraphInfo, ...]
-    _whole: ModelFile | None
-    _whole_lock: threading.Lock
+    _whole: Whole
 
     def __init__(
         self,
         data: memoryview,
-        read: Callable[[], ModelFile],
+        whole: Whole,
         subgraphs: tuple[LaterSubgraph, ...],
         signatures: tuple[SignatureInfo, ...],
     ) -> None:
-        """Of a file's bytes; ``read`` reads all of it."""
+        """Of a file's bytes; ``whole`` has all of it."""
         given = {
-            "content": data, "_read": read, "_whole": None, "_subgraphs": subgraphs,
-            "_signatures": signatures, "_whole_lock": threading.Lock(),
+            "content": data, "_whole": whole, "_subgraphs": subgraphs, "_signatures": signatures
         }  # fmt: skip
         for name, value in given.items():
             object.__setattr__(self, name, value)  # these are frozen
-        for subgraph in subgraphs:
-            subgraph.belongs_to(self)
 
     @property
     def whole(self) -> ModelFile:
@@ -57,11 +72,7 @@ class LaterModel(ModelFile):
         Raises:
             ModelError: the file is malformed.
         """
-        with self._whole_lock:
-            if self._whole is None:
-                object.__setattr__(self, "_whole", self._read())
-            assert self._whole is not None
-            return self._whole
+        return self._whole.model()
 
     @property
     def version(self) -> int:
@@ -97,12 +108,13 @@ class LaterModel(ModelFile):
 class LaterSubgraph(SubgraphInfo):
     """A `SubgraphInfo` that reads its tensors one by one, and its operators together."""
 
-    __slots__ = ("_model", "_number")
-    _model: LaterModel
+    __slots__ = ("_number", "_whole")
     _number: int
+    _whole: Whole
 
     def __init__(
         self,
+        whole: Whole,
         table: Table,
         number: int,
         subgraphs: int,
@@ -115,19 +127,16 @@ class LaterSubgraph(SubgraphInfo):
         check_indices(outputs, f"{table.where}: output", limits)
         given = {
             "name": table.text("name"), "inputs": inputs, "outputs": outputs,
-            "tensors": LaterTensors(self, table, tensor), "_number": number,
+            "tensors": LaterTensors(whole, table, number, tensor), "_number": number,
+            "_whole": whole,
         }  # fmt: skip
         for name, value in given.items():
             object.__setattr__(self, name, value)
 
-    def belongs_to(self, model: LaterModel) -> None:
-        """Whose subgraph it is."""
-        object.__setattr__(self, "_model", model)
-
     @property
     def whole(self) -> SubgraphInfo:
         """All of it as `SubgraphInfo`."""
-        return self._model.whole.subgraphs[self._number]
+        return self._whole.model().subgraphs[self._number]
 
     @property
     def operators(self) -> tuple[OperatorInfo, ...]:
@@ -140,12 +149,14 @@ class LaterTensors(Sequence[TensorInfo]):
 
     def __init__(
         self,
-        subgraph: LaterSubgraph,
+        whole: Whole,
         table: Table,
+        number: int,
         tensor: Callable[[Table, int, int], TensorInfo],
     ) -> None:
-        self._subgraph = subgraph
+        self._whole = whole
         self._table = table
+        self._number = number
         self._tensor = tensor
         self._count = table.count("tensors")
         self._found: dict[int, TensorInfo] = {}
@@ -161,7 +172,7 @@ class LaterTensors(Sequence[TensorInfo]):
 
     def __getitem__(self, index: int | slice) -> TensorInfo | Sequence[TensorInfo]:
         if isinstance(index, slice):
-            return self._subgraph.whole.tensors[index]
+            return self._all()[index]
         place = index + self._count if index < 0 else index
         if not 0 <= place < self._count:
             raise IndexError(index)
@@ -171,7 +182,10 @@ class LaterTensors(Sequence[TensorInfo]):
         return found
 
     def __iter__(self) -> Iterator[TensorInfo]:
-        return iter(self._subgraph.whole.tensors)
+        return iter(self._all())
+
+    def _all(self) -> Sequence[TensorInfo]:
+        return self._whole.model().subgraphs[self._number].tensors
 
     def _read(self, index: int) -> TensorInfo:
         where = f"{self._table.where}, tensor"
@@ -180,7 +194,7 @@ class LaterTensors(Sequence[TensorInfo]):
         )
         if found.data is None and 0 in found.shape:
             # Whether it is a constant without elements hangs on the operators.
-            return self._subgraph.whole.tensors[index]
+            return self._all()[index]
         return found
 
 

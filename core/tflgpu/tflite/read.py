@@ -15,7 +15,7 @@ from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.inline import inlined
-from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph
+from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph, Whole
 from tflgpu.tflite.model_file import (
     ModelFile,
     OperatorCode,
@@ -112,11 +112,12 @@ def _read_later(data: memoryview) -> LaterModel | None:
     def tensor(table: Table, index: int, tensors: int) -> TensorInfo:
         return read_tensor(file, table, index, tensors, buffers)
 
+    whole = Whole(lambda: _read(FlatFile(data)))
     subgraphs = tuple(
-        LaterSubgraph(table, number, count, tensor)
+        LaterSubgraph(whole, table, number, count, tensor)
         for number, table in enumerate(model.children("subgraphs", "SubGraph", "subgraph"))
     )
-    return LaterModel(data, lambda: _read(FlatFile(data)), subgraphs, _signatures(model, subgraphs))
+    return LaterModel(data, whole, subgraphs, _signatures(model, subgraphs))
 
 
 def _buffers(file: FlatFile, model: Table) -> list[memoryview]:

@@ -146,5 +146,7 @@ class Sparsity:
             coordinates[dim] = coordinates[dim] * sizes[rank + block] + coordinates[rank + block]
         dense = np.zeros(math.prod(shape), values.dtype)
         if count:
-            dense[np.ravel_multi_index(tuple(coordinates[:rank]), shape)] = values
+            # A scalar has no coordinates, and one value.
+            where = np.ravel_multi_index(tuple(coordinates[:rank]), shape) if rank else slice(None)
+            dense[where] = values
         return dense.reshape(shape)
