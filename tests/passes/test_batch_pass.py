@@ -88,12 +88,21 @@ def dilated(g: Maker, x: Value) -> Value:
     return g.op("MUL", y, g.op("MEAN", y, g.ints(1, 2)))  # [1, 4] and [1, 6, 6, 4]
 
 
+def rows_chosen(g: Maker, x: Value) -> Value:
+    """By vectors of as many as there are rows, the same for all items and not."""
+    rows = g.op("RESHAPE", x, g.ints(5, 5))
+    some = g.op("SELECT", g.const([1, 0, 0, 1, 1], DType.BOOL), rows, g.random(5, 5))
+    positive = g.op("GREATER", g.op("SUM", rows, g.ints(1)), g.const(0.0))
+    return g.op("RESHAPE", g.op("SELECT", positive, some, rows), g.ints(1, 25))
+
+
 GOOD: dict[str, tuple[Make, tuple[int, ...]]] = {
     "classifier": (classifier, (1, 6, 5, 3)),
     "attention": (attention, (1, 5, 6)),
     "cut": (cut, (1, 5, 6)),
     "time_first": (time_first, (1, 4, 6)),
     "dilated": (dilated, (1, 6, 6, 3)),
+    "rows_chosen": (rows_chosen, (1, 25)),
 }
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Value
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes import (
@@ -85,6 +87,11 @@ def read_elsewhere(g: Maker, x: Value) -> list[Value]:
     return [last(g, g.op("EXP", x)), g.op("SOFTMAX", x, beta=1.0)]
 
 
+def select_rows(g: Maker, x: Value) -> Value:
+    chosen = g.const(np.arange(x.shape[0]) % 2, DType.BOOL)
+    return g.op("SELECT", chosen, x, g.const(np.zeros(x.shape)))
+
+
 STAYS: dict[str, Callable[[Maker, Value], list[Value]]] = {
     "no_gain": lambda g, x: [g.op("EXP", first(g, x))],
     "other_order": lambda g, x: [
@@ -93,6 +100,8 @@ STAYS: dict[str, Callable[[Maker, Value], list[Value]]] = {
     "other_operand": lambda g, x: [last(g, g.op("ADD", first(g, x), g.input(2, 6, 5)))],
     "broadcast": lambda g, x: [last(g, g.op("ADD", first(g, x), g.input(1, 6, 5)))],
     "not_elementwise": lambda g, x: [last(g, g.op("SOFTMAX", first(g, x), beta=1.0))],
+    # A vector of as many as there are rows chooses rows, and not columns.
+    "rows": lambda g, x: [last(g, select_rows(g, first(g, x)))],
     "read_elsewhere": lambda g, x: read_elsewhere(g, first(g, x)),
 }  # fmt: skip
 
@@ -115,6 +124,15 @@ def test_a_bias_behind_a_reshape_folds(op: str, left: bool) -> None:
     after = check(g.done(y), [sink_reshapes.PASS, fuse_after_filter.PASS])
     assert names(after) == ["CONV_2D", "RELU", "RESHAPE"]
     assert [n.origins for n in after.nodes] == [(0, 2), (3,), (1,)]
+
+
+@pytest.mark.parametrize("op", ["ADD_N", "ATAN2", "MUL"])
+def test_a_constant_of_one_row_keeps_the_shape_of_the_other_operand(op: str) -> None:
+    """Some ops do not broadcast."""
+    g = Maker()
+    x = g.op("RESHAPE", g.conv(g.input(1, 1, 1, 5), 3, kernel=1), g.ints(1, 3))
+    after = check(g.done(g.op(op, x, g.random(1, 3))), sink_reshapes.PASS)
+    assert names(after) == ["CONV_2D", op, "RESHAPE"]
 
 
 def sequence(g: Maker, x: Value) -> Value:
@@ -174,3 +192,13 @@ def test_a_conformer_loses_most_of_its_transposes(model_path: Callable[[str], Pa
     convs = [n for n in graph.nodes if "CONV" in n.op]
     assert len(convs) == 3
     assert names(graph).count("ADD") == 5
+
+
+def test_a_choice_of_rows_stays_behind_a_reshape() -> None:
+    """Before it, where the rows are another axis, the same vector would choose columns."""
+    g = Maker()
+    dense = g.op("RESHAPE", g.conv(g.input(1, 3, 1, 5), 3, kernel=1), g.ints(3, 3))
+    other = g.op("ABS", g.input(3, 3))
+    chosen = g.op("SELECT", g.const([1, 0, 1], DType.BOOL), dense, other)
+    graph = g.done(chosen, g.op("EXP", other))
+    assert names(check(graph, sink_reshapes.PASS)) == names(graph)

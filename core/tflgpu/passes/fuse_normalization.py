@@ -27,6 +27,7 @@ from tflgpu.ops.normalize import NAME, MeanStddev
 from tflgpu.ops.reduce import Reduce, reduced_axes
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
+from tflgpu.passes.match import both_orders
 
 
 @attrs.frozen(eq=False)
@@ -91,12 +92,12 @@ def _layers(reader: _Reader, last: Node) -> Iterator[_Layer]:
 
 
 def _scaled_and_shifted(reader: _Reader, last: Node) -> Iterator[_Layer]:
-    for scaled, shift in _both(last):
+    for scaled, shift in both_orders(last):
         product, moved = reader.maker(scaled, "MUL"), reader.maker(shift, "SUB")
         centre = None if moved is None else reader.maker(moved.input(1), "MUL")
         if product is None or moved is None or centre is None:
             continue
-        for x, scale in _both(product):
+        for x, scale in both_orders(product):
             for found, gamma, nodes in _scales(reader, scale):
                 expected = [(found.mean, scale), (scale, found.mean)]
                 same = any(centre.inputs[0] is a and centre.inputs[1] is b for a, b in expected)
@@ -106,7 +107,7 @@ def _scaled_and_shifted(reader: _Reader, last: Node) -> Iterator[_Layer]:
 
 
 def _centred(reader: _Reader, last: Node) -> Iterator[_Layer]:
-    for centred, scale in _both(last):
+    for centred, scale in both_orders(last):
         difference = reader.maker(centred, "SUB")
         if difference is None:
             continue
@@ -137,7 +138,7 @@ def _scales(
         yield found, None, ()
     product = reader.maker(value, "MUL")
     if product is not None:
-        for root, gamma in _both(product):
+        for root, gamma in both_orders(product):
             for found in _deviations(reader, root):
                 yield found, gamma, (product,)
 
@@ -148,7 +149,7 @@ def _deviations(reader: _Reader, value: Value, op: str = "RSQRT") -> Iterator[_D
     total = None if root is None else reader.maker(root.input(0), "ADD")
     if root is None or total is None:
         return
-    for variance, constant in _both(total):
+    for variance, constant in both_orders(total):
         epsilon = scalar_of(constant)
         average = reader.maker(variance, "MEAN")
         if epsilon is None or epsilon <= 0 or average is None:
@@ -174,15 +175,8 @@ def _squares(reader: _Reader, value: Value) -> Iterator[tuple[Value, Value, tupl
         nodes = (difference, square)
     else:
         return
-    for x, mean in _both(nodes[0]):
+    for x, mean in both_orders(nodes[0]):
         yield x, mean, nodes
-
-
-def _both(node: Node) -> Iterator[tuple[Value, Value]]:
-    """A node's two operands in either order."""
-    a, b = node.input(0), node.input(1)
-    yield a, b
-    yield b, a
 
 
 def _axes(node: Node) -> tuple[int, ...] | None:

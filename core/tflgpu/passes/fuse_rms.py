@@ -8,8 +8,6 @@ composite instead (`tflgpu.compiler.composites`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
@@ -19,6 +17,7 @@ from tflgpu.ops.composite_norms import RMS, Norm
 from tflgpu.ops.reduce import Reduce, reduced_axes
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
+from tflgpu.passes.match import both_orders
 
 
 def run(graph: Graph, context: PassContext) -> int:
@@ -31,7 +30,7 @@ def run(graph: Graph, context: PassContext) -> int:
         plain = is_plain(node) and context.is_linear(node)
         if not plain or result.dtype not in (DType.F32, DType.F16):
             continue
-        for x, other in _both(node):
+        for x, other in both_orders(node):
             found = _root(rewriter, context, x, other) if x.shape == result.shape else None
             if found is not None:
                 epsilon, nodes = found
@@ -57,7 +56,7 @@ def _root(
     total = None if root is None else maker(root.input(0), "ADD")
     if root is None or total is None:
         return None
-    for square_mean, constant in _both(total):
+    for square_mean, constant in both_orders(total):
         epsilon = scalar_of(constant)
         mean = maker(square_mean, "MEAN")
         if epsilon is None or not epsilon > 0 or mean is None or not _over_channels(mean):
@@ -66,13 +65,6 @@ def _root(
         if square is not None and square.input(0) is x:
             return epsilon, [square, mean, total, root]
     return None
-
-
-def _both(node: Node) -> Iterator[tuple[Value, Value]]:
-    """A node's two operands in either order."""
-    a, b = node.input(0), node.input(1)
-    yield a, b
-    yield b, a
 
 
 def _over_channels(mean: Node) -> bool:

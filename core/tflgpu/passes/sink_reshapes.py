@@ -12,8 +12,6 @@ RESHAPE goes there and back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.reshape import ReshapeAttrs
@@ -29,11 +27,15 @@ def run(graph: Graph, context: PassContext) -> int:
     """Move every one that nothing else reads."""
     rewriter = Rewriter(graph)
     for node in rewriter.nodes():
-        found = next(_found(rewriter, context, node), None)
-        if found is None:
+        at = _movable(rewriter, context, node)
+        reshape = None if at is None else rewriter.producer(node.input(at))
+        if reshape is None:
             continue
-        reshape, operands = found
         source, (result,) = reshape.input(0), node.outputs
+        operands = [
+            source if i == at else other and _reshaped(rewriter, other, source, node)
+            for i, other in enumerate(node.inputs)
+        ]
         value = rewriter.value(source.shape, result.dtype, result.name + "/source")
         op, attributes, origins, version = node.op, node.attrs, node.origins, node.version
         after = rewriter.replace([node], "RESHAPE", ReshapeAttrs(result.shape), [])
@@ -47,36 +49,24 @@ def run(graph: Graph, context: PassContext) -> int:
     return rewriter.edits
 
 
-def _found(
-    rewriter: Rewriter, context: PassContext, node: Node
-) -> Iterator[tuple[Node, list[Value | None]]]:
-    """A RESHAPE that may go behind ``node``, and the operands that the node has before it."""
+def _movable(rewriter: Rewriter, context: PassContext, node: Node) -> int | None:
+    """The operand of ``node`` whose RESHAPE may go behind it; None where there is none."""
     op = context.op(node)
-    if op is None or not op.elementwise or len(node.outputs) != 1:
-        return
+    if op is None or not op.is_elementwise(node) or len(node.outputs) != 1:
+        return None
+    result = node.outputs[0]
     for at, value in enumerate(node.inputs):
         reshape = rewriter.producer(value, "RESHAPE")
         if value is None or reshape is None or rewriter.sole_use(value) is not node:
             continue
-        result = node.outputs[0]
         if value.shape != result.shape or value.dtype is not result.dtype:
             continue  # what whole numbers or booleans a node makes, a device might not reshape
         if not _behind_filter(rewriter, context, reshape):
             continue
-        source = reshape.input(0)
         others = [v for i, v in enumerate(node.inputs) if i != at and v is not None]
         if all(_fits(rewriter, other, value) for other in others):
-            yield (
-                reshape,
-                [
-                    source
-                    if i == at
-                    else None
-                    if v is None
-                    else _reshaped(rewriter, v, source, node)
-                    for i, v in enumerate(node.inputs)
-                ],
-            )
+            return at
+    return None
 
 
 def _behind_filter(rewriter: Rewriter, context: PassContext, reshape: Node) -> bool:
@@ -91,7 +81,7 @@ def _behind_filter(rewriter: Rewriter, context: PassContext, reshape: Node) -> b
         op = context.op(maker)
         own = [v for v in maker.inputs if v is not None and v.shape == value.shape]
         own = [v for v in own if rewriter.sole_use(v) is maker]
-        if op is None or not op.elementwise or len(own) != 1:
+        if op is None or not op.is_elementwise(maker) or len(own) != 1:
             return False
         maker = rewriter.producer(own[0])
     return filter_of(maker, context) is not None
@@ -105,9 +95,12 @@ def _fits(rewriter: Rewriter, other: Value, value: Value) -> bool:
 
 
 def _reshaped(rewriter: Rewriter, other: Value, source: Value, node: Node) -> Value:
-    """A constant as a vector that broadcasts against any rank; anything else in the source's shape."""
+    """What ``node`` reads instead of another operand: a constant of another shape than its result's as a
+    vector, which broadcasts against any rank; anything else in the source's shape."""
     if other.data is not None:
-        return rewriter.const(other.data.reshape(-1), other.name)
+        # Not all elementwise ops broadcast: what had the result's shape has it still.
+        whole = other.shape == node.outputs[0].shape
+        return rewriter.const(other.data.reshape(source.shape if whole else -1), other.name)
     value = rewriter.value(source.shape, other.dtype, other.name + "/reshaped")
     attributes = ReshapeAttrs(source.shape)
     rewriter.insert("RESHAPE", attributes, [other], [value], before=node, origins=node.origins)

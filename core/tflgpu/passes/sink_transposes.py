@@ -69,13 +69,11 @@ def _merge_through_reshape(rewriter: Rewriter, last: Node) -> None:
     # Dimensions of 1 in front, so that channels stay channels.
     ones = len(middle.shape) - len(kept)
     flat = (1,) * ones + tuple(x.shape[axis] for axis in kept)
-    moved = [axis for axis in inner if axis in kept]
-    place: dict[int, int] = {}  # from a dimension of `middle` to one of `flat`
-    for axis, size in enumerate(middle.shape):
-        found = len(place) if size == 1 else None
-        place[axis] = ones + kept.index(moved.pop(0)) if found is None else -1
-    free = iter(range(ones))
-    order = [next(free) if place[axis] < 0 else place[axis] for axis in outer]
+    # Where the dimensions of `middle` that are not 1 are in `flat`; the others are in front, in order.
+    moved = iter([ones + kept.index(axis) for axis in inner if axis in kept])
+    place = {axis: next(moved) for axis, size in enumerate(middle.shape) if size != 1}
+    in_front = iter(range(ones))
+    order = [place[axis] if axis in place else next(in_front) for axis in outer]
     reshape = rewriter.producer(middle)
     chain = [first, reshape] if reshape is not None else [first]
     only = rewriter.sole_use(middle) is last and rewriter.sole_use(first.outputs[0]) is reshape
@@ -202,7 +200,7 @@ def _other_entries(
     """Further TRANSPOSEs that must be in a region for ``node`` to be in it; None where it cannot
     be."""
     definition = context.op(node)
-    if definition is None or not definition.elementwise or len(node.outputs) != 1:
+    if definition is None or not definition.is_elementwise(node) or len(node.outputs) != 1:
         return None
     if not is_plain(node):
         return None
