@@ -14,6 +14,8 @@ from flow_models import BOOL, I32, Op, branch, loop, model, number, subgraph, te
 from tflgpu import GpuDelegate, Interpreter, Model
 from tflgpu.errors import InputError, TflgpuError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ops.base import Fields
+from tflgpu.ops.skip_gram import SKIP_GRAM
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import TensorSpec
 
@@ -139,6 +141,16 @@ def test_skip_gram(size: int, every: bool) -> None:
     for text in found:
         (made,), (wanted,) = run(mine, [texts([text])]), theirs(content, [texts([text])])
         assert made.tolist() == wanted.tolist(), text
+
+
+def test_skip_gram_does_not_begin_what_it_cannot_finish() -> None:
+    """Of 40 words, 39 with any gaps: 40 groups, and 2 ** 40 beginnings."""
+    fields = {"ngram_size": 39, "max_skip_size": 40, "include_all_ngrams": False}
+    attributes = SKIP_GRAM.parse(Fields("SKIP_GRAM", fields))
+    words = [b"%d" % i for i in range(40)]
+    (found,) = SKIP_GRAM.reference(attributes, [texts([b" ".join(words)])])
+    left_out = [b" ".join(words[:i] + words[i + 1 :]) for i in reversed(range(40))]
+    assert found.tolist() == left_out
 
 
 def test_skip_gram_takes_the_first_text() -> None:

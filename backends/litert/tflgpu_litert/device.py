@@ -19,7 +19,7 @@ from tflgpu.tflite.cut import small_model
 
 from tflgpu_litert.native import LiteRTError, Opened, Settings, open_model
 from tflgpu_litert.newer import repack
-from tflgpu_litert.quirks import quirk
+from tflgpu_litert.quirks import quirk, quirk_of_loops
 from tflgpu_litert.recording import LiteRTRecording
 from tflgpu_litert.shapes import told_late
 
@@ -62,6 +62,9 @@ class LiteRTDevice(BaseNodeDevice):
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
         """What LiteRT makes of a node that nobody here defines, asked of LiteRT itself: a shape in
         the file may be a placeholder."""
+        reason = quirk_of_loops(node)
+        if reason is not None:
+            return Unsupported(reason)
         foreign = Node(
             node.op, ForeignOp(""), node.inputs, node.outputs, node.version, node.origins,
             node.source,

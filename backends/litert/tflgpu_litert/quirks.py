@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 from tflgpu.errors import TflgpuError, UnsupportedError
+from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import Activation, OpDef
 from tflgpu.ops.unknown import UnknownOp
+from tflgpu.tflite.bodies import subgraphs_of
 
 # Of the fused activations its kernels apply those that are a clamp.
 _CLAMPS = frozenset(
@@ -35,6 +37,31 @@ _DIAGONAL_TYPES = frozenset(
 _BIASED = frozenset({"CONV_2D", "FULLY_CONNECTED"})
 _LSTMS = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
 _I32 = 2  # the schema's number of the type
+
+
+def quirk_of_loops(node: Node) -> str | None:
+    """As `quirk`, of a node that runs subgraphs: LiteRT hands a body's results to the next round one
+    after another, in the memory of its inputs. Where one of these is a result at another place, it has
+    been written over by then."""
+    if node.source is None or not node.source.bodies:
+        return None
+    subgraphs = node.source.bodies
+    found, ahead = set[int](), [(node.op, node.source.fields)]
+    while ahead:
+        name, fields = ahead.pop()
+        numbers = subgraphs_of(fields)
+        if name == "WHILE":
+            body = subgraphs[numbers["body_subgraph_index"][0]]
+            for result, given in zip(body.outputs, body.inputs, strict=False):
+                if result != given and result in body.inputs:
+                    return (
+                        f"LiteRT's WHILE gives the next round another value than {result} of "
+                        f"subgraph {quoted(body.name)}, an input that is a result at another place"
+                    )
+        for number in {n for several in numbers.values() for n in several} - found:
+            found.add(number)
+            ahead += [(each.name, each.fields) for each in subgraphs[number].operators]
+    return None
 
 
 def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = None) -> str | None:
