@@ -60,7 +60,7 @@ class StartingEngine(Engine):
             facts = self._facts(device)
         except SavedModelError:
             return None  # which is said where the graph is compiled
-        origin.compile = partial(self._compiled_again, origin)
+        origin.compile = self._compiled_again
         try:
             start = self._kept.start(origin, facts, device, partial(self._start, origin))
         except _NotPlainError:

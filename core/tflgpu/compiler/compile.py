@@ -5,6 +5,7 @@ graph -> float view -> composites -> attention -> passes -> partition -> (per pa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
@@ -183,6 +184,12 @@ def _moves(node: Node, target: Target, rules: Mapping[int, KernelRule]) -> Moves
     return moves(node)
 
 
+def _shared_states(graph: Graph) -> frozenset[int]:
+    """The variables, by identity, that more than one node has."""
+    found = Counter(id(v) for node in graph for v in states_of([node]))
+    return frozenset(key for key, count in found.items() if count > 1)
+
+
 def _own_states(nodes: Sequence[Node]) -> tuple[Value, ...]:
     """The variables of nodes. Each must be one node's: a second one would have to see what the first
     made of it."""
@@ -206,6 +213,8 @@ def _divided(
     kept_off: Mapping[int, str],
     whole: float,
 ) -> Partitioning:
+    shared = _shared_states(view.graph)
+
     def supported(node: Node) -> Unsupported | None:
         for origin in node.origins:
             if origin in kept_off:
@@ -216,6 +225,12 @@ def _divided(
             return Unsupported(
                 "it is quantized, and quantized_models_allowed is off", ReasonCode.QUANTIZED_OFF
             )
+        for value in states_of([node]):
+            if id(value) in shared:
+                return Unsupported(
+                    f"its state {value.name} is that of several operators, each of which has to see "
+                    "what the one before it made of it; a device's counts when all of a run is over"
+                )
         return target.refusal(node)
 
     return partition(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec
 
 import attrs
 import numpy as np
@@ -33,6 +34,7 @@ from tflgpu.tflite.model_file import ModelFile, OperatorInfo
 
 #: Who runs the operators between the pieces, as reports name it.
 _HOST = "host"
+_P = ParamSpec("_P")
 
 
 @attrs.frozen(eq=False)
@@ -45,6 +47,33 @@ class Openers:
     plain: Callable[[Graph], Session]
     repeating: Repeats
     keeping: Callable[[Graph, Sequence[tuple[int, int]]], Session]
+
+
+class _Pieces:
+    """What all pieces of a session have in common.
+
+    Attributes:
+        opened: How many sessions of pieces there were so far.
+        moved: What they copy in a run.
+    """
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.moved = Traffic()
+
+    def joined(self, session: Session) -> Session:
+        """The session of a piece, which is one more."""
+        self.opened += 1  # reports are old then
+        session.traffic = self.moved
+        return session
+
+    def counted(self, opener: Callable[_P, Session]) -> Callable[_P, Session]:
+        """Gives what ``opener`` does, `joined`."""
+
+        def opened(*args: _P.args, **kwargs: _P.kwargs) -> Session:
+            return self.joined(opener(*args, **kwargs))
+
+        return opened
 
 
 class FlowSession(Session):
@@ -81,17 +110,17 @@ class FlowSession(Session):
         self._store = store
         self._info = info
         self._model = model
-        self._opened = 0  # sessions so far
+        self._pieces = _Pieces()
         self._shared = Shared(
             model,
             ops,
             store,
-            self._counted(openers.open),
-            self._counted(openers.plain),
+            self._pieces.counted(openers.open),
+            self._pieces.counted(openers.plain),
             openers.repeating,
-            lambda graph, pairs: self._joined(openers.keeping(graph, pairs)),
+            self._pieces.counted(openers.keeping),
             number,
-            self._joined,
+            self._pieces.joined,
             foreign,
             _quietly,
             HostOperators(),
@@ -100,7 +129,6 @@ class FlowSession(Session):
         )
         self._program: Program = self._shared.program(number)
         self._told = (-1, -1)
-        self._moved = Traffic()  # of all pieces, in a run
         super().__init__(graph, (), DelegationReport(0, 0), {})
         try:
             self._program.prepare([graph.values[i].shape for i in info.inputs])
@@ -137,7 +165,8 @@ class FlowSession(Session):
         if self._closed:
             self.check_inherited("this interpreter's device")
         before = self._store.snapshot()
-        self._moved.to_device = self._moved.to_host = 0
+        moved = self._pieces.moved
+        moved.to_device = moved.to_host = 0
         self.complete = False
         try:
             env = self._program.run_all(self._inputs)
@@ -158,7 +187,7 @@ class FlowSession(Session):
             arrays[i] = np.array(array) if ours and (shown is None or i in shown) else array
         if self._edition != self._told:
             self.report = self._report()
-        self.traffic.add(self._moved.to_device, self._moved.to_host)
+        self.traffic.add(moved.to_device, moved.to_host)
         self.complete = True
 
     def put(self, value_id: int, place: Place | None) -> Unsupported | None:
@@ -204,8 +233,10 @@ class FlowSession(Session):
         return _opened([p for program in self._shared.programs.values() for p in program.pieces()])
 
     def _close_programs(self) -> None:
+        # Programs know what has them all. What is closed is freed without Python's collector.
         for program in self._shared.programs.values():
             program.close()
+        self._shared.programs.clear()
 
     @property
     def _edition(self) -> tuple[int, int]:
@@ -213,18 +244,7 @@ class FlowSession(Session):
         it."""
         kept = self._keeping() if self._program.keepable.keeps else ()
         home = sum(p.session is not None and bool(p.session.why_home) for p in kept)
-        return self._opened, len(self._program.evaluated) + home
-
-    def _counted(self, opener: Callable[[Graph], Session]) -> Callable[[Graph], Session]:
-        def opened(graph: Graph) -> Session:
-            return self._joined(opener(graph))
-
-        return opened
-
-    def _joined(self, session: Session) -> Session:
-        self._opened += 1  # reports are old then
-        session.traffic = self._moved
-        return session
+        return self._pieces.opened, len(self._program.evaluated) + home
 
     def _report(self) -> DelegationReport:
         """What the pieces of this subgraph say, and of each operator between them what it is about."""

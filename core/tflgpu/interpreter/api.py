@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.forks import OfProcess
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
 
 
-class Interpreter(BufferMethods, ModelDetails):
+class Interpreter(OfProcess, BufferMethods, ModelDetails):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -229,8 +230,8 @@ class Interpreter(BufferMethods, ModelDetails):
             self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()
-                self._lanes = Lanes(self._main, self._make_lane, self._most, self._opening)
-            return self._lanes.begin(inputs or {})
+                self._lanes = Lanes(self._main, self._most, self._opening)
+            return self._lanes.begin(inputs or {}, self._make_lane)
 
     def reset_all_variables(self) -> None:
         """Set the model's state, if it has any, to zero. Resource variables become what they are in a

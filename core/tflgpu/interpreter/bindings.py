@@ -272,6 +272,11 @@ class Bindings:
             raise UnsupportedError(
                 f"{port.told} cannot be bound: its shape depends on what the model computes"
             )
+        if port.index in session.kept:
+            raise UnsupportedError(
+                f"{port.told} cannot be bound: it is state, which each run leaves to the next in memory "
+                "of its own; use get_tensor and set_tensor"
+            )
         own = session.arrays[port.index]
         shape, dtype = own.shape, own.dtype
         _check_fit(port, given, shape, dtype)

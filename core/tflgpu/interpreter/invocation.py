@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class Invocation:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._results: dict[int, Any] | None = None
+        self._results: list[Any] | None = None  # one for each output; a tensor may be several
         self._error: BaseException | None = None
         self._run: _Run | None = None
 
@@ -71,7 +72,7 @@ class Invocation:
         """
         self.wait()
         assert self._results is not None
-        return list(self._results.values())
+        return list(self._results)
 
     def get_tensor(self, tensor_index: int) -> Any:
         """An output by its tensor's index; waits for it.
@@ -82,10 +83,11 @@ class Invocation:
         """
         self.wait()
         assert self._results is not None
-        if tensor_index not in self._results:
-            known = ", ".join(map(str, self._results))
+        outputs = self._lane.subgraph.info.outputs
+        if tensor_index not in outputs:
+            known = ", ".join(map(str, outputs))
             raise InputError(f"tensor {tensor_index} is no output; outputs are {known}")
-        return self._results[tensor_index]
+        return self._results[outputs.index(tensor_index)]
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         """`results`, while other coroutines have their turn."""
@@ -130,20 +132,17 @@ class _Run:
 class Lane:
     """The model once more, with at most one run in flight."""
 
-    def __init__(
-        self, subgraph: Subgraph, work: Callable[[Callable[[], None]], Future[None]]
-    ) -> None:
+    def __init__(self, subgraph: Subgraph) -> None:
         self.subgraph = subgraph
         self.flight: Invocation | None = None
         self.lock = threading.RLock()
-        self._work = work
         self.after: Callable[[Subgraph], None] = lambda _: None
 
-    def begin(self) -> Invocation:
-        """Submit a run on what the inputs hold."""
+    def begin(self, work: Callable[[Callable[[], None]], Future[None]]) -> Invocation:
+        """Submit a run on what the inputs hold; ``work`` does elsewhere what cannot be submitted."""
         flight = Invocation(self)
         pending = self.subgraph.begin()
-        future = None if pending is not None else self._work(self.subgraph.run)
+        future = None if pending is not None else work(self.subgraph.run)
         flight._run = _Run(pending, future)  # noqa: SLF001
         self.flight = flight
         return flight
@@ -161,7 +160,7 @@ class Lane:
                 if not run.finish(self.subgraph, timeout):
                     return False
                 outputs = self.subgraph.info.outputs
-                flight._results = {i: self.subgraph.get(i) for i in outputs}  # noqa: SLF001
+                flight._results = [self.subgraph.get(i) for i in outputs]  # noqa: SLF001
             except TflgpuError as error:
                 flight._error = error  # noqa: SLF001
             self.after(self.subgraph)
@@ -171,22 +170,24 @@ class Lane:
             self.lock.release()
 
 
+def _keep_state(main: Subgraph, subgraph: Subgraph) -> None:
+    for index, state in subgraph.variables.items():
+        np.copyto(main.variables[index], state)
+
+
 class Lanes(Holder):
     """All lanes of an interpreter's main subgraph.
 
     Args:
         main: What the interpreter itself runs.
-        make: Another subgraph like it, at the same shapes, ready to run.
         most: Most lanes.
         opening: Opens their sessions.
     """
 
-    def __init__(
-        self, main: Subgraph, make: Callable[[], Subgraph], most: int, opening: Opening
-    ) -> None:
+    def __init__(self, main: Subgraph, most: int, opening: Opening) -> None:
         session = main.session
         by_flow = session is not None and session.comes_by_run
-        self._main, self._make = main, make
+        self._main = main
         self._stored = by_flow and opening.keeps_state(main.index)
         self._copied = bool(main.variables) and not self._stored
         self._most = 1 if self._stored or self._copied else most
@@ -196,9 +197,10 @@ class Lanes(Holder):
         self._shapes = main.resized
         self.belongs_to_process()
 
-    def begin(self, inputs: Mapping[int, Any]) -> Invocation:
-        """A run on these inputs; those that are not named are as in the interpreter."""
-        lane = self._free()
+    def begin(self, inputs: Mapping[int, Any], make: Callable[[], Subgraph]) -> Invocation:
+        """A run on these inputs; those that are not named are as in the interpreter. ``make`` gives
+        another subgraph like its main one, at the same shapes, ready to run."""
+        lane = self._free(make)
         with lane.lock:
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
@@ -206,7 +208,7 @@ class Lanes(Holder):
             if self._copied:
                 for index, state in self._main.variables.items():
                     np.copyto(subgraph.variables[index], state)
-            flight = lane.begin()
+            flight = lane.begin(self._work)
         self._lanes.remove(lane)
         self._lanes.append(lane)
         return flight
@@ -253,15 +255,15 @@ class Lanes(Holder):
             if flight is not None:
                 lane.collect(flight)
 
-    def _free(self) -> Lane:
+    def _free(self, make: Callable[[], Subgraph]) -> Lane:
         for lane in self._lanes:
             flight = lane.flight
             if flight is None or (flight.done() and lane.collect(flight)):
                 return lane
         if len(self._lanes) < self._most:
-            lane = Lane(self._make(), self._work)
+            lane = Lane(make())
             if self._copied:
-                lane.after = self._keep_state
+                lane.after = partial(_keep_state, self._main)
             self._lanes.append(lane)
             return lane
         lane = self._lanes[0]
@@ -269,10 +271,6 @@ class Lanes(Holder):
         if flight is not None:
             lane.collect(flight)
         return lane
-
-    def _keep_state(self, subgraph: Subgraph) -> None:
-        for index, state in subgraph.variables.items():
-            np.copyto(self._main.variables[index], state)
 
     def _work(self, action: Callable[[], None]) -> Future[None]:
         if self._workers is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.forks import OfProcess
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.delegation import Delegation
@@ -57,7 +58,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         return dict(zip(self.names, self, strict=True))
 
 
-class Model:
+class Model(OfProcess):
     """A `.tflite` model that is called.
 
         with tflgpu.Model("mobilenet.tflite") as model:

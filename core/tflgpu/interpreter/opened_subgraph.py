@@ -4,7 +4,7 @@ replaced where a fork, an error or a signal has left it of no use."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,6 @@ class OpenedSubgraph:
     Attributes:
         index: Position in the model.
         info: What the file says of it.
-        run: Runs it on what the input arrays hold; replaced with every change of state, so that
-            a run asks no questions.
         bindings: What its inputs and outputs are bound to.
     """
 
@@ -55,7 +53,6 @@ class OpenedSubgraph:
     ) -> None:
         self.index = index
         self.info = model.subgraphs[index]
-        self.run: Callable[[], None] = self._cannot_run
         self.bindings = Bindings()
         self._open_session = open_session
         self._pool = ResultPool()
@@ -103,7 +100,6 @@ class OpenedSubgraph:
         """
         if self._memory is None:
             self._memory, self._lost = self._opened(), set()
-            self.run = self._run
         elif self._memory.session.inherited and self._is_default:
             self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
@@ -128,12 +124,22 @@ class OpenedSubgraph:
         assert self._memory is not None
         return self._recovery.finish(self._memory.session, pending, self._again, timeout)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run it on what the input arrays hold.
+
+        Raises:
+            NotAllocatedError: tensors have not been allocated.
+            StateError, DeviceError: as `Recovery.run`.
+        """
         self._recovery.run(self._ready().session, self._again)
 
     def _ready(self) -> SessionMemory:
         memory = self._memory
-        assert memory is not None
+        if memory is None:
+            raise NotAllocatedError(
+                "the model is not ready to run; call allocate_tensors() first, and again after "
+                "resize_tensor_input()"
+            )
         if memory.session.inherited:
             memory = self._open_in_child(memory)
         if self._lost:
@@ -210,7 +216,6 @@ class OpenedSubgraph:
     def release(self) -> None:
         """Give the session up; it is closed when no view of its arrays is left."""
         self._known.forget()
-        self.run = self._cannot_run
         if self._memory is not None:  # once more, where a signal ended it before
             self._delegation.release(self._memory.release)
         self._memory = None
@@ -270,9 +275,3 @@ class OpenedSubgraph:
                 "(which also has to follow resize_tensor_input())"
             )
         return self._memory.session
-
-    def _cannot_run(self) -> None:
-        raise NotAllocatedError(
-            "the model is not ready to run; call allocate_tensors() first, and again after "
-            "resize_tensor_input()"
-        )

@@ -7,12 +7,16 @@ statements are most of what there is to read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any, TypeAlias, Union
 
 from tflgpu.language.tree import Kernel, Stmt
 
 #: The code that a device printed of a kernel; None where it keeps none.
 CodeOf = Callable[[Kernel], Union[bytes, None]]
+
+
+#: Gives the statements of a kernel; it gets the kernel, so that the two need not keep each other.
+ReadsBody: TypeAlias = "Callable[[SavedKernel], tuple[Stmt, ...]]"
 
 
 class SavedKernel(Kernel):
@@ -24,12 +28,10 @@ class SavedKernel(Kernel):
 
     __slots__ = ("_read", "_statements", "code")
     code: bytes | None
-    _read: Callable[[], tuple[Stmt, ...]]
+    _read: ReadsBody
     _statements: tuple[Stmt, ...] | None
 
-    def __init__(
-        self, given: dict[str, Any], read: Callable[[], tuple[Stmt, ...]], code: bytes | None
-    ) -> None:
+    def __init__(self, given: dict[str, Any], read: ReadsBody, code: bytes | None) -> None:
         """Of the other fields, and what reads the body."""
         for name, value in (*given.items(), ("code", code), ("_read", read), ("_statements", None)):
             object.__setattr__(self, name, value)  # kernels are frozen
@@ -43,10 +45,10 @@ class SavedKernel(Kernel):
         """
         found = self._statements
         if found is None:
-            found = self._read()
+            found = self._read(self)
             object.__setattr__(self, "_statements", found)
         return found
 
-    def read_by(self, read: Callable[[], tuple[Stmt, ...]]) -> None:
+    def read_by(self, read: ReadsBody) -> None:
         """What gives the statements that are not in the file."""
         object.__setattr__(self, "_read", read)

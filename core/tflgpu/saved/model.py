@@ -97,7 +97,7 @@ def _root(data: memoryview, key: Key, where: str, classes: Classes, given: Given
     if isinstance(compiled, Compiled):
         for number, kernel in enumerate(kernels_of(compiled)):
             if isinstance(kernel, SavedKernel) and kernel.code is not None:
-                kernel.read_by(partial(given.body, number, kernel))
+                kernel.read_by(partial(given.body, number))
     return found
 
 

@@ -36,7 +36,7 @@ class Origin:
         build: Builds the graph; it is given what takes warnings.
         known: The digest, where somebody has it already.
         warnings: What was said while it was built.
-        compile: Compiles the graph as it was compiled when it was saved, for whoever asks for what a file
+        compile: Compiles the graph of an origin as it was compiled when it was saved, for whoever asks for what a file
             does not have; set by who knows the target.
     """
 
@@ -46,7 +46,7 @@ class Origin:
     build: Callable[[Callable[[str], object]], Graph]
     known: str = ""
     warnings: list[str] = attrs.Factory(list)
-    compile: Callable[[], Compiled] | None = None
+    compile: Callable[[Origin], Compiled] | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -93,7 +93,7 @@ class Origin:
     def compiled(self) -> Compiled:
         """What it becomes, compiled when it is first asked for."""
         assert self.compile is not None
-        return self.compile()
+        return self.compile(self)
 
     def place(self, array: Array) -> int | None:
         """Where an array lies in the file's bytes; None where it does not."""

@@ -23,7 +23,7 @@ from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known
 from tflgpu.saved.container import Content
 from tflgpu.saved.given import Given
-from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.kernel import ReadsBody, SavedKernel
 
 _DTYPES = {
     np.dtype(kind).newbyteorder("<").str: np.dtype(kind).newbyteorder("<")
@@ -47,6 +47,10 @@ def _damaged(what: str) -> NoReturn:
     raise SavedModelError(f"a saved model is damaged: {what}")
 
 
+def _body_elsewhere(kernel: SavedKernel) -> NoReturn:
+    raise SavedModelError("this kernel's statements are not in its file")
+
+
 class Rebuilder:
     """Makes values of a file's records. ``given`` is the graph that was compiled, or what has it."""
 
@@ -59,14 +63,17 @@ class Rebuilder:
         self._made: list[Any] = []
         self._bodies = 0  # where the last body ended
         self._taken = [0, 0]  # where runs of integers and of floats have ended
-        self._makers: dict[int, Callable[[list[int]], Any]] = {
+
+    def _makers(self) -> dict[int, Callable[[list[int]], Any]]:
+        # Asked for in each reading: kept here, they and this object would keep each other.
+        return {
             records.NONE: lambda w: None,
             records.TRUE: lambda w: True,
             records.FALSE: lambda w: False,
             records.INTEGER: lambda w: self._index.integers[w[0]],
             records.FLOAT: lambda w: self._index.floats[w[0]],
             records.TEXT: lambda w: self._index.texts[w[0]],
-            records.BYTES: lambda w: bytes(content.blobs[w[0]]),
+            records.BYTES: lambda w: bytes(self._content.blobs[w[0]]),
             records.MEMBER: self._member,
             records.NUMBER: self._number,
             records.DTYPE: lambda w: _DTYPES[self._index.texts[w[0]]],
@@ -108,7 +115,7 @@ class Rebuilder:
             ) from error
 
     def _read(self, words: Sequence[int]) -> Any:
-        made, classes, makers = self._made, self._classes, self._makers
+        made, classes, makers = self._made, self._classes, self._makers()
         # Half of the records are these: a place in a table.
         tables = {records.TEXT: self._index.texts, records.INTEGER: self._index.integers}
         at, end = 0, len(words)
@@ -152,15 +159,12 @@ class Rebuilder:
         check_fields(known, given)
         blob = None if code == 0 else bytes(self._content.blobs[code - 1])
         read = self._body(np.asarray(bodies[start : start + count]))
-        return SavedKernel(given, read if count else self._body_elsewhere, blob)
+        return SavedKernel(given, read if count else _body_elsewhere, blob)
 
-    def _body_elsewhere(self) -> NoReturn:
-        raise SavedModelError("this kernel's statements are not in its file")
-
-    def _body(self, words: npt.NDArray[Any]) -> Callable[[], tuple[Stmt, ...]]:
+    def _body(self, words: npt.NDArray[Any]) -> ReadsBody:
         content, table, given = self._content, self._table, self._given
 
-        def read() -> tuple[Stmt, ...]:
+        def read(kernel: SavedKernel) -> tuple[Stmt, ...]:
             reader = Rebuilder(content, table, given)
             body = reader._guarded(words.tolist())
             known = table.of(Kernel)
