@@ -61,6 +61,25 @@ def test_a_queue_without_timestamps_runs_and_times_nothing(
     assert (recording.outputs[0] == chain_expected(whole(257))).all()
 
 
+def test_timestamps_begin_at_0_again(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intel's have 36 bits, which last an hour."""
+    from tflgpu_vulkan import record
+
+    class Driver:
+        @staticmethod
+        def vkGetQueryPoolResults(*args: Any) -> int:
+            args[5][0:4] = [2**36 - 2, 3, 7, 9]
+            return 0
+
+    details = attrs.evolve(device._context.details, tick=0.5, tick_bits=36)
+    monkeypatch.setattr(device._context, "details", details)
+    timers = record.Timers(device._context, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(record, "lib", Driver)
+        assert timers.seconds() == [2.5, 1.0]
+    timers.release()
+
+
 def test_more_memory_than_there_is(open_device: Callable[..., Any]) -> None:
     with pytest.raises(DeviceError, match="the arena takes 4611686018427387904 bytes"):
         open_device().load(plan([], arena=1 << 62))

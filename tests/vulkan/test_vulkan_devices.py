@@ -92,14 +92,14 @@ recording.run(); recording.profile(); recording.close()
 guarded = device.load(biased(9), guard_bands=True)
 guarded.run(); guarded.close()
 print("clean")
-from tflgpu_vulkan import record
-kept = record.barrier
-record.barrier = lambda buffer, between: between is record.Between.DISPATCHES or kept(buffer, between)
+from tflgpu_vulkan.record import Between, Writer
+kept = Writer.barrier
+Writer.barrier = lambda writer, between: between is Between.DISPATCHES or kept(writer, between)
 try:
     device.load(chain(99, device.alignment))
 except DeviceError as error:
     print(str(error).replace("\\n", " "))
-record.barrier = kept
+Writer.barrier = kept
 from tflgpu_vulkan.blocks import Region
 Region.bound = property(lambda self: (1, 1))
 try:

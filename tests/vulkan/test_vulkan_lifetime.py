@@ -50,6 +50,77 @@ def test_failed_loading_leaves_nothing_behind(device: Any, monkeypatch: pytest.M
     assert context._users == before
 
 
+def test_copies_make_commands_once(
+    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tflgpu_vulkan import heaps
+
+    made = []
+
+    class Counted(heaps.Commands):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            made.append(self)
+
+        def release(self) -> None:
+            super().release()
+            made.remove(self)
+
+    monkeypatch.setattr(heaps, "Commands", Counted)
+    device = open_device(share_memory=False)
+    buffer, found = device.allocate(16), np.empty(16, np.uint8)
+    for value in range(3):
+        buffer.write(np.full(16, value, np.uint8))
+        buffer.read(found)
+        assert found.tolist() == [value] * 16
+        assert len(made) == 1
+    monkeypatch.setattr(heaps.Commands, "submit", _fails)
+    with pytest.raises(DeviceError, match="does not copy"):
+        buffer.read(found)
+    assert not made  # those of a copy that failed are not used again
+    monkeypatch.undo()
+    buffer.read(found)
+    assert found.tolist() == [2] * 16
+
+
+def test_an_interrupted_copy_frees_what_the_device_is_done_with(
+    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tflgpu_vulkan import context, heaps
+
+    seen: list[str] = []
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    def noted(owner: Any, name: str) -> None:
+        kept = getattr(owner, name)
+
+        def call(*args: Any) -> Any:
+            kept(*args)
+            seen.append(name)
+
+        monkeypatch.setattr(owner, name, call)
+
+    device = open_device(share_memory=False)
+    buffer = device.allocate(1 << 20)
+    monkeypatch.setattr(context.Context, "finish", interrupt)
+    noted(context.Context, "wait_idle")
+    noted(heaps.Commands, "release")
+    with pytest.raises(KeyboardInterrupt):
+        buffer.write(np.ones(1 << 20, np.uint8))
+    assert seen == ["wait_idle", "release"]
+    monkeypatch.undo()
+    buffer.write(np.full(1 << 20, 3, np.uint8))
+    found = np.empty(1 << 20, np.uint8)
+    buffer.read(found)
+    assert (found == 3).all()
+
+
+def _fails(*args: Any) -> None:
+    raise DeviceError("the device does not copy")
+
+
 def test_what_is_dropped_is_released(require_backend: Callable[[str], Any]) -> None:
     require_backend("vulkan")
     from tflgpu_vulkan.device import VulkanDevice

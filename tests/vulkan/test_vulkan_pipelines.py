@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from tflgpu.cache.disk_cache import DiskCache
 from tflgpu.compiler.plan import InputRef, OutputRef, Plan
-from tflgpu.conformance.plans import affine, biased, dispatch, io, plan
+from tflgpu.conformance.plans import add, affine, biased, dispatch, io, plan
 from tflgpu.errors import CompileError, DeviceError
 
 
@@ -43,6 +44,37 @@ def test_equal_modules_are_made_once(open_device: Callable[..., Any]) -> None:
     assert device.compiled == 2
     check(device)
     assert device.compiled == 2
+
+
+def test_kept_modules_make_a_layout_once(
+    open_device: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not printed, so that threads that make pipelines are the first to ask for it."""
+    from tflgpu_vulkan import pipelines
+
+    kernels = [add(count) for count in (5, 6, 7, 8)]
+    printer = open_device()
+    codes = [printer.code_of(kernel) for kernel in kernels]
+    create, made = pipelines.create, []
+
+    def slowly(function: Any, kind: str, *rest: Any) -> Any:
+        made.append(kind)
+        time.sleep(0.02)
+        return create(function, kind, *rest)
+
+    device = open_device()
+    monkeypatch.setattr(pipelines, "create", slowly)
+    for kernel, code in zip(kernels, codes, strict=True):
+        device.use_code(kernel, code)
+    places = [InputRef(0), InputRef(0)]
+    device.load(
+        plan(
+            [dispatch(k, 8, [*places, OutputRef(i)]) for i, k in enumerate(kernels)],
+            [io("x", (8,))],
+            [io(f"y{i}", (8,)) for i in range(4)],
+        )
+    )
+    assert made.count("VkDescriptorSetLayout") == 1
 
 
 def test_the_driver_s_cache_is_kept_and_handed_back(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -32,6 +33,17 @@ class TestRuns:
         recording = device.load(chain(3, device.alignment, steps=1500))
         times = recording.profile()
         assert len(times) in (0, 1500)
+
+    def test_a_later_time_that_is_smaller(self, require_backend: Callable[[str], Any]) -> None:
+        require_backend("wgpu")
+        from tflgpu_wgpu.native import Launch
+        from tflgpu_wgpu.timers import Timers
+
+        made: Any = Timers.__new__(Timers)
+        made._device, made._queries, made._results, made._period = MagicMock(), None, None, 2.0
+        stamps = np.array([2**60 + 9, 2**60 + 4, 2**60 + 4, 2**60 + 5], np.uint64)
+        made._device.queue.read_buffer.return_value = stamps.tobytes()
+        assert made.run([Launch(None, None, (1, 1, 1))] * 2) == [0.0, 2e-9]
 
     def test_small_integers_are_not_stored(self, device: Any) -> None:
         assert not device.caps.int8_storage

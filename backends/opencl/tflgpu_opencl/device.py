@@ -145,7 +145,7 @@ class OpenCLDevice(KernelDevice[Memory]):
 
     def _release(self) -> None:
         self._kernels.clear()
-        self._context = self._queue = None
+        self._context = self._queue = self._kernels.context = None
 
     def _kernel(self, entry: Entry, dispatch: PlannedDispatch) -> Any:
         kernel = entry.make_kernel(self._native)

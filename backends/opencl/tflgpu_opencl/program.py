@@ -73,7 +73,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
         self._shares_its_own = vendor_of(handle) in _HAVE_THEIR_OWN
         keep = not self._shares_its_own if keep is None else keep
         super().__init__(cache, fingerprint(handle), keep=keep)
-        self._context = context
+        self.context = context
         self._handle = handle
         self._native = native
 
@@ -98,7 +98,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
             return Entry(self._built(kernel.name, source))
 
     def _from_binary(self, binary: bytes) -> Entry:
-        program = cl._cl._Program(self._context, [self._handle], [binary])
+        program = cl._cl._Program(self.context, [self._handle], [binary])
         program._build(b"", [self._handle])
         return Entry(program)
 
@@ -121,7 +121,7 @@ class Compiler(JoinedKernels[Dialect, Entry]):
     def _built(self, name: str, source: str, kernels: int = 1) -> Any:
         # The class beneath cl.Program: that one has a disk cache of its own, which leaves
         # sources that do not compile behind in the folder for temporary files.
-        program = cl._cl._Program(self._context, source)
+        program = cl._cl._Program(self.context, source)
         for _ in range(kernels):
             self.count()
         try:

@@ -103,6 +103,7 @@ class Details:
         queue_family: The family whose queues run everything.
         queues: How many of them are worth using.
         tick: Seconds of a timestamp's unit, 0 where the queue has none.
+        tick_bits: Bits of a timestamp, which begins at 0 again after the largest.
         extensions: To enable.
         host_page: Where host memory that is imported begins and ends; 0 where none can be.
         exports: Whether memory can be shared by file descriptors.
@@ -125,6 +126,7 @@ class Details:
     queue_family: int
     queues: int
     tick: float
+    tick_bits: int
     extensions: tuple[str, ...]
     host_page: int
     exports: bool
@@ -184,6 +186,7 @@ def details_of(instance: Instance, handle: Any) -> Details | str:
         queue_family=family,
         queues=queues,
         tick=float(limits.timestampPeriod) * 1e-9 if ticks else 0.0,
+        tick_bits=ticks,
         extensions=tuple(sorted(wanted & known)),
         host_page=0 if host is None else int(host.minImportedHostPointerAlignment),
         exports=_BY_FD in known,
@@ -301,9 +304,9 @@ def _compute_units(query: Query, vendor: str) -> int:
     return _USUAL_UNITS.get(vendor, 8)
 
 
-def _compute_queue(handle: Any) -> tuple[int, bool, int] | None:
-    """The family to use of those that compute, whether it has timestamps, and how many of its
-    queues are worth using.
+def _compute_queue(handle: Any) -> tuple[int, int, int] | None:
+    """The family to use of those that compute, the bits of its timestamps (0: it has none), and how many
+    of its queues are worth using.
 
     One that does not draw is preferred: its queues are at work at the same time, where several of a
     family that draws take turns, and an NVIDIA H200 computed more slowly with three of them than
@@ -319,8 +322,9 @@ def _compute_queue(handle: Any) -> tuple[int, bool, int] | None:
     ]
     if not found:
         return None
-    no_timestamps, draws, index = min(found)
-    return index, not no_timestamps, 1 if draws else int(families[index].queueCount)
+    _, draws, index = min(found)
+    family = families[index]
+    return index, int(family.timestampValidBits), 1 if draws else int(family.queueCount)
 
 
 def _memory_types(handle: Any) -> tuple[int, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tflgpu.contract.heaps import Copy, Heaps, Kind
 from tflgpu.contract.run_commands import exchange
+from tflgpu.errors import DeviceError
 
 from tflgpu_vulkan.blocks import Block, Region
 from tflgpu_vulkan.context import Commands, Context
@@ -24,6 +26,14 @@ class VulkanHeaps(Heaps[Block]):
             has_cached=details.has_cached_memory,
         )
         self.context = context
+        #: Kept for the next copy: a pool of commands takes a driver a millisecond to make.
+        self._commands: list[Commands] = []
+
+    def release(self) -> None:
+        """As `Heaps.release`."""
+        super().release()
+        while self._commands:
+            self._commands.pop().release()
 
     # Inside
 
@@ -31,10 +41,25 @@ class VulkanHeaps(Heaps[Block]):
         return Block(self.context, nbytes, kind)
 
     def _copy(self, piece: Region, copies: Sequence[Copy[Block]], *, to_host: bool) -> None:
-        commands = Commands(self.context)
+        commands = self._taken()
+        is_done = False
         try:
             writer = Writer(commands)
             exchange(writer, piece, copies, to_host=to_host)
             commands.submit(writer.end(), "copying")
+            is_done = True
         finally:
-            commands.release()
+            if not is_done:  # a signal may have ended the wait, and the device be at it still
+                with suppress(DeviceError):
+                    self.context.wait_idle(commands.queue)
+            if is_done and not self._commands:
+                commands.clear()
+                self._commands.append(commands)
+            else:
+                commands.release()
+
+    def _taken(self) -> Commands:
+        # Threads may ask at once: whoever takes them has them alone.
+        with suppress(IndexError):
+            return self._commands.pop()
+        return Commands(self.context)

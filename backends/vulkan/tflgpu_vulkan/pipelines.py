@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,7 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         super().__init__()
         self._context = context
         self._layouts: dict[int, Layout] = {}
+        self._making = threading.Lock()
         self._cache = PipelineCache(context, disk)
 
     def close(self) -> None:
@@ -63,7 +65,6 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
     def _write(self, kernel: Kernel, way: int) -> bytes:
         # A name that is never defined would only be a KeyError in the printer.
         check(kernel)
-        self._layout(len(kernel.buffers))
         return module_of(kernel, self._context.details.target, guard=way)
 
     def _make_all(self, items: Iterator[tuple[Kernel, bytes]]) -> None:
@@ -114,9 +115,13 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
             )
 
     def _layout(self, bindings: int) -> Layout:
-        found = self._layouts.get(bindings)
-        if found is not None:
+        with self._making:  # several threads make pipelines
+            found = self._layouts.get(bindings)
+            if found is None:
+                found = self._layouts[bindings] = self._new_layout(bindings)
             return found
+
+    def _new_layout(self, bindings: int) -> Layout:
         handle, what = self._context.handle, f"making a layout of {bindings} bindings"
         each = [
             make(
@@ -148,5 +153,4 @@ class Pipelines(OwnedKernels[int, bytes, Pipeline]):
         except DeviceError:
             lib.vkDestroyDescriptorSetLayout(handle, set_layout, NULL)
             raise
-        found = self._layouts[bindings] = Layout(bindings, set_layout, pipeline_layout)
-        return found
+        return Layout(bindings, set_layout, pipeline_layout)

@@ -139,8 +139,11 @@ class Timers:
             self._context.handle, self._pool, 0, self._count, ffi.sizeof(stamps), stamps, 8, flags
         )
         check(result, "reading timers")
-        tick = self._context.details.tick
-        return [(stamps[i + 1] - stamps[i]) * tick for i in range(0, self._count, 2)]
+        details = self._context.details
+        steps = (
+            (stamps[i + 1] - stamps[i]) % 2**details.tick_bits for i in range(0, self._count, 2)
+        )
+        return [step * details.tick for step in steps]
 
     def release(self) -> None:
         """Free them."""

@@ -91,7 +91,8 @@ class _WgslPrinter(DefiningPrinter):
 
     # Types and literals
 
-    def is_reserved(self, ident: str) -> bool:
+    @classmethod
+    def is_reserved(cls, ident: str) -> bool:
         return ident in _SPECIAL_BITS or super().is_reserved(ident)
 
     def type_name(self, type: Type) -> str:

@@ -179,6 +179,18 @@ def _encode(compute: Any, chunk: list[_Encoded]) -> None:
     lib.wgpuComputePassEncoderRelease(compute)
 
 
+class _Mapping:
+    """What a callback tells of mapping a buffer.
+
+    Attributes:
+        done: Whether it is over.
+        problem: Why it failed, if it did.
+    """
+
+    done = False
+    problem: str | None = None
+
+
 class Download:
     """Waits for the device, and copies ``nbytes`` of a mappable buffer into host memory."""
 
@@ -189,13 +201,14 @@ class Download:
         self._nbytes = nbytes
         #: What is copied to the host, as (start, bytes); None for all of it.
         self.spans: list[tuple[int, int]] | None = None
-        self._problem: str | None = None
-        self._done = False
+        # The callback knows this alone, and not the object that has the callback: the two would keep the
+        # device until Python's collector comes by.
+        self._mapping = mapping = _Mapping()
 
         # Python handles signals in callbacks too. What they raise there, KeyboardInterrupt above
         # all, does not get through the library that calls, so it is kept for who asked it.
         def failed(kind: Any, error: BaseException, trace: Any) -> None:
-            self._done = True
+            mapping.done = True
             # Its way here tells that a handler raised it (`tflgpu.blame.of_signal`).
             _asking.raised = error.with_traceback(trace)
 
@@ -205,8 +218,8 @@ class Download:
         def mapped(status: int, message: Any, data1: Any, data2: Any) -> None:
             if status != lib.WGPUMapAsyncStatus_Success:
                 text = ffi.string(message.data, message.length).decode(errors="replace")
-                self._problem = text or f"status {status}"
-            self._done = True
+                mapping.problem = text or f"status {status}"
+            mapping.done = True
 
         self._callback = mapped
         self._info = ffi.new("WGPUBufferMapCallbackInfo *")
@@ -230,13 +243,13 @@ class Download:
             wgpu.GPUError: wgpu refused.
         """
         if self._nbytes:
-            self._done, self._problem = False, None
+            self._mapping.done, self._mapping.problem = False, None
             _CHECKED.wgpuBufferMapAsync(self._buffer, _READ, 0, self._nbytes, self._info[0])
 
     def is_over(self) -> bool:
         """Whether `end` would not wait."""
         if self._nbytes:
-            return self._done or self._ended()
+            return self._mapping.done or self._ended()
         return is_idle(self._device)
 
     def end(self, address: Any) -> None:
@@ -248,10 +261,11 @@ class Download:
         if not self._nbytes:
             wait_idle(self._device)
             return
-        if not self._done:
+        if not self._mapping.done:
             wait_until(self._ended)
-        if self._problem is not None:
-            raise failure("waiting for the device", self._problem)
+        problem = self._mapping.problem
+        if problem is not None:
+            raise failure("waiting for the device", problem)
         source = lib.wgpuBufferGetConstMappedRange(self._buffer, 0, self._nbytes)
         if source == ffi.NULL:
             raise DeviceError("waiting for the device: its results cannot be mapped")
@@ -265,14 +279,12 @@ class Download:
     def keep(self) -> None:
         """Never release the callback: the library may still call it."""
         immortal(self._callback)
-        # It refers to this object, which needs the buffer no more.
-        self._alive, self._buffer = (), None
 
     def _ended(self) -> bool:
         lib.wgpuDevicePoll(self._device, False, ffi.NULL)
         if _asking.raised is not None:
             _raise_what_came()
-        return self._done
+        return self._mapping.done
 
 
 class _Asking(threading.local):

@@ -51,7 +51,8 @@ class Timers:
         found = np.frombuffer(
             self._device.queue.read_buffer(self._results, 0, 8 * count), np.uint64
         )
-        ticks = (found[1::2] - found[::2]).astype(np.float64)
+        # WebGPU does not promise that a later one is not smaller.
+        ticks = np.maximum((found[1::2] - found[::2]).view(np.int64), 0)
         return [
             float(t) * self._period * 1e-9 if all(launch.groups) else 0.0
             for t, launch in zip(ticks, launches, strict=True)

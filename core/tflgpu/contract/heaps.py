@@ -74,8 +74,9 @@ class Heaps(Generic[B]):
         raise NotImplementedError
 
     def _copy(self, piece: PooledRegion[B], copies: Sequence[Copy[B]], *, to_host: bool) -> None:
-        """Copy from ``piece``, which is the host's, or to it; return when that is done. What was
-        submitted before is done before, and what follows is after it.
+        """Copy from ``piece``, which is the host's, or to it; return, or raise, when the device is done
+        with all of them: they are freed next. What was submitted before is done before, and what
+        follows is after it.
 
         Raises:
             DeviceError: the device failed.
@@ -173,7 +174,7 @@ class Heaps(Generic[B]):
             yield piece
             is_done = True
         finally:
-            # The device may still work on it where a copy failed.
+            # One of a copy that failed is not trusted again.
             if is_done and piece.nbytes == _KEPT and not self._spare:
                 self._spare.append((piece, pool))
             else:

@@ -66,6 +66,12 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
             wait()
         return super().submit()
 
+    def profile(self) -> Sequence[DispatchTime]:
+        """As `BaseRecording.profile`, likewise."""
+        for wait in self._waits:
+            wait()
+        return super().profile()
+
     @property
     def dispatches(self) -> int:
         """Kernels launched by a run."""
@@ -105,9 +111,11 @@ class BasePlanRecording(BaseRecording[S], Generic[S, R]):
                 # One that is bound already may have been closed since.
                 held.hold(again=self._buffers.get(place) is held)
             before, self._buffers = self._buffers, wanted
-            self._attempt(self._rebind_all)
-            for buffer in before.values():
-                buffer.let_go()
+            try:
+                self._attempt(self._rebind_all)
+            finally:
+                for buffer in before.values():
+                    buffer.let_go()
         return None
 
     # For subclasses to write

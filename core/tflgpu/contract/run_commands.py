@@ -19,7 +19,8 @@ from tflgpu.contract.pools import B, PooledRegion
 class Between(Enum):
     """What comes before a barrier, and what waits for it behind."""
 
-    #: Submissions that use the same memory; a barrier reaches past its own commands.
+    #: Submissions that use the same memory: a barrier reaches back past its own commands, on its queue.
+    #: What those of other queues left is there for what follows it once somebody has waited for them.
     SUBMISSIONS = auto()
     DISPATCHES = auto()
     UPLOADS_AND_DISPATCHES = auto()
@@ -97,6 +98,9 @@ class Script(Generic[B]):
         """A whole run: copies in, dispatches with the barriers that they need (every one of them where
         they are timed, with a stamp before and behind it), copies of the outputs to ``staging``."""
         commands = self.begin()
+        if self.memory.bound:
+            # What another recording left in a buffer; it may have run on another queue.
+            commands.barrier(Between.SUBMISSIONS)
         if _copy(commands, self.memory.uploads()):
             commands.barrier(Between.UPLOADS_AND_DISPATCHES)
         needed = barriers([launch.access for launch in self.launches])
@@ -111,8 +115,6 @@ class Script(Generic[B]):
                 commands.stamp(timers, 2 * index + 1)
         self._fetch(commands, staging)
         commands.barrier(Between.DISPATCHES_AND_HOST)
-        if self.memory.bound:
-            commands.barrier(Between.SUBMISSIONS)
         return commands.end()
 
     def download(self, staging: Sequence[PooledRegion[B]]) -> Any:

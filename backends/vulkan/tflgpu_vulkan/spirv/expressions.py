@@ -82,6 +82,11 @@ class Expressions(Values, Memory):
             values.append(method(expr, *map(value_at, parts)))
         return [values[root] for root in way.roots]
 
+    def forget_methods(self) -> None:
+        """To be called when all is written: they are this object's own, and would keep the kernel until
+        Python's collector comes by."""
+        self._methods.clear()
+
     def _const(self, expr: Const) -> Id:
         return self.const(expr.type, expr.value)
 

@@ -50,6 +50,7 @@ def _assemble(kernel: Kernel, target: Target, guard: int) -> Assembly:
     entry = code.new_id()
     code.name(entry, kernel.name)
     code.block(kernel.body)
+    code.forget_methods()
     if code.is_open:
         code.do(Op.Return)
     for ident, value in code.names.items():
