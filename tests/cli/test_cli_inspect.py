@@ -128,6 +128,8 @@ def test_opencl(tflgpu: Tflgpu, scale: Path, require_backend: Any) -> None:
         (("--backend", "abacus"), "there is no backend 'abacus'"),
         (("--backend", "cpu"), "the CPU takes all the rest"),
         (("--backend", "cpu_ref", "--device", "9"), "has no device 9"),
+        (("--backend", "cpu_ref", "--device", "²"), "has no device '²'"),
+        (("--memory", "--backend", "cpu_ref", "--device", "²"), "has no device '²'"),
     ],
 )
 def test_mistakes(tflgpu: Tflgpu, scale: Path, arguments: tuple[str, ...], message: str) -> None:

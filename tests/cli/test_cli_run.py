@@ -208,6 +208,11 @@ class TestCompare:
         gap = difference(np.array([0], np.uint8), np.array([255], np.uint8))
         assert gap.max_abs == 255
 
+    def test_complex_numbers_have_two_parts(self) -> None:
+        gap = difference(np.array([1 + 5j, 2], np.complex64), np.array([1 - 5j, 2], np.complex64))
+        assert gap.max_abs == 10
+        assert gap.relative_l2 == pytest.approx(10 / 30**0.5)
+
     def test_another_shape_is_infinitely_far(self) -> None:
         assert difference(np.zeros((2, 3)), np.zeros((3, 2))).max_abs == np.inf
 

@@ -81,6 +81,20 @@ class Dirty(Good):
         return found
 
 
+class Recycles(Good):
+    """New buffers are the memory of closed ones, as it was left."""
+
+    kept = None
+
+    def allocate(self, nbytes: int) -> Any:
+        found = super().allocate(nbytes)
+        if nbytes == 4 * 259:
+            if self.kept is not None:
+                found.inner.region.bytes[:] = self.kept
+            self.kept = found.inner.region.bytes
+        return found
+
+
 class Endless(Good):
     """Allocates whatever it is asked for."""
 
@@ -126,6 +140,18 @@ class Counts(Binding):
     """Says that it copies what is bound."""
 
     copies = (4, 0)
+
+
+class CountsTwice(Binding):
+    """Has the bytes of something else."""
+
+    copies = (2 * 4 * 259, 0)
+
+
+class CountsBound(Binding):
+    """Says the same whatever is bound."""
+
+    copies = (4 * 259, 4 * 259)
 
 
 class Believes(Binding):
@@ -263,6 +289,7 @@ def buffers(kind: type) -> type[Good]:
 #: What is spoilt, which checks have to say so, and what they say.
 SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
     "dirty": (Dirty, ["contents"], "a new buffer: element"),
+    "recycles": (Recycles, ["contents"], "a new buffer, after another was closed: element"),
     "endless": (Endless, ["sizes"], "raised nothing"),
     "words": (buffers(Words), ["contents"], "a write of five bytes: element [567]"),
     "ignored": (
@@ -271,7 +298,9 @@ SPOILT: dict[str, tuple[type[Good], Sequence[str], str]] = {
         "element",
     ),
     "copies": (recordings(Copies), ["bound"], "the array of an output that is bound: element"),
-    "counts": (recordings(Counts), ["bound"], r"a run says that it copies \(4, 0\)"),
+    "counts": (recordings(Counts), ["bound"], r"a run says that it copies 4 of 1036 bytes to the dev"),
+    "counts twice": (recordings(CountsTwice), ["bound"], r"a run says that it copies 2072 of 1036"),
+    "counts what is bound": (recordings(CountsBound), ["bound"], r"copies 1036 of 1036 bytes to the d"),
     "believes": (recordings(Believes), ["exported"], "raised nothing"),
     "forgets closed": (recordings(ForgetsClosed), ["closed"], "another buffer is closed"),
     "for ever": (recordings(ForEver), ["bound"], "element"),

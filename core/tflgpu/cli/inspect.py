@@ -12,7 +12,7 @@ import typer
 
 from tflgpu.cli import console, models
 from tflgpu.cli.memory_table import show_memory
-from tflgpu.cli.models import Backend, Device, Model, Numerics
+from tflgpu.cli.models import Backend, Device, Model, Numerics, index_or_name
 from tflgpu.cli.profiles import show_profiles
 from tflgpu.cli.stand_in import judge
 from tflgpu.compiler.compiled import Compiled
@@ -179,8 +179,9 @@ def _by_device(
     cpu = CpuSide(registry(), DelegateOptions())
     graph = build_graph(file, 0, registry().ops(), foreign=cpu.infer)
     cpu.close()
-    wanted = int(device) if device is not None and device.isdigit() else device
-    delegate, note = judge(backend, wanted, numerics_of("--numerics", numerics or "float"))
+    delegate, note = judge(
+        backend, index_or_name(device), numerics_of("--numerics", numerics or "float")
+    )
     with delegate:
         compiled = delegate.compile(graph)
         report = delegate.signed(report_of(graph, compiled))

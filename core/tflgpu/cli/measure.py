@@ -90,7 +90,8 @@ def difference(output: Array, reference: Array) -> Difference:
     if not output.size:
         return Difference(0.0, 0.0)
     # f64 holds every f32 and every int up to 2^53, so that nothing is lost by comparing.
-    a, b = output.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
+    kind = np.complex128 if "c" in (output.dtype.kind, reference.dtype.kind) else np.float64
+    a, b = output.astype(kind).ravel(), reference.astype(kind).ravel()
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     gap = np.where(same, 0.0, np.abs(np.subtract(a, b, where=~same, out=np.zeros_like(a))))
     gap[np.isnan(gap)] = np.inf

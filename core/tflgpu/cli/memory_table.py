@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from tflgpu.cli import console
+from tflgpu.cli.models import index_or_name
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import TflgpuError
@@ -58,9 +59,10 @@ def show_memory(
 def _asked(
     model: Path, backend: str | None, device: str | None, numerics: str | None
 ) -> list[_Line]:
-    wanted = int(device) if device is not None and device.isdigit() else device
     kind = numerics_of("--numerics", numerics or "float")
-    with GpuDelegate(backend=backend, device=wanted, quantized_numerics=kind) as delegate:
+    with GpuDelegate(
+        backend=backend, device=index_or_name(device), quantized_numerics=kind
+    ) as delegate:
         found = estimate(model, delegate=delegate)
         if delegate.device is None:
             why = "; ".join(delegate.choice.reasons)

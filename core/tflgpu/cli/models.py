@@ -19,6 +19,7 @@ from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
 from tflgpu.options import OPTIONS_FILE, DelegateOptions
+from tflgpu.options.kinds import is_count
 
 #: What --backend takes besides the backends' names: no delegate, the NumPy references.
 CPU = "cpu"
@@ -46,6 +47,11 @@ CpuBackend = Annotated[
         help="What runs what the device leaves, or all of it with --backend cpu: litert, cpu_ref."
     ),
 ]
+
+
+def index_or_name(device: str | None) -> int | str | None:
+    """What --device says, as `GpuDelegate` takes it."""
+    return int(device) if device is not None and is_count(device) else device
 
 
 def delegate_of(

@@ -25,7 +25,7 @@ from tflgpu.conformance.contract.tools import (
 from tflgpu.conformance.plans import chain, chain_expected
 from tflgpu.conformance.target import Target
 from tflgpu.contract.buffers import Buffer
-from tflgpu.contract.device import Device
+from tflgpu.contract.device import Device, Recording
 from tflgpu.contract.lending import Lender
 from tflgpu.contract.offers import offers
 from tflgpu.errors import DeviceError, StateError
@@ -95,16 +95,30 @@ def _held(buffer: Buffer, count: int = _COUNT) -> Array:
     return found
 
 
+def _copies(recording: Recording, sent: int | None, fetched: int | None) -> tuple[int, int] | None:
+    """What a recording says that a run copies; where None is wanted it may be 0 or `_BYTES`."""
+    said: tuple[int, int] | None = getattr(recording, "copies", None)
+    if said is None:
+        return None
+    for count, want, where in zip(said, (sent, fetched), ("device", "host"), strict=True):
+        fits = count in (0, _BYTES) if want is None else count == want
+        assert fits, f"a run says that it copies {count} of {_BYTES} bytes to the {where}"
+    return said
+
+
 def _agreed(answer: object, what: str) -> None:
     assert answer is None, f"{what}: bind answered {answer!r}"
 
 
 def _contents(device: Device) -> Outcome:
+    x = whole(_COUNT)
+    for what in ("a new buffer", "a new buffer, after another was closed"):
+        with _buffers(device, _BYTES) as (buffer,):
+            same(_held(buffer), np.zeros(_COUNT, np.float32), what)
+            buffer.write(x)
     with _buffers(device, _BYTES) as (buffer,):
         assert isinstance(buffer, Buffer), f"allocate gave a {type(buffer).__name__}"
         assert buffer.nbytes >= _BYTES, f"a buffer of {_BYTES} bytes has {buffer.nbytes}"
-        same(_held(buffer), np.zeros(_COUNT, np.float32), "a new buffer")
-        x = whole(_COUNT)
         buffer.write(x.reshape(7, -1))
         same(_held(buffer), x, "what was written to a buffer")
         few = np.arange(1, 6, dtype=np.uint8)  # ends in the middle of a word
@@ -118,9 +132,8 @@ def _contents(device: Device) -> Outcome:
         buffer.read(odd)
         same(odd, want[:7], "seven bytes of a buffer")
         turned = np.zeros((_COUNT, 2), np.float32)
-        buffer.write(x)
         buffer.read(turned[:, 0])
-        same(turned[:, 0].copy(), x, "what was read into an array with gaps")
+        same(turned[:, 0].copy(), want.view(np.float32), "what was read into an array with gaps")
     return None
 
 
@@ -148,8 +161,11 @@ def _bound(device: Device) -> Outcome:
         mine = whole(_COUNT, 1)
         fill(recording, mine)
         recording.run()
-        kept = np.array(recording.outputs[0])
-        _agreed(recording.bind({0: x_buffer}, {0: y_buffer}), "an input and an output")
+        kept, unbound = np.array(recording.outputs[0]), _copies(recording, None, None)
+        _agreed(recording.bind({0: x_buffer}), "an input")
+        _copies(recording, 0, unbound and unbound[1])
+        _agreed(recording.bind(outputs={0: y_buffer}), "an output besides")
+        _copies(recording, 0, 0)
         for seed in (2, 3):
             x = whole(_COUNT, seed)
             x_buffer.write(x)
@@ -160,8 +176,6 @@ def _bound(device: Device) -> Outcome:
             same(_held(y_buffer), chain_expected(x), f"the buffer of an output, input {seed}")
             same(_held(x_buffer), x, "the buffer of an input after a run")
             same(np.array(recording.outputs[0]), kept, "the array of an output that is bound")
-            said = getattr(recording, "copies", None)
-            assert said in (None, (0, 0)), f"bound in and out, a run says that it copies {said}"
             same(np.array(recording.inputs[0]), mine, "the array of an input that is bound")
         recording.profile()
         same(_held(y_buffer), chain_expected(x), "the buffer of an output after a profile")
@@ -171,6 +185,7 @@ def _bound(device: Device) -> Outcome:
         same(_held(other), chain_expected(mine), "another buffer of the output")
         same(_held(y_buffer), chain_expected(x), "the buffer that was the output's before")
         _agreed(recording.bind({0: None}, {0: None}), "giving back")
+        _copies(recording, *(unbound or (None, None)))
         fill(recording, whole(_COUNT, 5))
         recording.run()
         got = np.array(recording.outputs[0])
