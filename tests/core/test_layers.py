@@ -65,7 +65,7 @@ LEVEL = {name: level for level, name in enumerate(ROOMS)}
 SEAMS = (
     "errors", "ir", "ops", "language", "lowering", "kernels", "compiler.plan",
     "compiler.references", "cache", "contract", "options", "compat", "hookspecs",
-    "runtime.reference", "tflite.cut", "tflite.schema", "tflite.spec",
+    "runtime.reference", "tflite.bodies", "tflite.cut", "tflite.schema", "tflite.spec",
 )  # fmt: skip
 
 

@@ -49,10 +49,10 @@ def state_results(*inputs: Any) -> list[Any]:
     return results
 
 
-def large(rows: int = 300) -> bytes:
+def large(rows: int = 300, outputs: tuple[int, ...] = (2,)) -> bytes:
     """Twice its input, of ``rows`` x 1,024 numbers: results that devices lend. The output is tensor 2."""
     tensors = [
         TensorSpec("x", (rows, 1024)), TensorSpec("two", (), data=np.float32(2)),
         TensorSpec("y", (rows, 1024)),
     ]  # fmt: skip
-    return write_model(ModelSpec(tensors, [OperatorSpec("MUL", {}, (0, 1), (2,))], (0,), (2,)))
+    return write_model(ModelSpec(tensors, [OperatorSpec("MUL", {}, (0, 1), (2,))], (0,), outputs))

@@ -368,6 +368,63 @@ def test_what_begins_a_state_is_gone_after_it(
         allocate(begun(read=how == "read", shown=how == "shown"))
 
 
+def shared_state() -> bytes:
+    """Two RNNs in turn with one hidden state, which is a result too (tensor 3)."""
+    rng = np.random.default_rng(3)
+    w, r = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
+    tensors = [
+        TensorSpec("x", (1, 4)), TensorSpec("w", (4, 4), data=w), TensorSpec("r", (4, 4), data=r),
+        TensorSpec("h", (1, 4), is_variable=True), TensorSpec("b", (4,), data=w[0]),
+        TensorSpec("y", (1, 4)), TensorSpec("z", (1, 4)), TensorSpec("a", (1, 4)),
+    ]  # fmt: skip
+    operators = [
+        OperatorSpec("RNN", {"fused_activation_function": 4}, (0, 1, 2, 4, 3), (5,)),
+        OperatorSpec("ABS", {}, (5,), (7,)),
+        OperatorSpec("RNN", {"fused_activation_function": 4}, (7, 1, 2, 4, 3), (6,)),
+    ]
+    return write_model(ModelSpec(tensors, operators, (0,), (5, 6, 3)))
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_each_operator_with_a_state_sees_what_the_one_before_made_of_it(device: int) -> None:
+    """What a device makes of a state counts when the run is over, which would be too late."""
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    content = shared_state()
+
+    def runs(interpreter: Any) -> Array:
+        interpreter.allocate_tensors()
+        found = []
+        for n in range(4):
+            interpreter.set_tensor(0, np.float32([[n, 1, -n, 0.5]]) / 2)
+            interpreter.invoke()
+            found.append([np.array(interpreter.get_tensor(i)) for i in (5, 6, 3)])
+        return np.array(found)
+
+    wanted = runs(litert.Interpreter(model_content=content))
+    for left in ((), (0,), (2,)):
+        with (
+            GpuDelegate(backend="cpu_ref", device=device, exclude=left) as delegate,
+            Interpreter(model_content=content, experimental_delegates=[delegate]) as ours,
+        ):
+            np.testing.assert_allclose(runs(ours), wanted, rtol=1e-5, atol=1e-6)
+            assert ours.delegation_report().delegated_nodes == 1
+            reasons = [r.reason for r in ours.delegation_report().refusals if r.node not in left]
+            assert all("that of several operators" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_state_that_is_a_result_cannot_be_bound(device: int) -> None:
+    """A run replaces it when it is over: what is bound would get what was there before."""
+    with (
+        GpuDelegate(backend="cpu_ref", device=device) as delegate,
+        Interpreter(model_content=shared_state(), experimental_delegates=[delegate]) as ours,
+    ):
+        ours.allocate_tensors()
+        with pytest.raises(UnsupportedError, match=r"'h'.* is state, which each run leaves"):
+            ours.bind_output(3, np.zeros((1, 4), np.float32))
+        ours.bind_output(6, np.zeros((1, 4), np.float32))
+
+
 def test_a_reference_that_gives_too_few_arrays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plugin's stateful operator need not say what its states are; its reference is counted."""
     from tflgpu.plugins import registry
