@@ -87,6 +87,19 @@ def test_each_has_inputs_and_results_of_its_own(delegate: Any) -> None:
         assert len(interpreter._lanes._lanes) <= 3
 
 
+def test_a_tensor_that_is_two_outputs_is_two_results() -> None:
+    """One would move what follows to the places of others. `invoke` gives both."""
+    content = models.large(1, outputs=(2, 0, 2))
+    with tflgpu.Interpreter(model_content=content, experimental_delegates=[]) as interpreter:
+        interpreter.allocate_tensors()
+        x = np.arange(1024, dtype=np.float32).reshape(1, 1024)
+        run = interpreter.invoke_async({0: x})
+        first, copied, last = run.results()
+        first[...] = -1  # the caller's, and no other result's
+        for got, wanted in ((copied, x), (last, 2 * x), (run.get_tensor(0), x)):
+            np.testing.assert_array_equal(got, wanted)
+
+
 def test_they_are_in_flight_together(
     require_backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tflgpu.errors import DeviceError, StateError
 
@@ -30,7 +31,22 @@ _arrays: dict[int, weakref.ref[Any]] = {}
 _calls: list[Callable[[], object]] = []
 
 
-class Holder:
+class OfProcess:
+    """What cannot be copied: the copy would close what the other uses, or be of another process."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses what `copy` and `pickle` do.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError(
+            f"a {type(self).__name__} cannot be copied or pickled: it holds a device or memory of this "
+            "process; hand on the path and the options, and make one where it is needed"
+        )
+
+
+class Holder(OfProcess):
     """What holds handles of a driver, or other things of the process that opened it.
 
     Attributes:
@@ -167,8 +183,44 @@ def _after_fork() -> None:
         with contextlib.suppress(Exception):
             function()
     if inherited:
+        gc.freeze()
         leave_without_drivers()
+    _collector.over(forks=_collector.forks)
 
+
+class _Collector:
+    """Python's collector, which rests from before a fork until a child has been told what it inherits. In a
+    child it would release what lay in circles in the parent, and a driver's library may wait there for
+    threads that only the parent has.
+
+    Attributes:
+        forks: How many are under way: several threads may fork.
+    """
+
+    def __init__(self) -> None:
+        self.forks = 0
+        self._was_on = False
+        self._lock = free_in_child()
+
+    def rest(self) -> None:
+        """A fork begins."""
+        with self._lock:
+            if not self.forks:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self.forks += 1
+
+    def over(self, forks: int = 1) -> None:
+        """So many are over."""
+        with self._lock:
+            self.forks -= forks
+            if self._was_on and not self.forks:
+                gc.enable()
+
+
+_collector = _Collector()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_collector.rest, after_in_parent=_collector.over, after_in_child=_after_fork
+    )
