@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tflgpu.conformance.check import NotApplicable
-from tflgpu.conformance.contract.submissions import submission_checks
+from tflgpu.conformance.contract.submissions import _signal_after, _Stop, submission_checks
 from tflgpu.conformance.target import Target
 from tflgpu.contract.pending import FINISHED
 from tflgpu.errors import DeviceError, StateError
@@ -304,3 +304,23 @@ def test_a_device_that_goes_on_by_itself_keeps_every_promise(check: Any) -> None
         assert outcome is None or isinstance(outcome, NotApplicable)
     finally:
         target.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signals after a time")
+def test_what_python_drops_in_a_finalizer_is_no_fault_of_a_device() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            while not came:
+                pass
+
+    with _signal_after(0.01) as came:
+        Slow()
+    assert came == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signals after a time")
+def test_what_a_handler_raises_elsewhere_comes_out() -> None:
+    with pytest.raises(_Stop), _signal_after(0.01) as came:
+        while True:
+            time.sleep(0.001)
+    assert len(came) == 1

@@ -421,4 +421,4 @@ def test_it_imports_no_compiler(
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert "tflgpu.saved.rebuild" in loaded
-    assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == []
+    assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == [], done.stderr

@@ -7,6 +7,7 @@ returns, and every check here holds all the same.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -210,21 +211,32 @@ class _Stop(BaseException):
 @contextmanager
 def _signal_after(seconds: float) -> Iterator[list[float]]:
     """A signal is sent after ``seconds``, not after the block; its handler notes how many seconds
-    later it is called, and raises `_Stop`."""
+    later it is called, and raises `_Stop`. Where Python's collector was at work and the handler was
+    called in a finalizer, Python drops what it raises, whatever the device does: that is as if no
+    signal had come."""
     came: list[float] = []
     sent = time.perf_counter() + seconds
+    dropped = sys.unraisablehook
 
     def handler(number: int, frame: Any) -> None:
         came.append(time.perf_counter() - sent)
         raise _Stop
 
+    def in_finalizer(what: Any) -> None:
+        if isinstance(what.exc_value, _Stop):
+            came.clear()
+        else:
+            dropped(what)
+
     before = signal.signal(signal.SIGALRM, handler)
+    sys.unraisablehook = in_finalizer
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield came
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = dropped
 
 
 def _long_run(device: Device) -> tuple[Recording, float, int] | NotApplicable:
