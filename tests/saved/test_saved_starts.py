@@ -23,6 +23,7 @@ from tflgpu.ir.dtypes import DType
 from tflgpu.saved import asked, keeping
 from tflgpu.saved.given import SavedSource
 from tflgpu.saved.kernel import SavedKernel
+from tflgpu.saved.model import checked
 from tflgpu.saved.start import Start
 from tflgpu.saved.store import entries
 from tflgpu.tflite import build as building
@@ -419,6 +420,8 @@ def test_it_imports_no_compiler(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+    facts = [set(checked(each.path)[1].facts) for each in entries(tmp_path / "token" / "models")]
+    assert len(facts) == 1, facts[0] ^ facts[1]  # both processes say the same of the device
     loaded = done.stdout.split()
     assert "tflgpu.saved.rebuild" in loaded
     assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == [], done.stderr
