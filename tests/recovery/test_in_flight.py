@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionError, StateError
+from tflgpu.runtime.reference import ReferenceRecording
 
 sys.path.insert(0, str(Path(__file__).parent))
 import recovery_models as models
@@ -212,6 +213,28 @@ def test_closing_gives_results_to_who_has_the_runs(delegate: Any) -> None:
         np.testing.assert_array_equal(run.results()[0], expected(number(n)))
     with pytest.raises(StateError, match="closed"):
         interpreter.invoke_async()
+
+
+def test_an_error_of_a_plugin_s_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(recording: Any) -> None:
+        raise AttributeError("oops")
+
+    with tflgpu.Interpreter(
+        model_content=models.large(ROWS), experimental_delegates=[], cpu_backend="cpu_ref"
+    ) as interpreter:
+        interpreter.allocate_tensors()
+        with monkeypatch.context() as patch:
+            patch.setattr(ReferenceRecording, "_compute", fails)
+            run = interpreter.invoke_async({0: number(1)})
+            for _ in range(2):
+                with pytest.raises(AttributeError, match="oops"):
+                    run.wait()
+            for _ in range(2):
+                interpreter.invoke_async({0: number(2)})  # which nobody waits for
+            with pytest.raises(AttributeError, match="oops"):
+                interpreter.invoke()
+        found = interpreter.invoke_async({0: number(3)}).results()
+        np.testing.assert_array_equal(found[0], expected(number(3)))
 
 
 def test_mistakes() -> None:

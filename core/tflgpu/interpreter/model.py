@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import OfProcess
+from tflgpu.contract.forks import Holder
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.delegation import Delegation
@@ -58,7 +58,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         return dict(zip(self.names, self, strict=True))
 
 
-class Model(OfProcess):
+class Model(Holder):
     """A `.tflite` model that is called.
 
         with tflgpu.Model("mobilenet.tflite") as model:
@@ -124,6 +124,7 @@ class Model(OfProcess):
         except BaseException:
             self._end()
             raise
+        self.belongs_to_process()
 
     def __call__(self, *arrays: Any, **named: Any) -> Results:
         """Run on one array per input, by position in the model's order or by name.
@@ -183,6 +184,10 @@ class Model(OfProcess):
     def __exit__(self, *exception: object) -> None:
         """Close it."""
         self.close()
+
+    def after_fork(self) -> None:
+        """The call of another thread, which had the lock, is in the parent."""
+        self._lock = threading.Lock()
 
     # For a pool that gathers calls
 

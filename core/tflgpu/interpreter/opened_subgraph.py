@@ -67,7 +67,7 @@ class OpenedSubgraph:
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
         self._recovery = Recovery(delegation)
-        self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
+        self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
 
     # State
 
@@ -99,7 +99,7 @@ class OpenedSubgraph:
             DeviceError: the device could not take its part.
         """
         if self._memory is None:
-            self._memory, self._lost = self._opened(), set()
+            self._memory, self._lost = self._opened(), {}
         elif self._memory.session.inherited and self._is_default:
             self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
@@ -143,8 +143,8 @@ class OpenedSubgraph:
         if memory.session.inherited:
             memory = self._open_in_child(memory)
         if self._lost:
-            lost = all_named(self.info, sorted(self._lost))
-            raise StateError(f"{FORKED}; set it again: {lost}")
+            lost, why = all_named(self.info, sorted(self._lost)), next(iter(self._lost.values()))
+            raise StateError(f"{why}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
         return memory
@@ -167,7 +167,7 @@ class OpenedSubgraph:
         for index, array in old.session.variables.items():
             np.copyto(memory.session.variables[index], array)
         memory.session.complete = False
-        self._lost = set(self.info.inputs)
+        self._lost = dict.fromkeys(self.info.inputs, FORKED)
         self._memory = memory
         return memory
 
@@ -235,6 +235,21 @@ class OpenedSubgraph:
             self._session(what)
             self.allocate()
         return self.session
+
+    def unbind(self, tensors: Collection[int]) -> None:
+        """As `Bindings.unbind`, of several. A session that broke is not opened anew for it, which what is
+        bound may keep from being done: it may be of a device that is lost, or given up.
+
+        Raises:
+            StateError, DeviceError: as there.
+        """
+        session = self.session
+        if session is None or not session.is_broken:
+            session = self.ready_to_bind()
+        for index in tensors:
+            lost = self.bindings.unbind(session, index)
+            if lost:
+                self._lost[index] = lost
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
