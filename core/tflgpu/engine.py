@@ -33,6 +33,7 @@ from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of
 from tflgpu.contract.device import NodeDevice
 from tflgpu.contract.progress import Progress
+from tflgpu.devices.choose import ALL_ON_CPU
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.wanted import node_choice
 from tflgpu.errors import (
@@ -120,7 +121,8 @@ class Engine(OpenedDevice):
         self._check_open()
         if self._device is None and not self.options.allow_fallback:
             raise UnsupportedError(
-                "there is no device and allow_fallback is off: " + "; ".join(self.choice.reasons)
+                "there is no device and allow_fallback is off: "
+                + "; ".join(self.choice.reasons).replace(ALL_ON_CPU, "")
             )
         self._kept.insist_on_device(self._device, "; ".join(self.choice.reasons))
         if self._device is None:

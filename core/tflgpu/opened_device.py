@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tflgpu.ops.base import OpDef
 
 _LOG = logging.getLogger("tflgpu")
+#: Its own, so that whoever shows the choice can turn the reasons off and leave the rest of the log on.
+CHOICE = logging.getLogger("tflgpu.choice")
 
 
 class OpenedDevice(Holder):
@@ -64,7 +66,7 @@ class OpenedDevice(Holder):
         self._open()
         if self._device is None and not is_default:
             for reason in self.choice.reasons:
-                _LOG.warning("tflgpu: %s", reason)
+                CHOICE.warning("tflgpu: %s", reason)
 
     @property
     def device(self) -> Device | NodeDevice | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points, version
+import builtins
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,15 @@ import pytest
 import typer
 from cli_helpers import Hooks, Tflgpu
 from tflgpu import plugins
-from tflgpu.cli.app import main
+from tflgpu.__main__ import main
 from tflgpu.errors import ModelError, PluginError
 
 
 def test_the_script_is_main() -> None:
-    (script,) = entry_points(group="console_scripts", name="tflgpu")
-    assert script.load() is main
+    """As the project says it: what is installed may be older."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    (target,) = re.findall(r'^tflgpu = "(.*)"$', project, re.MULTILINE)
+    assert EntryPoint("tflgpu", target, "console_scripts").load() is main
 
 
 def test_version(tflgpu: Tflgpu) -> None:
@@ -95,3 +101,26 @@ def test_clashing_plugins_leave_the_command_usable(
     result = tflgpu("devices")
     assert result.exit_code == 2
     assert "plugin a" in result.stderr
+
+
+def test_python_runs_the_package() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tflgpu", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"tflgpu {version('tflgpu')}\n")
+
+
+def test_ctrl_c_while_modules_are_imported_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: str, *rest: object) -> object:
+        if name == "tflgpu.cli.app":
+            raise KeyboardInterrupt
+        return imported(name, *rest)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert raised.value.code == 130
+    assert capsys.readouterr() == ("", "")

@@ -108,6 +108,17 @@ def test_a_missing_driver_has_a_command_that_works(tflgpu: Tflgpu, install: Any)
     (wanted,) = packages_of("tflgpu", "opencl")
     assert wanted.startswith("pyopencl")
     assert pip_install([wanted]) in output
+    assert "tflgpu[opencl]" not in output.partition("would choose")[0]  # one command, not two
+
+
+def test_the_command_is_on_a_line_of_its_own(
+    tflgpu: Tflgpu, install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However narrow the terminal is, so that it can be pasted."""
+    hint = "apt install " + " ".join(f"a-driver-{n}" for n in range(50))
+    install(gone=missing(system_hint=hint))
+    for command in ("devices", "demo"):
+        assert f"  what enables it: {hint}\n" in tflgpu(command).stdout
 
 
 def test_a_driver_without_an_extra_is_named_itself(tflgpu: Tflgpu, install: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,22 @@ class TestRunning:
         assert "Mystery" in result.stderr
         assert "LiteRT" in result.stderr  # which was asked whether it has it
 
+    def test_that_there_is_no_device_is_said_once(
+        self, tflgpu: Tflgpu, scale: Path, install: Any, cpu_ref: object,
+        caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.delenv("TFLGPU_BACKEND", raising=False)
+        install(cpu_ref=cpu_ref)
+        for command in ("run", "inspect"):
+            assert tflgpu(command, scale).exit_code == 0
+            assert "tflgpu.choice" not in {r.name for r in caplog.records}
+        refused = tflgpu("run", scale, "--allow-fallback", "false")
+        assert refused.exit_code == 2
+        assert "there is no device and allow_fallback is off" in refused.stderr
+        assert "everything runs on the CPU" not in refused.stderr
+        GpuDelegate().close()
+        assert "tflgpu.choice" in {r.name for r in caplog.records}
+
     def test_what_is_left_is_said_once(
         self, tflgpu: Tflgpu, scale: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -142,6 +159,17 @@ class TestRunning:
         ):
             interpreter.allocate_tensors()
         assert [r.name for r in caplog.records] == ["tflgpu.delegation"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux")
+    def test_a_name_that_is_no_utf8_is_compared(
+        self, tflgpu: Tflgpu, scale: Path, require_backend: Any
+    ) -> None:
+        require_backend("litert")
+        path = scale.with_name(os.fsdecode(b"m\xff\xe9.tflite"))
+        path.write_bytes(scale.read_bytes())
+        ran = tflgpu("run", path, *CPU, "--runs", 1, "--compare")
+        (line,) = [n for n in ran.stdout.splitlines() if n.startswith("LiteRT CPU")]
+        assert line.split() == ["LiteRT", "CPU", "y/out", "0", "0"]
 
     def test_precision_is_used(self, tflgpu: Tflgpu, scale: Path) -> None:
         options = ("--backend", "cpu_ref", "--device", "interpreter", "--precision", "f32_f16")
@@ -369,6 +397,35 @@ class TestMistakes:
         assert result.exit_code == 2
         assert "holds float32, but input image is uint8" in result.stderr
 
+    @pytest.mark.parametrize(
+        ("dtype", "values"),
+        [(DType.I8, np.full((1, 4, 6, 3), 300)), (DType.F32, np.full((1, 4, 6, 3), 1e300))],
+    )
+    def test_values_that_do_not_fit_are_not_wrapped(
+        self, tflgpu: Tflgpu, image_model: Any, tmp_path: Path, dtype: DType, values: Any
+    ) -> None:
+        fitting = save(tmp_path / "fitting.npy", np.full_like(values, 100))
+        assert tflgpu("run", image_model(dtype), *CPU, "-i", fitting).exit_code == 0
+        x = save(tmp_path / "x.npy", values)
+        result = tflgpu("run", image_model(dtype), *CPU, "-i", x)
+        assert result.exit_code == 2
+        assert f"x.npy holds {values.dtype}, and input image is" in result.stderr
+        assert "cannot store all of its values" in result.stderr
+
+    def test_infinities_are_values(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
+        x = save(tmp_path / "x.npy", np.array([[np.inf, np.nan, -np.inf]]))
+        assert tflgpu("run", scale, *CPU, "-i", x).exit_code == 0
+
+    def test_a_mistyped_name_is_told_from_a_file(
+        self, tflgpu: Tflgpu, scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        save(tmp_path / "a=b.npy", np.zeros((1, 3), np.float32))
+        assert tflgpu("run", scale, *CPU, "-i", "a=b.npy").exit_code == 0
+        result = tflgpu("run", scale, *CPU, "-i", "imaeg=x.npy")
+        assert result.exit_code == 2
+        assert "no input 'imaeg', nor a file imaeg=x.npy; the model has x" in result.stderr
+
     def test_too_many_inputs(self, tflgpu: Tflgpu, scale: Path, tmp_path: Path) -> None:
         x = save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
         result = tflgpu("run", scale, *CPU, "-i", x, "-i", x)
@@ -394,6 +451,7 @@ class TestMistakes:
         result = tflgpu("run", scale, *CPU, "--output", blocked / "out")
         assert result.exit_code == 2
         assert "cannot save outputs" in result.stderr
+        assert result.stdout == ""  # found before anything ran
 
 
 def detail(dtype: Any, shape: tuple[int, ...] = (4, 50)) -> dict[str, Any]:

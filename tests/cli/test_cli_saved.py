@@ -155,3 +155,25 @@ def test_a_limit_is_a_size(tflgpu: Tflgpu, limit: str) -> None:
     ran = tflgpu("cache", "prune", "--limit", limit)
     assert ran.exit_code == 2
     assert "no size" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "prune", "clear"])
+def test_a_mistyped_folder_is_not_one_in_order(
+    tflgpu: Tflgpu, tmp_path: Path, command: str
+) -> None:
+    ran = tflgpu("cache", command, "--folder", tmp_path / "absent")
+    assert ran.exit_code == 2
+    assert "absent: there is no such folder" in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wrote the variable or option, no shell looked at it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.setenv("TFLGPU_CACHE_DIR", "~/cache")
+    assert default_folder() == tmp_path / "home" / "cache" / "models"
+    options = DelegateOptions(serialization_dir="~/models", model_token="digits")
+    kept = Keeping().asked(options).folder
+    assert kept == tmp_path / "home" / "models" / "digits" / "models"

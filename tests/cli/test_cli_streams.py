@@ -44,3 +44,33 @@ def test_a_full_disk_is_one_line(
     assert line == f"error: the output cannot be written: {os.strerror(28)}"
     with pytest.raises(OSError, match="space"):
         full.close()
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model from anywhere must not move the cursor or rename the window by a tensor's name."""
+    name = "x\x1b[31m\x07\r\x9b2J\x7f\ty"
+    table = console.table(name, "name")
+    table.add_row(name)
+    console.show(table)
+    console.say(name)
+    console.plain(name)
+    console.fail(name)
+    console.warn(name)
+    written = capsys.readouterr()
+    lines = [*written.out.splitlines(), *written.err.splitlines()]
+    assert len([line for line in lines if r"x\x1b[31m\x07\r\x9b2J\x7f" in line]) == 4, lines
+    # rich drops some of a cell's itself, and an error is one line.
+    assert r"x\x1b[31m\x9b2J\x7f" in written.out
+    assert r"x\x1b[31m\x07 \x9b2J\x7f y" in written.err
+    assert not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 for c in "".join(lines))
+
+
+def test_titles_do_not_fold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/a/path/that/is/longer/than/any/of/its/table/and/the/terminal.tflite"
+    table = console.table(path, "name")
+    table.add_row("x")
+    console.show(table)
+    assert capsys.readouterr().out.splitlines()[0] == path

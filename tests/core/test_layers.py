@@ -58,6 +58,7 @@ ROOMS = (
     "demo",
     "cli",
     "",  # tflgpu/__init__.py: the public names
+    "__main__",  # the script
 )
 LEVEL = {name: level for level, name in enumerate(ROOMS)}
 

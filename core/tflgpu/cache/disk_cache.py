@@ -39,7 +39,8 @@ def cache_folder(name: str, root: str | None = None) -> Path:
         import platformdirs  # which takes a hundredth of a second
 
         root = platformdirs.user_cache_dir("tflgpu", False)
-    return Path(root) / name
+    # No shell has seen what a Dockerfile or a TOML file says.
+    return Path(os.path.expanduser(root)) / name  # noqa: PTH111 (a `~` of nobody's stays what it is)
 
 
 def cache_key(*parts: str) -> str:

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
+#: Control characters but for the ends of lines and tabs.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Exit codes: 0 fine, 1 a result is wrong, 2 an error (click's own code for a wrong call too).
 ERROR = 2
 #: Characters of an error message: some list every operator of a model.
@@ -61,6 +66,23 @@ def _written() -> Iterator[None]:
         raise typer.Exit(ERROR) from error
 
 
+def _harmless(text: str) -> str:
+    """Names in files are anybody's: a terminal would obey the control characters in them."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class _Harmless:
+    """Something of rich's, with the control characters of its texts as what they are."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Its segments; those that are control codes are rich's own."""
+        for made in console.render(self._inner, options):
+            yield made if made.control else Segment(_harmless(made.text), made.style)
+
+
 def out() -> Console:
     """The console of results."""
     # A pipe has no width; a table that folds less is easier on `grep`.
@@ -75,7 +97,7 @@ def err() -> Console:
 
 def fail(message: str) -> None:
     """One red line on stderr, cut where it would fill the screen."""
-    line = " ".join(message.split())
+    line = _harmless(" ".join(message.split()))
     if len(line) > _LONGEST:
         line = f"{line[:_LONGEST]} ... ({len(line) - _LONGEST} more characters; --debug has them)"
     err().print(f"[bold red]error:[/] [red]{escape(line)}[/]")
@@ -83,24 +105,24 @@ def fail(message: str) -> None:
 
 def warn(message: str) -> None:
     """One yellow line on stderr."""
-    err().print(f"[yellow]warning:[/] {escape(message)}")
+    err().print(f"[yellow]warning:[/] {escape(_harmless(message))}")
 
 
 def say(message: str) -> None:
     """One line of results, printed as it is, however long."""
     with _written():
-        out().print(message, soft_wrap=True)
+        out().print(_harmless(message), soft_wrap=True)
 
 
 def plain(text: str) -> None:
     """Text for a compiler or a pager: no colours, no folds."""
     with _written():
-        print(text)  # noqa: T201
+        print(_harmless(text))  # noqa: T201
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table; the columns in ``right`` hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    made = Table(title=title, box=None, pad_edge=False)
     for column in columns:
         made.add_column(
             column,
@@ -112,9 +134,13 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def show(made: Table) -> None:
-    """Print a table; cells fold where the terminal is narrow."""
+    """Print a table; cells fold where the terminal is narrow. Its title, a file's path perhaps, does not."""
+    title, made.title = made.title, None
     with _written():
-        out().print(made)
+        if title:
+            said = title.plain if isinstance(title, Text) else str(title)
+            out().print(_harmless(said), style="bold", soft_wrap=True)
+        out().print(_Harmless(made))
         out().print()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.install import how_to_enable
+from tflgpu.cli.install import what_is_missing
 from tflgpu.cli.models import CPU, opened
 from tflgpu.demo import Digits, load_digits
 from tflgpu.errors import TflgpuError
@@ -150,10 +150,7 @@ def _cells(result: _Result, reference: _Result, digits: Digits) -> Sequence[str]
 
 def _show_missing() -> None:
     known = registry()
-    for name, info in known.backends.items():
-        probe = known.probe(name)
-        if not probe.available:
-            console.say(f"{name} is not available: {probe.reason}")
-            console.say(f"  what enables it: {how_to_enable(known, info)}")
+    for line in what_is_missing(known):
+        console.say(line)
     for failure in known.failures:
         console.warn(str(failure))

@@ -8,7 +8,7 @@ import attrs
 import typer
 
 from tflgpu.cli import console
-from tflgpu.cli.install import how_to_enable
+from tflgpu.cli.install import how_to_enable, what_is_missing
 from tflgpu.compat.judge import effective_caps, judge
 from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.choose import Choice, open_best
@@ -45,8 +45,7 @@ class _Found:
 def devices(
     as_json: Annotated[bool, typer.Option("--json", help="For other programs.")] = False,
 ) -> None:
-    """List backends and devices, what is missing, what GpuDelegate() would choose, and what runs the
-    rest."""
+    """List devices, what is missing, what GpuDelegate() would choose, and what runs the rest."""
     known = registry()
     with console.working("looking for devices"):
         found = {name: _devices(known, name) for name in known.backends}
@@ -179,13 +178,11 @@ def _show_devices(found: dict[str, list[_Found]], chosen: DeviceInfo | None) -> 
 
 
 def _show_missing(known: Registry) -> None:
-    missing = [i for n, i in known.backends.items() if not known.probe(n).available]
-    if not missing:
-        return
-    table = console.table("Not available", "backend", "why", "what enables it")
-    for info in missing:
-        table.add_row(info.name, known.probe(info.name).reason, how_to_enable(known, info))
-    console.show(table)
+    lines = list(what_is_missing(known))
+    for line in lines:
+        console.say(line)
+    if lines:
+        console.say("")
 
 
 def _as_json(

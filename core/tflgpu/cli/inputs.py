@@ -40,6 +40,10 @@ def assign(
         name, equals, path = text.partition("=")
         if equals and name in names:
             index = int(names[name]["index"])
+        elif equals and not Path(text).exists():
+            raise InputError(
+                f"there is no input {name!r}, nor a file {text}; the model has {', '.join(names)}"
+            )
         else:
             if position >= len(details):
                 listed = ", ".join(names)
@@ -106,7 +110,19 @@ def _fit(array: Array, path: Path, detail: dict[str, Any]) -> Array:
         raise InputError(
             f"{path} has shape {list(array.shape)}, but input {detail['name']} has {fixed}"
         )
-    return np.ascontiguousarray(array.astype(wanted, copy=False))
+    with np.errstate(over="ignore"):
+        made = np.ascontiguousarray(array.astype(wanted, copy=False))
+    # Of floats digits are lost at most, whole numbers stay what they are.
+    same = (
+        np.array_equal(np.isinf(made), np.isinf(array)) if wanted.kind in "fc"
+        else np.array_equal(made, array)
+    )  # fmt: skip
+    if not same:
+        raise InputError(
+            f"{path} holds {array.dtype}, and input {detail['name']} is {wanted}, which cannot store "
+            "all of its values"
+        )
+    return made
 
 
 def _load_image(path: Path, detail: dict[str, Any], normalization: Normalization) -> Array:

@@ -138,7 +138,8 @@ def inspect(
         return
     _show_tensors(file, model)
     _show_rows(rows)
-    for line in () if judged.report is None else notes(judged.report):
+    # Nobody chose what stands in for a device, and its times are nobody's.
+    for line in () if judged.report is None or note else notes(judged.report):
         console.say(line)
     if note:
         console.warn(note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 
 from tflgpu.contract.device import BackendInfo
@@ -40,3 +41,15 @@ def how_to_enable(registry: Registry, info: BackendInfo) -> str:
         # A driver's import name is its package's name for want of anything better.
         return pip_install(listed or list(info.requires))
     return info.system_hint or f"install a driver for {info.name}"
+
+
+def what_is_missing(registry: Registry) -> Iterator[str]:
+    """Two lines for each backend that is not available: why, and what makes it work. No table has them,
+    since a command that a cell folds cannot be pasted."""
+    for name, info in registry.backends.items():
+        probe = registry.probe(name)
+        if not probe.available:
+            # A missing driver's reason ends with a command of its own, for another situation.
+            why = probe.reason.partition("; run: ")[0] if missing_driver(info) else probe.reason
+            yield f"{name} is not available: {why}"
+            yield f"  what enables it: {how_to_enable(registry, info)}"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import OptionError
 from tflgpu.interpreter import Interpreter
+from tflgpu.opened_device import CHOICE
 from tflgpu.options import OPTIONS_FILE, DelegateOptions
 from tflgpu.options.kinds import is_count
 
@@ -86,7 +87,7 @@ def delegate_of(
         return "--numerics" if is_short else flag_of(name)
 
     options = DelegateOptions.gathered(given, text=True, called=called, environ=environ)
-    return GpuDelegate(options, progress=console.kernels)
+    return quiet_delegate(options, progress=console.kernels)
 
 
 @contextmanager
@@ -139,10 +140,22 @@ def _read(
 def allocate(interpreter: Interpreter) -> None:
     """Allocate, with a sign of life: drivers may compile for seconds. The log's sentence on what was
     left is kept back: whoever asks for this shows the report."""
-    before = TOLD.level
-    TOLD.setLevel(logging.ERROR)
+    with _kept_back(TOLD), console.working("preparing the model"):
+        interpreter.allocate_tensors()
+
+
+def quiet_delegate(*options: DelegateOptions, **more: Any) -> GpuDelegate:
+    """A delegate. That there is no device, and why, is kept back from the log: a command shows it in its
+    report, or as its error."""
+    with _kept_back(CHOICE):
+        return GpuDelegate(*options, **more)
+
+
+@contextmanager
+def _kept_back(logger: logging.Logger) -> Iterator[None]:
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
-        with console.working("preparing the model"):
-            interpreter.allocate_tensors()
+        yield
     finally:
-        TOLD.setLevel(before)
+        logger.setLevel(before)

@@ -80,6 +80,8 @@ def run(
     with opened(
         model, backend, device, precision, numerics, flags, cpu_backend, batch
     ) as interpreter:
+        if output is not None:
+            _make(output)  # a long run is not thrown away for a folder that cannot be
         arrays = _inputs(interpreter, inputs or [], Normalization(mean, std), seed, batch)
         outputs = run_once(interpreter, arrays)
         _show_outputs(interpreter, outputs)
@@ -251,7 +253,7 @@ def _litert(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array]
     except ImportError:
         return "ai-edge-litert is not installed"
     try:
-        interpreter: Any = LiteRT(str(model))
+        interpreter: Any = LiteRT(**_for_litert(model))
         items = [arrays]
         if batch > 1:
             items = [{i: a[n : n + 1] for i, a in arrays.items()} for n in range(batch)]
@@ -264,9 +266,24 @@ def _litert(model: Path, arrays: Mapping[int, Array], batch: int) -> list[Array]
         return str(error)
 
 
-def _save(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> None:
+def _for_litert(model: Path) -> dict[str, Any]:
+    """The model as LiteRT takes it: names of files that are no UTF-8 have no way into its library."""
+    try:
+        str(model).encode()
+    except UnicodeEncodeError:
+        return {"model_content": model.read_bytes()}
+    return {"model_path": str(model)}
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot save outputs in {folder}: {error}") from error
+
+
+def _save(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> None:
+    try:
         for i, (name, array) in enumerate(zip(names, outputs, strict=True)):
             path = folder / f"{i}_{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:80]}.npy"
             np.save(path, array, allow_pickle=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tflgpu.cli.models import quiet_delegate
 from tflgpu.compiler.numerics import Numerics
 from tflgpu.contract.device import NodeDevice
 from tflgpu.delegate import GpuDelegate
@@ -20,7 +21,7 @@ def judge(
     Raises:
         DeviceError: the backend or device asked for is not there, or nothing can stand in.
     """
-    delegate = GpuDelegate(backend=backend, device=device, quantized_numerics=numerics)
+    delegate = quiet_delegate(backend=backend, device=device, quantized_numerics=numerics)
     if delegate.device is not None:
         return delegate, ""
     delegate.close()

@@ -30,14 +30,11 @@ from tflgpu.values import frozen
 #: from one machine to its twin.
 _MARGIN = 1.1
 
-_NO_DEVICE = (
-    "no device can run kernels, so everything runs on the CPU; `tflgpu devices` says what each "
-    "backend needs"
-)
-_NO_GPU = (
-    "there is no GPU that can be used, so everything runs on the CPU; `tflgpu devices` says what "
-    "each backend needs"
-)
+#: What follows from there being no device; not true where the CPU is not allowed either.
+ALL_ON_CPU = ", so everything runs on the CPU"
+_SEE = "; `tflgpu devices` says what each backend needs"
+_NO_DEVICE = f"no device can run kernels{ALL_ON_CPU}{_SEE}"
+_NO_GPU = f"there is no GPU that can be used{ALL_ON_CPU}{_SEE}"
 
 
 @frozen

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from tflgpu.cache.disk_cache import cache_folder
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.errors import SavedModelError
@@ -56,7 +57,7 @@ class Keeping:
         if self.folder is not None or self.saved is not None:
             return self
         if options.cache_root is not None:
-            folder = Path(options.cache_root) / FOLDER
+            folder = cache_folder(FOLDER, options.cache_root)
             return attrs.evolve(self, folder=folder, token=options.model_token or "")
         if options.enable_serialization is False:
             return self
