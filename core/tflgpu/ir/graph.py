@@ -40,7 +40,8 @@ class Value:
 
     Where ``shape_known`` is False, ``shape`` is only what the file has in that place: the real one
     depends on numbers that are computed when the model runs. Nothing may be concluded from it.
-    ``packed`` is whether the file has less than a byte for each of its numbers.
+    ``packed_as`` is the file's type where that has less than a byte for each number; ``dtype`` is then of
+    whole bytes.
     """
 
     id: int
@@ -52,7 +53,7 @@ class Value:
     is_variable: bool = False
     shape_signature: Shape | None = None
     shape_known: bool = True
-    packed: bool = False
+    packed_as: DType | None = None
 
     @property
     def spec(self) -> TensorSpec:

@@ -129,7 +129,7 @@ def _odd_fours(node: Node) -> bool:
     """Whether there are 4-bit weights whose rows do not fill whole bytes, which XNNPACK leaves to LiteRT's own
     kernel."""
     weights = node.input(1)
-    return weights.packed and weights.shape[1] % 2 == 1
+    return weights.packed_as is not None and weights.shape[1] % 2 == 1
 
 
 def _hybrid(node: Node) -> Hybrid:

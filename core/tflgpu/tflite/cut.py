@@ -173,11 +173,14 @@ class _Writing:
         if value is None:
             return -1
         if value.id not in self.places:
+            # LiteRT's kernels for 4-bit weights round otherwise than those for 8.
+            packed = value.packed_as if value.data is not None else None
             self.places[value.id] = self._new(
                 TensorSpec(
-                    value.name, value.shape, value.dtype, value.data, value.quant, value.is_variable
+                    value.name, value.shape, packed or value.dtype, value.data, value.quant,
+                    value.is_variable,
                 )
-            )
+            )  # fmt: skip
         return self.places[value.id]
 
     def add(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:
