@@ -17,7 +17,8 @@ from tflgpu.tflite.write import write_model
 
 from tests.watched_device import WatchedDevice
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "flow")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
+sys.path.insert(0, str(Path(__file__).parent))
 import recovery_models as models
 from flow_models import const, loop, model, number, subgraph, tensor, up_to
 
