@@ -114,5 +114,29 @@ def test_a_result_that_was_read_is_not_written_to(delegate: tflgpu.GpuDelegate) 
             read = one.get_tensor(1)  # a device may have let go of its memory
             for value in (5, 6):
                 one.set_tensor(1, value * x)
-                np.testing.assert_array_equal(one.get_tensor(1), value * x)
+                for _ in range(2):
+                    np.testing.assert_array_equal(one.get_tensor(1), value * x)
+            one.tensor(1)()[...] = 7
+            kept = [one.get_tensor(1) for _ in range(2)]
+            np.testing.assert_array_equal(kept, [7 * x] * 2)
             np.testing.assert_array_equal(read, -x)
+
+
+def test_what_unbinding_leaves_goes_into_no_result_that_was_read(
+    delegate: tflgpu.GpuDelegate,
+) -> None:
+    x = np.ones((1, 300, 300), np.float32)
+    with tflgpu.Interpreter(
+        model_content=negated(x.shape), experimental_delegates=[delegate]
+    ) as one:
+        one.allocate_tensors()
+        one.set_tensor(0, x)
+        one.invoke()
+        read = one.get_tensor(1)
+        with one.allocate_buffer(1) as buffer:
+            buffer.write(3 * x)
+            one.bind_output(1, buffer)
+            one.unbind()
+        for _ in range(2):
+            np.testing.assert_array_equal(one.get_tensor(1), 3 * x)
+        np.testing.assert_array_equal(read, -x)

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, StateError
+from tflgpu.flow.store import State, Store
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
 from tests.watched_device import WatchedDevice
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
-from flow_models import loop, model, number, subgraph, tensor, up_to
+sys.path.insert(0, str(Path(__file__).parent))
+import recovery_models as models
+from flow_models import const, loop, model, number, subgraph, tensor, up_to
 
 
 def doubled_three_times() -> bytes:
@@ -64,3 +69,72 @@ def test_it_is_opened_anew_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch)
                 broken.run()
             assert result() == [-8, -8]
             assert one._main.session is not broken
+
+
+def sliced_state() -> bytes:
+    """Of as many steps of x as ``n`` says an LSTM, which the CPU runs, and a softmax. The output is tensor 3."""
+    units, size = models.UNITS, models.SIZE
+    tensors = [
+        tensor("x", (1, 3, size)), tensor("n", (3,), DType.I32), number("zero", [0, 0, 0]),
+        tensor("y", (1, 1, units)), tensor("part", (1, 1, size)), tensor("h", (1, 1, units)),
+    ]  # fmt: skip
+    for name, arrays in (("w", models.W), ("r", models.R), ("b", models.B)):
+        tensors += [const(f"{name}{i}", array) for i, array in enumerate(arrays)]
+    first = 6
+    tensors += [TensorSpec(n, (1, units), is_variable=True) for n in ("output", "cell")]
+    no = (-1,)
+    operands = (4, *range(first, first + 8), *no * 3, *range(first + 8, first + 12), *no * 2,
+                first + 12, first + 13, *no * 4)  # fmt: skip
+    operators = [
+        OperatorSpec("SLICE", {}, (0, 2, 1), (4,)),
+        OperatorSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4}, operands, (5,)),
+        OperatorSpec("SOFTMAX", {"beta": 1.0}, (5,), (3,)),
+    ]  # fmt: skip
+    return write_model(ModelSpec(tensors, operators, (0, 1), (3,)))
+
+
+def test_state_is_what_it_was_where_the_first_run_at_other_shapes_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = WatchedDevice(monkeypatch)
+    with (
+        tflgpu.GpuDelegate(backend="cpu_ref", device=1, partitioning="all") as delegate,
+        tflgpu.Interpreter(model_content=sliced_state(), experimental_delegates=[delegate]) as one,
+    ):
+        one.allocate_tensors()
+        steps = np.concatenate(models.INPUTS[:3], axis=1)
+
+        def run(*numbers: int) -> Any:
+            """Of some steps, that follow each other."""
+            x = np.zeros_like(steps)
+            x[:, : len(numbers)] = steps[:, list(numbers)]
+            one.set_tensor(0, x)
+            one.set_tensor(1, np.array([1, len(numbers), models.SIZE], np.int32))
+            one.invoke()
+            return one.get_tensor(3)[0]
+
+        wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1, 2, 0))))[:, 0]
+        np.testing.assert_allclose(run(0), wanted[:1], atol=1e-5)
+        for count in (2, 2):
+            faults.fails = [DeviceError("no")]
+            with pytest.raises(DeviceError, match="no"):
+                run(*range(count))
+        np.testing.assert_allclose(run(1), wanted[1:2], atol=1e-5)
+        np.testing.assert_allclose(run(2, 0), wanted[2:], atol=1e-5)
+
+
+def test_a_state_begins_at_its_zero_point() -> None:
+    store = Store()
+    states = store.states(0)
+    states[3] = State(np.full(2, 9, np.int8), -5)
+    store.reset()
+    assert states[3].array.tolist() == [-5, -5]
+    before = store.snapshot()
+    states[3].array[:] = 8
+    states[3] = State(np.full(2, 7, np.int8), -5)
+    states[4] = State(np.full(2, 7, np.int8), 6)
+    late = [states[3], states[4]]
+    store.restore(before)
+    assert list(states) == [3]
+    assert states[3].array.tolist() == [-5, -5]
+    assert [state.array.tolist() for state in late] == [[-5, -5], [6, 6]]

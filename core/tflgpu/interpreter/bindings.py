@@ -185,6 +185,7 @@ class Bindings:
                     "or call resize_tensor_input or close; the next time unbind before closing"
                 ) from error
             session.put(index, None)
+            session.settle()  # what was lent is not for these contents
             np.copyto(session.arrays[index], contents)
         del self._bound[index]
         bound.close()

@@ -67,6 +67,7 @@ class OpenedSubgraph:
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
         self._recovery = Recovery(delegation)
+        self._written = -1  # the run after which somebody wrote to its results
         self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
 
     # State
@@ -186,6 +187,7 @@ class OpenedSubgraph:
                 target = new.arrays[index]
                 if target.flags.writeable:
                     np.copyto(target, session.arrays[index])
+        new.complete = False  # the run that ended in the middle has left no results
         self._memory = memory
         return memory
 
@@ -250,6 +252,8 @@ class OpenedSubgraph:
             lost = self.bindings.unbind(session, index)
             if lost:
                 self._lost[index] = lost
+            if session is not None and index not in self.info.inputs:
+                self._wrote_result(session)
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
@@ -282,6 +286,16 @@ class OpenedSubgraph:
         return self._shapes.get(index, self.info.tensors[index].shape)
 
     # Inside
+
+    def _wrote_result(self, session: Session) -> None:
+        """That a result is not what the device made. Were it lent, the device would be asked for its own
+        the next time."""
+        self._written = session.traffic.runs
+
+    @property
+    def _is_written(self) -> bool:
+        session = self.session
+        return session is not None and session.traffic.runs == self._written
 
     def _session(self, what: str = "it") -> Session:
         if self._memory is None:

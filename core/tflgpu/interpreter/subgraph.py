@@ -67,7 +67,7 @@ class Subgraph(OpenedSubgraph):
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
-        elif memory is not None and not self.has_views:
+        elif memory is not None and not self.has_views and not self._is_written:
             lent = self._reading(memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent
@@ -100,6 +100,7 @@ class Subgraph(OpenedSubgraph):
         if self._memory is not None and bound is None and not is_input:
             # A result may have been lent: what is written now is not for who has it.
             self._reading(self._memory.session, Session.settle)
+            self._wrote_result(self._memory.session)
             target = self.array(index)
         self._recovery.inputs_changed = True
         if bound is not None:
@@ -139,6 +140,8 @@ class Subgraph(OpenedSubgraph):
             bound = self.bindings.view(int(index))
             if bound is not None:
                 return bound
+            if int(index) not in self.info.inputs:
+                self._wrote_result(self._memory.session)  # its holder may
             return self._memory.view(self.array(index))
         view: Array = array.view()
         return view

@@ -48,6 +48,10 @@ class Stateful:
         """Which values are state tensors."""
         return self._variables.keys()
 
+    def at_rest(self, value_id: int) -> int:
+        """What a state tensor holds before the first run (`Value.at_rest`)."""
+        return self._at_rest[value_id]
+
     @property
     def at_hand(self) -> Mapping[int, Array]:
         """Those state tensors that are in host memory, without asking for the others, which a run that
