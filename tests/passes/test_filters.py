@@ -315,3 +315,9 @@ def test_batch_normalization_folds_away_in_one_go() -> None:
     after = check(g.done(g.depthwise(x)), default_passes())
     assert names(after) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
     assert only(after, "CONV_2D").origins == (0, 1, 2, 3, 4, 5)
+
+
+def test_an_image_without_pixels_keeps_the_border_that_gives_it_some() -> None:
+    g = Maker()
+    graph = g.done(g.conv(g.op("PAD", g.input(1, 5, 0, 4), g.ints(*BORDER)), 4))
+    assert names(check(graph, merge_padding.PASS)) == ["PAD", "CONV_2D"]
