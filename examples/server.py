@@ -4,8 +4,9 @@
     curl --data-binary @image.npy http://127.0.0.1:8000/predict
 
 The body of a request is an array as `numpy.save` writes it, for a model of one input; the answer is
-JSON, with the outputs by name; null is NaN or an infinity, which JSON has not. What is wrong with a request is 400, too much to do is 503, and a
-device that failed is 500 (the option ``on_error`` says what is tried before).
+JSON, with the outputs by name; null is NaN or an infinity, which JSON has not. What is wrong with a
+request is 400, too much to do is 503, and a device that failed is 500 (the option ``on_error`` says
+what is tried before).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -33,14 +35,17 @@ class Handler(BaseHTTPRequestHandler):
 
     pool: tflgpu.Pool
     protocol_version = "HTTP/1.1"
+    #: Seconds without a byte, after which a client is given up.
+    timeout = 60.0
 
     def do_POST(self) -> None:
         """``/predict``."""
-        if self.path != "/predict":
-            self._answer(404, {"error": f"there is no {self.path}; POST to /predict"})
-            return
         try:
-            results = self.pool(self._array(), timeout=PATIENCE)
+            body = self._body()
+            if self.path != "/predict":
+                self._answer(404, {"error": f"there is no {self.path}; POST to /predict"})
+                return
+            results = self.pool(_array(body), timeout=PATIENCE)
         except (tflgpu.InputError, ValueError, EOFError, MemoryError) as error:
             self._answer(400, {"error": str(error)})
         except tflgpu.BusyError as error:
@@ -52,29 +57,42 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """``/``: what runs where."""
+        if self.path != "/":
+            self._answer(404, {"error": f"there is no {self.path}; GET /, or POST to /predict"})
+            return
         reports = [report.summary for report in self.pool.reports]
         self._answer(200, {"copies that are free": reports, "runs by items": self.pool.runs})
 
     def log_message(self, *_: Any) -> None:
         """Nothing: a line for each request would be most of the work."""
 
-    def _array(self) -> Any:
-        length = int(self.headers.get("Content-Length") or 0)
-        if not 0 < length <= MOST:
-            self.close_connection = True  # the body is not read
-            raise ValueError(f"a body of {length} bytes; it has 1 to {MOST}")
-        body = io.BytesIO(self.rfile.read(length))
-        with PARSING:
-            # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would take.
-            return np.lib.format.read_array(body, allow_pickle=False)
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "none")
+        if not (length.isascii() and length.isdigit()) or not 0 < int(length) <= MOST:
+            # What is not read must not be taken for the next request.
+            self.close_connection = True
+            raise ValueError(f"Content-Length: {length}; the body has 1 to {MOST} bytes")
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            self.close_connection = True
+            raise ValueError(f"a body of {len(body)} bytes with Content-Length: {length}")
+        return body
 
     def _answer(self, status: int, said: dict[str, Any]) -> None:
         body = json.dumps(said, allow_nan=False).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _array(body: bytes) -> Any:
+    with PARSING:
+        # A body comes from anywhere: no pickles, and no archives, which `numpy.load` would take.
+        return np.lib.format.read_array(io.BytesIO(body), allow_pickle=False)
 
 
 def _listed(array: Any) -> Any:
@@ -90,6 +108,11 @@ class Server(ThreadingHTTPServer):
     """Lets many clients come at the same moment."""
 
     request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is no fault of this program's."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def serve(pool: tflgpu.Pool, host: str, port: int) -> Server:
@@ -111,15 +134,18 @@ def main() -> None:
     given = parser.parse_args()
     options: dict[str, Any] = {"on_error": "retry", "run_timeout": 30}
     options |= {"size": given.size, "batch": given.batch, "deadline": given.deadline / 1e3}
-    with (
-        tflgpu.Pool(given.model, **options) as pool,
-        serve(pool, given.host, given.port) as server,
-    ):
-        print(f"http://{given.host}:{server.server_address[1]}/predict", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("closing")
+    try:
+        with (
+            tflgpu.Pool(given.model, **options) as pool,
+            serve(pool, given.host, given.port) as server,
+        ):
+            print(f"http://{given.host}:{server.server_address[1]}/predict", flush=True)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print("closing")
+    except (tflgpu.TflgpuError, OSError) as error:  # no such model or device; a port that is taken
+        sys.exit(f"server.py: {error}")
 
 
 if __name__ == "__main__":

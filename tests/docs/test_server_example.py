@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
+import re
+import socket
+import struct
+import subprocess
 import sys
 import threading
 import urllib.error
@@ -51,6 +56,11 @@ def body(array: Any) -> bytes:
     return buffer.getvalue()
 
 
+def address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
 def test_many_clients(url: str) -> None:
     with tflgpu.Model(MODEL) as model:
         shape = model._inputs[0].shape
@@ -85,6 +95,8 @@ def test_what_is_refused(url: str) -> None:
     status, said = post(f"{url}/predict", body(np.zeros((2, 2), np.float32)))
     assert status == 400
     assert "shape" in said["error"]
+    # A run of the model has 8 items where requests are gathered; a request has any number.
+    assert re.search(r"float32\[(1|-1), 8, 8, 1\]", said["error"])
     pickled = io.BytesIO()
     np.save(pickled, np.array([{}], object), allow_pickle=True)
     status, said = post(f"{url}/predict", pickled.getvalue())
@@ -94,3 +106,61 @@ def test_what_is_refused(url: str) -> None:
         told = json.load(answer)
     assert len(told["copies that are free"]) == 2
     assert isinstance(told["runs by items"], dict)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{url}/favicon.ico", timeout=60)
+
+
+def test_a_connection_outlives_a_refused_request(url: str) -> None:
+    """The body that comes with a wrong path is no request of its own."""
+    connection = http.client.HTTPConnection(*address(url), timeout=60)
+    sent = body(np.zeros((1, 8, 8, 1), np.float32))
+    for path, status in (("/other", 404), ("/predict", 200), ("/other", 404), ("/predict", 200)):
+        connection.request("POST", path, sent)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()[:1]) == (status, b"{")
+    connection.close()
+
+
+@pytest.mark.parametrize("length", ["none", "abc", "-1", "1_0", "99999999999999", "1000"])
+def test_lengths_that_are_no_length(url: str, length: str) -> None:
+    """What follows is never taken for a request: one answer, and the connection ends."""
+    said = "" if length == "none" else f"Content-Length: {length}\r\n"
+    with socket.create_connection(address(url), timeout=60) as client:
+        client.sendall(
+            f"POST /predict HTTP/1.1\r\nHost: x\r\n{said}\r\nGET / HTTP/1.1\r\n\r\n".encode()
+        )
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert length.encode() in answer
+
+
+def test_clients_that_leave_are_no_fault(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    sent = body(np.zeros((1, 8, 8, 1), np.float32))
+    head = f"POST /predict HTTP/1.1\r\nContent-Length: {len(sent)}\r\n\r\n".encode()
+    for _ in range(8):
+        with socket.create_connection(address(url), timeout=60) as client:
+            reset = struct.pack("ii", 1, 0)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            client.sendall(head + sent + head + sent)
+    assert post(f"{url}/predict", sent)[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_wrong_call_is_one_line(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "examples" / "server.py")]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for arguments, said in (
+            ([tmp_path / "absent.tflite"], "no such file"),
+            ([MODEL, "--batch", 0], "batch is 0"),
+            ([MODEL, "--port", taken.getsockname()[1]], "in use"),
+        ):
+            done = subprocess.run(
+                [*program, *map(str, arguments)], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 1
+            assert said in done.stderr
+            assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
@@ -218,7 +219,10 @@ class Model(Holder):
     def _look(self) -> None:
         names = _signature_names(self._interpreter)
         details = self._interpreter.get_input_details
-        self._inputs = tuple(ports(details(), names.get("inputs", {})))
+        inputs = ports(details(), names.get("inputs", {}))
+        if self._size > 1:  # a run has so many items, a call any number
+            inputs = (attrs.evolve(p, open_shape=(-1, *p.open_shape[1:])) for p in inputs)
+        self._inputs = tuple(inputs)
         self._outputs = tuple(
             ports(self._interpreter.get_output_details(), names.get("outputs", {}))
         )
