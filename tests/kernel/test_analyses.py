@@ -32,6 +32,25 @@ def test_indices_are_not_negative_and_differences_may_be() -> None:
     assert known == {"i", "index", "rest", "limited"}
 
 
+def test_sums_of_data_may_overflow_and_those_of_indices_do_not() -> None:
+    k = started("data")
+    src = k.buffer("src", Scalar.I32, 1, "read")
+    i = k.let(k.global_id(0), "i")
+    data = k.let(k.max(k.load(src, 0), 0), "data")
+    k.let(data + data, "sum")
+    k.let(data * i, "product")
+    k.let(k.max(data, i) + i, "larger")
+    k.let(data // 3 % 4, "rest")
+    within = k.let(k.min(data, 63), "within")
+    k.let(within * 64 + i, "place")
+    k.let((data & 15) + i, "masked")
+    k.let(data % 5 + i, "cycled")
+    kernel = k.build()
+    found = not_negative(kernel)
+    known = {s.ident for s in kernel.body if isinstance(s, Let) and id(s.value) in found}
+    assert known == {"i", "data", "rest", "within", "place", "masked", "cycled"}
+
+
 def test_a_name_of_another_block_says_nothing() -> None:
     k = started("blocks")
     with k.loop(0, 4, name="i"):
