@@ -43,6 +43,8 @@ def main() -> None:
     source = interpreter.get_input_details()[0]
     result = interpreter.get_output_details()[0]
 
+    if len(source["shape"]) != 4:
+        raise SystemExit(f"{arguments.model} takes no picture, but {source['shape'].tolist()}")
     _, height, width, _ = source["shape"]
     picture = Image.open(arguments.image).convert("RGB").resize((int(width), int(height)))
     pixels = np.expand_dims(np.asarray(picture), axis=0)

@@ -27,12 +27,18 @@ def main() -> None:
         model_path=arguments.model,
     )
     signatures = interpreter.get_signature_list()
+    if not signatures:
+        raise SystemExit(f"{arguments.model} has no signature; give its inputs by index instead")
     key = arguments.signature or next(iter(signatures))
+    if key not in signatures:
+        raise SystemExit(f"no signature {key}; {arguments.model} has {', '.join(signatures)}")
     run = interpreter.get_signature_runner(key)
 
     for name, details in run.get_input_details().items():
         print(f"in   {name}: {np.dtype(details['dtype'])}{details['shape_signature'].tolist()}")
     with np.load(arguments.inputs) as file:
+        if missing := set(signatures[key]["inputs"]) - set(file.files):
+            raise SystemExit(f"{arguments.inputs} lacks {', '.join(sorted(missing))}")
         results = run(**{name: file[name] for name in signatures[key]["inputs"]})
     for name, array in results.items():
         print(f"out  {name}: {array.dtype}{list(array.shape)}")

@@ -300,7 +300,12 @@ class Registry(Holder):
         info = self.backends.get(backend)
         if info is not None:
             return info
+        import difflib  # only who misspells a name pays for it
+
+        close = difflib.get_close_matches(str(backend).lower(), self.backends, 1)
         text = f"there is no backend {shown(backend)}; known: {', '.join(self.backends) or 'none'}"
+        if close:
+            text += f"; did you mean {close[0]}?"
         if self._host.failures:
             text += "; not usable: " + "; ".join(str(f) for f in self._host.failures)
         raise DeviceError(text)

@@ -60,8 +60,9 @@ class Backend:
         reason: str = "",
         driver: str = "toy 1.0",
         entries: tuple[CompatEntry, ...] = (),
+        hint: str = "",
     ) -> None:
-        self.info = BackendInfo(name, API_VERSION, rank=rank)
+        self.info = BackendInfo(name, API_VERSION, rank=rank, system_hint=hint)
         self.devices = tuple(
             DeviceInfo(name, i, text, is_gpu=gpu, driver=driver)
             for i, (text, gpu) in enumerate(devices)
@@ -310,7 +311,7 @@ class TestAsking:
         choice = pick(self.A, self.B, backend="b")
         assert of(choice) == "b 0"
         assert choice.explicit
-        assert "backend b was asked for by DelegateOptions" in choice.reasons
+        assert "backend b was asked for by the option backend" in choice.reasons
 
     def test_by_environment(self, pick: Any) -> None:
         choice = pick(self.A, self.B, environ={"TFLGPU_BACKEND": "b"})
@@ -337,8 +338,17 @@ class TestAsking:
             pick(self.A, self.B, backend="a", device=7)
         with pytest.raises(DeviceError, match="no backend has a device 'abacus'"):
             pick(self.A, self.B, device="abacus")
-        with pytest.raises(DeviceError, match="cannot run here: no loader found"):
+        with pytest.raises(
+            DeviceError, match=r"by the option backend.*cannot run here: no loader found$"
+        ):
             pick(Backend("none", reason="no loader found"), backend="none")
+        with pytest.raises(DeviceError, match=r"no loader found; it may need: a loader$"):
+            pick(Backend("none", reason="no loader found", hint="a loader"), backend="none")
+
+    @pytest.mark.parametrize("name", ["OpenCL", "opncl", "OPENCL"])
+    def test_a_misspelt_backend_is_guessed(self, pick: Any, name: str) -> None:
+        with pytest.raises(DeviceError, match=r"known: opencl; did you mean opencl\?"):
+            pick(Backend("opencl", GPU), backend=name)
 
 
 class TestDatabase:

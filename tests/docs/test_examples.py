@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -154,15 +155,36 @@ def python_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_readme_program_runs(tmp_path: Path) -> None:
-    """As it stands, in a folder with a model of the name that it uses."""
-    shutil.copy(ROOT / "core/tflgpu/demo/digits.tflite", tmp_path / "model.tflite")
-    program = python_blocks(ROOT / "README.md")[0]
+README = python_blocks(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("number", range(len(README)))
+def test_the_readme_s_programs_run(number: int, tmp_path: Path) -> None:
+    """As they stand, in a folder with a model of the name that they use."""
+    # The second says its model's shape, which is that of most image classifiers.
+    tensors = [TensorSpec("image", (1, 224, 224, 3)), TensorSpec("scores", (1, 224, 224, 3))]
+    operators = [OperatorSpec("RELU", {}, (0,), (1,))]
+    (tmp_path / "model.tflite").write_bytes(write_model(ModelSpec(tensors, operators, (0,), (1,))))
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", README[number]],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "operators run on" in done.stdout
+    assert ("operators run on" in done.stdout) == (number == 0)
+
+
+def test_the_readme_has_programs() -> None:
+    assert len(README) == 2
+
+
+def test_the_plugin_of_the_page_on_choosing_is_one() -> None:
+    (program,) = python_blocks(ROOT / "docs/choosing.md")
+    acme = ModuleType("acme")
+    exec(compile(program, "docs/choosing.md", "exec"), vars(acme))
+    made = Registry((*plugins.registry().plugins, Plugin("acme", "acme", acme)))
+    assert made.failures == ()
+    (entry,) = [e for e in made.compat_entries("cpu_ref") if e.name == "acme-f16"]
+    assert entry.caps == {"f16_arithmetic": False}
 
 
 LITERT = python_blocks(ROOT / "docs/litert.md")

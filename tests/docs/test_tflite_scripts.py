@@ -144,3 +144,21 @@ def test_run_signature(
         with np.load(f"{how}.npz") as results:
             np.testing.assert_allclose(results["plus"], x + y, rtol=1e-6)
             np.testing.assert_allclose(results["times"], x * y, rtol=1e-6)
+
+
+def test_what_does_not_fit_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.tflite").write_bytes(sum_and_product())
+    (tmp_path / "none.tflite").write_bytes(classifier(quantized=False))
+    np.savez(tmp_path / "in.npz", x=np.zeros((1, 3), np.float32))
+    files = ["--inputs", "in.npz", "--outputs", "out.npz"]
+    for name, given, said in (
+        ("run_signature.py", ["--model", "none.tflite", *files], "none.tflite has no signature"),
+        ("run_signature.py", ["--model", "m.tflite", *files], "in.npz lacks y"),
+        ("run_signature.py", ["--model", "m.tflite", "--signature", "z", *files], "m.tflite has serve"),
+        ("label_image.py", ["--model", "m.tflite", "--image", "x.png"], "takes no picture"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit, match=said):
+            run(name, "as it stands", given, monkeypatch)

@@ -27,3 +27,11 @@ def test_files_are_shown_as_they_are(page: str) -> None:
         if p.suffix in (".py", ".toml", ".txt") and p.name != "__init__.py"
     }
     assert files == set(shown), f"{page} shows every file of the package"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_install_what_they_use(page: str) -> None:
+    """The suite needs pytest and hypothesis, which are in an extra."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (block,) = [b for b in text.split("```") if "pytest --pyargs tflgpu.conformance" in b]
+    assert block.split("\n")[1] == f'pip install ./{PAGES[page]} "tflgpu[conformance]"'

@@ -61,7 +61,7 @@ class BaseDevice(Holder):
         self._weights: SharedWeights[Any] = SharedWeights()
         self._closed = self._released = False
         self.belongs_to_process()
-        check_room(f"opening a {self.kind} device", self.needs[0])
+        check_room(f"opening the {self.kind} device", self.needs[0])
 
     # For subclasses to write
 

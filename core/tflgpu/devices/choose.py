@@ -23,7 +23,7 @@ from tflgpu.devices import remembered
 from tflgpu.devices.considered import Candidate, Considered, Notes
 from tflgpu.errors import DeviceError, TflgpuError
 from tflgpu.options import DelegateOptions, device_from_text
-from tflgpu.plugins import Registry
+from tflgpu.plugins import Registry, missing_driver
 from tflgpu.values import frozen
 
 #: A device of lower rank must be this much faster: less is chance, and the choice would differ
@@ -99,7 +99,11 @@ def find_candidates(
         probe = registry.probe(backend)
         if not probe.available or not probe.devices:
             reason = probe.reason or "it has no devices"
-            raise DeviceError(f"backend {backend} ({why}) cannot run here: {reason}")
+            info = registry.backends[backend]
+            # Of a Python package that is missing the reason says which command brings it.
+            hint = "" if missing_driver(info) else info.system_hint
+            may = f"; it may need: {hint}" if hint else ""
+            raise DeviceError(f"backend {backend} ({why}) cannot run here: {reason}{may}")
         listed = _pick(backend, probe, wanted)
         found = [_candidate(registry, info, asked=wanted is not None) for info in listed]
         if registry.backends[backend].rank >= 0:
@@ -282,7 +286,7 @@ def _asked(
 ) -> tuple[str | None, int | str | None, str]:
     """Backend, device, and who wants them."""
     backend, wanted = options.backend, options.device
-    why = "asked for by DelegateOptions"
+    why = f"asked for by the option {'device' if backend is None else 'backend'}"
     if backend is None and environ.get("TFLGPU_BACKEND", "").strip():
         backend, why = environ["TFLGPU_BACKEND"].strip(), "asked for by TFLGPU_BACKEND"
     if wanted is None and environ.get("TFLGPU_DEVICE", "").strip():
