@@ -13,7 +13,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
-from tflgpu.passes.filters import along, bias_of, filter_of, set_filter
+from tflgpu.passes.filters import along, bias_of, filter_of, set_filter, worth_storing
 
 
 def run(graph: Graph, context: PassContext) -> int:
@@ -36,6 +36,8 @@ def run(graph: Graph, context: PassContext) -> int:
         old = maker.const(kind.weights)
         scale = along(kind.out, old.ndim, affine.scale)
         weights = None if not affine.scales else old * scale
+        if weights is not None and not worth_storing(context, old, scale, weights):
+            continue
         bias = bias_of(maker, kind) * affine.scale + affine.shift
         absent = maker.optional_input(kind.bias) is None
         needed = None if absent and not bias.any() else bias

@@ -16,7 +16,7 @@ from tflgpu.ir.rewrite import Rewriter, merged_origins
 from tflgpu.ops.facets import Filter, Pads
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
-from tflgpu.passes.filters import bias_of, filter_of, set_filter
+from tflgpu.passes.filters import bias_of, filter_of, set_filter, worth_storing
 
 
 def run(graph: Graph, context: PassContext) -> int:
@@ -43,7 +43,12 @@ def run(graph: Graph, context: PassContext) -> int:
             others = tuple(a for a in range(weights.ndim) if a != kind.out)
             moved = (weights * per_weight(affine.shift)).sum(others)
             bias = bias_of(reader, kind) + moved
-        scaled = weights * per_weight(affine.scale) if affine.scales else None
+        scaled = None
+        if affine.scales:
+            scale = per_weight(affine.scale)
+            scaled = weights * scale
+            if not worth_storing(context, weights, scale, scaled):
+                continue
         if not set_filter(rewriter, reader, kind, scaled, bias):
             continue
         reader.origins = merged_origins(node, reader)
