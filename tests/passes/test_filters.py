@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
+from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Value
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
-from tflgpu.lowering.rule import Site
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Pads
 from tflgpu.passes import (
@@ -150,7 +149,7 @@ def test_f16_has_what_comes_out_of_folding(
     graph = g.done(y)
     (filter_,) = (n for n in graph.nodes if n.op != "MUL")
     filter_.inputs[1] = graph.add_const(filter_.const(1) * np.float32(weights))
-    context = attrs.evolve(CONTEXT, site=Site(DeviceCaps(), precision))
+    context = Target.plain(DeviceCaps(), precision).pass_context
     expected = precision is Precision.F32 or folds
     assert run(graph, context) == expected
 
