@@ -62,6 +62,29 @@ def test_a_name_of_another_block_says_nothing() -> None:
     assert id(inner.value) not in not_negative(kernel)
 
 
+def test_sums_and_products_of_data_may_wrap_around() -> None:
+    k = started("data")
+    src = k.buffer("src", Scalar.I32, 1, "read")
+    x = k.let(k.max(k.load(src, 0), 0), "x")
+    y = k.let(k.max(k.load(src, 1), 0), "y")
+    k.let(x + y, "sum")
+    k.let(x * 2, "twice")
+    k.let(k.max(x + y, 0) // 2, "half")
+    near = k.let(k.min(x, 999), "near")
+    place = k.let(near * 1000 + k.global_id(0) % 7, "place")
+    k.let(place % 10 + (y & 15) * near, "again")
+    k.let(near * 3_000_000, "far")
+    with k.loop(0, near, name="i") as i:
+        k.let(i * 2_000_000, "within")
+        k.let(i * near * 1_000_000 + near, "beyond")
+    kernel = k.build()
+    found = not_negative(kernel)
+    inner = kernel.body[-1].body  # type: ignore[attr-defined]
+    lets = [s for s in (*kernel.body, *inner) if isinstance(s, Let)]
+    known = {s.ident for s in lets if id(s.value) in found}
+    assert known == {"x", "y", "half", "near", "place", "again", "within"}
+
+
 def test_what_was_f32_and_is_f16_is_rounded() -> None:
     k = started("rounded")
     src = k.buffer("src", Scalar.F32, 4, "read")

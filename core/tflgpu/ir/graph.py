@@ -40,8 +40,7 @@ class Value:
 
     Where ``shape_known`` is False, ``shape`` is only what the file has in that place: the real one
     depends on numbers that are computed when the model runs. Nothing may be concluded from it.
-    ``packed_as`` is the file's type where that has less than a byte for each number; ``dtype`` is then of
-    whole bytes.
+    ``packed`` is the type that the file gives its numbers where that has less than a byte for each.
     """
 
     id: int
@@ -53,7 +52,7 @@ class Value:
     is_variable: bool = False
     shape_signature: Shape | None = None
     shape_known: bool = True
-    packed_as: DType | None = None
+    packed: DType | None = None
 
     @property
     def spec(self) -> TensorSpec:

@@ -7,7 +7,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
-from tflgpu.lowering.precision import Precision, keeps_range_in_f16
+from tflgpu.lowering.precision import Precision, spoiled_by_f16
 from tflgpu.ops.facets import Filter
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import f32
@@ -76,6 +76,11 @@ def set_filter(
 
 
 def _as_well_in_f16(node: Node, kind: Filter, weights: Array) -> bool:
-    axes = tuple(axis for axis in range(weights.ndim) if axis != kind.out)
-    before, after = (np.abs(data).max(axes) for data in (node.const(kind.weights), weights))
-    return keeps_range_in_f16(after) or not keeps_range_in_f16(before)
+    """Of every slice, along any axis, the largest weight is asked: others beside it say little."""
+    before = node.const(kind.weights)
+    for axis in range(weights.ndim):
+        others = tuple(a for a in range(weights.ndim) if a != axis)
+        was, now = (spoiled_by_f16(np.abs(data).max(others)) for data in (before, weights))
+        if (now & ~was).any():
+            return False
+    return True

@@ -109,7 +109,7 @@ def build_subgraph(
             raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
         if output.id in building.spent:
             raise UnsupportedError(
-                f"{_name(output)} is a result that others read and is made twice: by operator "
+                f"{_name(output)} is an output of the model and is made twice: by operator "
                 f"{building.made_by[output.id]}, and by {building.spent[output.id]}, whose state it is"
             )
     graph.prune()
@@ -140,7 +140,7 @@ def _add_tensor(
         info.shape, dtype, name=info.name, data=data, quant=quant, id=info.index
     )
     value.is_variable = info.is_variable
-    value.packed_as = info.dtype if info.dtype.packed else None
+    value.packed = info.dtype if info.dtype.packed else None
     if info.shape_signature != info.shape:
         value.shape_signature = info.shape_signature
 
