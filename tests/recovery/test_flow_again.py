@@ -161,17 +161,19 @@ def test_runs_in_flight_at_other_shapes_take_no_state_along() -> None:
 
 
 def test_a_signature_s_other_shapes_leave_the_state_of_another() -> None:
-    steps = np.concatenate(models.INPUTS[:2], axis=1)
-    wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1))))[:, 0]
+    steps = np.concatenate(models.INPUTS[:3], axis=1)
+    wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1, 2))))[:, 0]
     with tflgpu.Interpreter(model_content=sliced_state(True), experimental_delegates=[]) as one:
         keep, other = (one.get_signature_runner(key) for key in ("keep", "other"))
-        size = np.array([1, 1, models.SIZE], np.int32)
-        for step in (0, 1):
-            found = keep(x=steps[:, step : step + 1], n=size)["y"]
-            np.testing.assert_allclose(found[0, 0], wanted[step], atol=1e-5)
-            for count in (2, 3):
-                n = np.array([count], np.int32)
-                assert other(n=n, v=np.full(count, 3, np.float32))["y"].sum() > 0
+
+        def kept(x: Any, count: int) -> Any:
+            return keep(x=x, n=np.array([1, count, models.SIZE], np.int32))["y"][0]
+
+        np.testing.assert_allclose(kept(steps, 1), wanted[:1], atol=1e-5)
+        for count in (2, 3):
+            found = other(n=np.array([4], np.int32), v=np.full(count, 3, np.float32))["y"]
+            assert found.tolist() == [3 * count] * 4
+        np.testing.assert_allclose(kept(np.roll(steps, -1, 1), 2), wanted[1:], atol=1e-5)
 
 
 def test_a_state_begins_at_its_zero_point() -> None:
