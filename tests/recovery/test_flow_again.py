@@ -12,6 +12,7 @@ import tflgpu
 from tflgpu.errors import DeviceError, StateError
 from tflgpu.flow.store import State, Store
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.model_file import SignatureInfo
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -71,7 +72,7 @@ def test_it_is_opened_anew_as_often_as_it_takes(monkeypatch: pytest.MonkeyPatch)
             assert one._main.session is not broken
 
 
-def sliced_state() -> bytes:
+def sliced_state(two_signatures: bool = False) -> bytes:
     """Of as many steps of x as ``n`` says an LSTM, which the CPU runs, and a softmax. The output is tensor 3."""
     units, size = models.UNITS, models.SIZE
     tensors = [
@@ -90,7 +91,18 @@ def sliced_state() -> bytes:
         OperatorSpec("UNIDIRECTIONAL_SEQUENCE_LSTM", {"fused_activation_function": 4}, operands, (5,)),
         OperatorSpec("SOFTMAX", {"beta": 1.0}, (5,), (3,)),
     ]  # fmt: skip
-    return write_model(ModelSpec(tensors, operators, (0, 1), (3,)))
+    if not two_signatures:
+        return write_model(ModelSpec(tensors, operators, (0, 1), (3,)))
+    other = subgraph(
+        [tensor("n", (1,), DType.I32), tensor("v", (1,)), number("at", [0]), tensor("s", ()),
+         tensor("y", (1,))],
+        [("SUM", "v at", "s", {"keep_dims": False}), ("FILL", "n s", "y")], "n v", "y",
+    )  # fmt: skip
+    signatures = [
+        SignatureInfo("keep", 0, {"x": 0, "n": 1}, {"y": 3}),
+        SignatureInfo("other", 1, {"n": 0, "v": 1}, {"y": 4}),
+    ]
+    return write_model(ModelSpec(tensors, operators, (0, 1), (3,), signatures, subgraphs=(other,)))
 
 
 def test_state_is_what_it_was_where_the_first_run_at_other_shapes_fails(
@@ -121,6 +133,47 @@ def test_state_is_what_it_was_where_the_first_run_at_other_shapes_fails(
                 run(*range(count))
         np.testing.assert_allclose(run(1), wanted[1:2], atol=1e-5)
         np.testing.assert_allclose(run(2, 0), wanted[2:], atol=1e-5)
+
+
+def test_runs_in_flight_at_other_shapes_take_no_state_along() -> None:
+    steps = np.concatenate(models.INPUTS[:3], axis=1)
+    wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1, 2))))[:, 0]
+    with tflgpu.Interpreter(model_content=sliced_state(), experimental_delegates=[]) as one:
+        one.allocate_tensors()
+
+        def given(step: int, room: int) -> dict[int, Any]:
+            x = np.zeros((1, room, models.SIZE), np.float32)
+            x[:, 0] = steps[:, step]
+            return {0: x, 1: np.array([1, 1, models.SIZE], np.int32)}
+
+        for room in (3, 4):  # the second time the runs in flight of the first end late
+            one.resize_tensor_input(0, (1, room, models.SIZE))
+            one.allocate_tensors()
+            for step in (0, 1, 2):
+                if step == 1:
+                    found = one.invoke_async(given(step, room)).results()[0]
+                else:
+                    for index, value in given(step, room).items():
+                        one.set_tensor(index, value)
+                    one.invoke()
+                    found = one.get_tensor(3)
+                np.testing.assert_allclose(found[0, 0], wanted[step], atol=1e-5)
+
+
+def test_a_signature_s_other_shapes_leave_the_state_of_another() -> None:
+    steps = np.concatenate(models.INPUTS[:3], axis=1)
+    wanted = np.concatenate(models.state_results(*(steps[:, i] for i in (0, 1, 2))))[:, 0]
+    with tflgpu.Interpreter(model_content=sliced_state(True), experimental_delegates=[]) as one:
+        keep, other = (one.get_signature_runner(key) for key in ("keep", "other"))
+
+        def kept(x: Any, count: int) -> Any:
+            return keep(x=x, n=np.array([1, count, models.SIZE], np.int32))["y"][0]
+
+        np.testing.assert_allclose(kept(steps, 1), wanted[:1], atol=1e-5)
+        for count in (2, 3):
+            found = other(n=np.array([4], np.int32), v=np.full(count, 3, np.float32))["y"]
+            assert found.tolist() == [3 * count] * 4
+        np.testing.assert_allclose(kept(np.roll(steps, -1, 1), 2), wanted[1:], atol=1e-5)
 
 
 def test_a_state_begins_at_its_zero_point() -> None:

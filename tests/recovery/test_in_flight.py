@@ -156,6 +156,15 @@ def test_where_the_cpu_takes_part(way: str, require_backend: Callable[[str], Any
         np.testing.assert_allclose(again, found[0], atol=1e-6)
 
 
+def test_state_that_is_set_counts_after_the_runs_in_flight() -> None:
+    with ready(None, models.keeps_state()) as interpreter:
+        for _ in range(2):
+            run = interpreter.invoke_async({0: models.X})
+            for state in (15, 16):
+                interpreter.set_tensor(state, np.zeros((1, models.UNITS), np.float32))
+            np.testing.assert_allclose(run.results(), models.state_results(models.X), atol=1e-5)
+
+
 def test_other_shapes(delegate: Any) -> None:
     if delegate.device.info.backend == "cpu_ref":
         pytest.skip("one device more shows nothing more, and the interpreter of kernels is slow")

@@ -216,12 +216,13 @@ class FlowSession(Session):
         for session in self._sessions():
             session.reset_variables()
 
+    def forget_states(self) -> None:
+        """As `Session.forget_states`: the store has them, and others run other subgraphs with it."""
+        self._store.forget_states(reached(self._model.subgraphs, [self._program.number]))
+
     def close(self) -> None:
-        """Release every piece; twice is harmless. State tensors begin anew in the next session, unless
-        that takes the place of one that broke."""
+        """Release every piece; twice is harmless."""
         self._was_broken = self.is_broken
-        if not self._closed and not self._was_broken:
-            self._store.forget_states()
         self._closed = True
         if not self.inherited:
             self._close_programs()

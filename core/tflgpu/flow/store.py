@@ -6,7 +6,7 @@ allocation touches it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -228,10 +228,10 @@ class Store:
         """State tensors of a subgraph's operators, which sessions of it hand to each other."""
         return self._states.setdefault(subgraph, {})
 
-    def forget_states(self) -> None:
-        """Let state tensors begin anew, as after `allocate_tensors` in TFLite."""
-        for states in self._states.values():
-            states.clear()
+    def forget_states(self, subgraphs: Iterable[int]) -> None:
+        """Let state tensors of some subgraphs begin anew, as after `allocate_tensors` in TFLite."""
+        for number in subgraphs:
+            self.states(number).clear()
 
     def first_call(self, subgraph: int) -> bool:
         """Whether a subgraph has not had its one run. It has, from now on."""

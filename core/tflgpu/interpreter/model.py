@@ -307,9 +307,13 @@ class Model(Holder):
             self._fit(item)
             parts.append(self._run(item))
         if not parts:
-            empty = [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
-            return Results(empty, self.output_names)
+            parts = [self._nothing(given, 1)]
         return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+
+    def _nothing(self, given: Mapping[int, Array], size: int) -> list[Array]:
+        """Results of no items, at the shapes that ``size`` items like these would have."""
+        self._fit({i: np.empty((size, *a.shape[1:]), a.dtype) for i, a in given.items()})
+        return [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
 
     def _run_items(self, given: dict[int, Array]) -> Results:
         """Runs of `_size` items each, for as many as there are."""
@@ -319,7 +323,7 @@ class Model(Holder):
             for at in range(0, total, self._size)
         ]
         if not parts:
-            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
+            parts = [self._nothing(given, self._size)]
         if len(parts) == 1:
             return Results(parts[0], self.output_names)
         return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)

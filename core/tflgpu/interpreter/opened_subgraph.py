@@ -272,6 +272,8 @@ class OpenedSubgraph:
         """
         index, shape = new_shape(self.info, index, size, self._resized, strict=strict)
         if shape != self.shape(index):
+            if self.session is not None:
+                self.session.forget_states()
             self.release()
             self._resized[index] = shape
 

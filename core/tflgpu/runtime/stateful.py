@@ -118,6 +118,10 @@ class Stateful:
         for index, array in self._variables.items():
             array[...] = self._at_rest[index]
 
+    def forget_states(self) -> None:
+        """That the next session in its place, for other shapes, is to begin anew: it does, where each has
+        state of its own."""
+
     def _commit(self) -> None:
         for at, keeper in enumerate(self._keepers):
             keeper.commit()
