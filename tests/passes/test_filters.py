@@ -351,3 +351,11 @@ def test_an_image_without_pixels_keeps_the_border_that_gives_it_some() -> None:
     g = Maker()
     graph = g.done(g.conv(g.op("PAD", g.input(1, 5, 0, 4), g.ints(*BORDER)), 4))
     assert names(check(graph, merge_padding.PASS)) == ["PAD", "CONV_2D"]
+
+
+def test_a_window_that_fits_nowhere_keeps_its_border() -> None:
+    g = Maker()
+    padded = g.op("PAD", g.input(1, 1, 4, 7), g.ints([0, 0], [0, 3], [0, 2], [0, 0]))
+    graph = g.done(g.depthwise(padded, padding=1, dilation_h_factor=2, dilation_w_factor=2))
+    assert graph.outputs[0].shape == (1, 0, 2, 7)
+    assert names(check(graph, merge_padding.PASS)) == ["PAD", "DEPTHWISE_CONV_2D"]

@@ -26,8 +26,12 @@ def run(graph: Graph, context: PassContext) -> int:
             continue
         border = rewriter.producer(node.input(kind.source), "PAD", "PADV2")
         added = None if border is None or not is_plain(border) else _image_border(border)
-        if border is None or added is None or 0 in border.input(0).shape:
-            continue  # an image without pixels gets some by its border, and no filter takes none
+        if border is None or added is None:
+            continue
+        # An image without pixels gets some by its border, and no filter takes none; a window that fits
+        # nowhere is an error with pads, and an empty result without.
+        if 0 in (*border.input(0).shape, *node.outputs[0].shape):
+            continue
         pads = kind.zeros(node) + added
         if rewriter.sole_use(node.input(kind.source)) is node:
             node.origins = merged_origins(border, node)
