@@ -144,8 +144,9 @@ def _loaded(
 
 def _show_outputs(interpreter: Interpreter, outputs: Sequence[Array]) -> None:
     table = console.table(
-        "Outputs", "name", "type", "least", "mean", "greatest", "greatest values (at: value)"
-    )
+        "Outputs", "name", "type", "least", "mean", "greatest", "greatest values (at: value)",
+        whole=("least", "mean", "greatest"),
+    )  # fmt: skip
     for detail, array in zip(interpreter.get_output_details(), outputs, strict=True):
         kind = f"{array.dtype}{list(array.shape)}"
         table.add_row(str(detail["name"]), kind, *_summary(array))
@@ -217,8 +218,9 @@ def _compare(
     skip_references: bool,
 ) -> None:
     table = console.table(
-        "Difference", "from", "output", "max abs", "relative L2", right=("max abs", "relative L2")
-    )
+        "Difference", "from", "output", "max abs", "relative L2",
+        right=("max abs", "relative L2"), whole=("max abs", "relative L2"),
+    )  # fmt: skip
     others = [("LiteRT CPU", _litert)]
     if not skip_references:
         others.insert(0, ("NumPy references", _references))
