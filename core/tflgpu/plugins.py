@@ -343,7 +343,8 @@ def missing_driver(info: BackendInfo) -> str | None:
     missing = [name for name in info.requires if not _importable(name)]
     if not missing:
         return None
-    target = f"tflgpu[{info.extra}]" if info.extra else " ".join(missing)
+    # Some shells take brackets for a pattern.
+    target = f'"tflgpu[{info.extra}]"' if info.extra else " ".join(missing)
     verb = "is" if len(missing) == 1 else "are"
     return f"{', '.join(missing)} {verb} not installed; run: pip install {target}"
 

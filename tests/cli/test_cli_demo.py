@@ -154,3 +154,10 @@ def test_missing_backends_are_named(tflgpu: Tflgpu, install: Any) -> None:
     assert result.exit_code == 0
     assert "gone is not available: no loader" in result.stdout
     assert "apt install gone-driver" in result.stdout
+
+
+def test_where_the_images_are_from_is_shipped() -> None:
+    """CC BY asks for it, wherever they go."""
+    said = (files("tflgpu.demo") / "NOTICE").read_text(encoding="utf-8")
+    assert "Optical Recognition of Handwritten Digits" in said
+    assert "https://creativecommons.org/licenses/by/4.0/" in said

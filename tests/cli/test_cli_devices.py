@@ -108,7 +108,7 @@ def test_a_missing_driver_has_a_command_that_works(tflgpu: Tflgpu, install: Any)
     (wanted,) = packages_of("tflgpu", "opencl")
     assert wanted.startswith("pyopencl")
     assert pip_install([wanted]) in output
-    assert "tflgpu[opencl]" not in output.partition("would choose")[0]  # one command, not two
+    assert "tflgpu[" not in output.partition("would choose")[0]  # one command, not two
 
 
 def test_the_command_is_on_a_line_of_its_own(

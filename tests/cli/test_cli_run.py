@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from cli_helpers import Tflgpu
 from tflgpu import GpuDelegate, Interpreter
+from tflgpu.cli import run as run_module
 from tflgpu.cli.inputs import Normalization, load, random_input
 from tflgpu.cli.measure import difference
+from tflgpu.errors import InputError
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 
 CPU = ("--backend", "cpu", "--runs", "1")
 
@@ -452,6 +455,49 @@ class TestMistakes:
         assert result.exit_code == 2
         assert "cannot save outputs" in result.stderr
         assert result.stdout == ""  # found before anything ran
+
+
+class TestTexts:
+    """What the input and the output of a model are made of, in files too."""
+
+    @pytest.fixture
+    def echo(self, write: Any) -> Path:
+        to = np.array([1, 2], np.int32)
+        tensors = [
+            TensorSpec("x", (2,), DType.STRING), TensorSpec("to", (2,), DType.I32, data=to),
+            TensorSpec("y", (1, 2), DType.STRING),
+        ]  # fmt: skip
+        return write(
+            "echo", ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, (0, 1), (2,))], (0,), (2,))
+        )
+
+    @pytest.mark.parametrize("texts", [np.array(["a", "größe"]), np.array([b"a", b"gr\xc3\xb6"])])
+    def test_they_come_and_go(
+        self, tflgpu: Tflgpu, echo: Path, tmp_path: Path, texts: np.ndarray
+    ) -> None:
+        x = save(tmp_path / "x.npy", texts)
+        ran = tflgpu("run", echo, "-i", x, "--runs", 1, "--compare", "--output", tmp_path)
+        assert ran.exit_code == 0, ran.stderr
+        (line,) = [n for n in ran.stdout.splitlines() if n.startswith("NumPy references")]
+        assert line.split() == ["NumPy", "references", "y", "0", "0"]
+        (found,) = np.load(tmp_path / "0_y.npy")
+        wanted = texts if texts.dtype.kind == "S" else np.char.encode(texts, "utf-8")
+        assert found.tolist() == wanted.tolist()
+
+    def test_none_are_drawn(self, tflgpu: Tflgpu, echo: Path) -> None:
+        ran = tflgpu("run", echo)
+        assert ran.exit_code == 2
+        assert "input x takes texts; give a .npy file of them by -i" in ran.stderr
+
+    def test_what_a_file_cannot_hold_is_refused(self) -> None:
+        assert run_module._plain("y", np.array([b"a", b""], object)).tolist() == [b"a", b""]
+        with pytest.raises(InputError, match="output y has texts that end in zeros"):
+            run_module._plain("y", np.array([b"a\0"], object))
+
+    def test_another_text_is_infinitely_far(self) -> None:
+        one, other = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
+        assert difference(one, one).max_abs == 0
+        assert difference(one, other).max_abs == np.inf
 
 
 def detail(dtype: Any, shape: tuple[int, ...] = (4, 50)) -> dict[str, Any]:

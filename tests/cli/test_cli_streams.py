@@ -74,3 +74,18 @@ def test_titles_do_not_fold(
     table.add_row("x")
     console.show(table)
     assert capsys.readouterr().out.splitlines()[0] == path
+
+
+@pytest.mark.parametrize(("width", "is_whole"), [("60", True), ("30", False)])
+def test_names_to_be_copied_fold_last_and_are_never_cut(
+    width: str, is_whole: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    name = "a-name-of-twenty-one-"
+    table = console.table("", "name", "what", "which", whole=("name",))
+    table.add_row(name, "words " * 30, "x")
+    console.show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(name) for line in lines) == is_whole
+    at = lines[0].index("what")
+    assert "".join(line[:at].strip() for line in lines[1:]) == name

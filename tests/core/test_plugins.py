@@ -300,10 +300,10 @@ class TestProbe:
     def test_a_missing_driver_is_named_with_the_command(self) -> None:
         toy = backend(requires=("no_such_driver_package",), extra="opencl")
         registry = Registry.of({"toy": toy})
-        command = r"no_such_driver_package is not installed; run: pip install tflgpu\[opencl\]"
+        command = r'no_such_driver_package is not installed; run: pip install "tflgpu\[opencl\]"'
         probe = registry.probe("toy")
         assert not probe.available
-        assert probe.reason.endswith("pip install tflgpu[opencl]")
+        assert probe.reason.endswith('pip install "tflgpu[opencl]"')
         with pytest.raises(DeviceError, match=command):
             registry.open_device("toy", 0, DelegateOptions())
 

@@ -199,7 +199,7 @@ class TestNotInstalled:
         assert {r.runs_on for r in report.refusals} == {""}
         (said,) = [r.getMessage() for r in caplog.records]
         assert "NumPy" in said
-        assert "pip install tflgpu[litert]" in said
+        assert 'pip install "tflgpu[litert]"' in said
 
     def test_who_asks_for_numpy_is_not_warned(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, "tflgpu"):
@@ -207,7 +207,7 @@ class TestNotInstalled:
         assert not caplog.records
 
     def test_who_asks_for_litert_is_told_what_to_install(self) -> None:
-        with pytest.raises(DeviceError, match=r"run: pip install tflgpu\[litert\]"):
+        with pytest.raises(DeviceError, match=r'run: pip install "tflgpu\[litert\]"'):
             run(i64_in_the_middle(), [X], cpu_backend="litert")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-cl = pytest.importorskip("pyopencl", reason="pip install tflgpu[opencl]")
+cl = pytest.importorskip("pyopencl", reason='pip install "tflgpu[opencl]"')
 from tflgpu_opencl import devices  # noqa: E402
 
 CPU, GPU = cl.device_type.CPU, cl.device_type.GPU
@@ -116,4 +116,4 @@ def test_without_pyopencl_the_reason_has_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip().endswith("run: pip install tflgpu[opencl]")
+    assert done.stdout.strip().endswith('run: pip install "tflgpu[opencl]"')

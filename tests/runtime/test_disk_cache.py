@@ -303,3 +303,15 @@ class TestOwners:
         cache.store("key", CONTENT)
         cache.path("key").parent.chmod(0o777)
         assert cache.load("key") == CONTENT
+
+
+def test_a_folder_that_cannot_be_used_says_what_can_be_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    cache = DiskCache(tmp_path / "file" / "programs")
+    cache.store("k", b"v")
+    assert cache.load("k") is None
+    (said,) = caplog.messages
+    assert said.startswith("tflgpu: the cache folder ")
+    assert said.endswith("file is no folder; TFLGPU_CACHE_DIR can name another")

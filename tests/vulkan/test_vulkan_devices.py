@@ -30,7 +30,7 @@ def probe_with(before: str, **environment: str) -> str:
 
 def test_without_the_package_the_reason_has_the_command() -> None:
     said = probe_with("sys.modules['vulkan'] = None")
-    assert said.endswith("run: pip install tflgpu[vulkan]")
+    assert said.endswith('run: pip install "tflgpu[vulkan]"')
 
 
 def test_without_the_loader_the_reason_names_it() -> None:

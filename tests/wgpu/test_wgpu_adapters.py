@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-wgpu = pytest.importorskip("wgpu", reason="pip install tflgpu[wgpu]")
+wgpu = pytest.importorskip("wgpu", reason='pip install "tflgpu[wgpu]"')
 # Puts another object in place of ``wgpu.gpu`` when it is imported, so before that is patched.
 with contextlib.suppress(Exception):
     importlib.import_module("wgpu.backends.wgpu_native")
@@ -104,4 +104,4 @@ def test_without_wgpu_the_reason_has_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip().endswith("run: pip install tflgpu[wgpu]")
+    assert done.stdout.strip().endswith('run: pip install "tflgpu[wgpu]"')

@@ -116,7 +116,8 @@ class DiskCache:
         except OSError as error:
             reason = error.strerror or str(error)
             private_folder.warn_once(
-                self._folder, f"nothing is kept in the cache folder {self._folder}: {reason}"
+                self._folder,
+                f"tflgpu: nothing is kept in the cache folder {self._folder}: {reason}",
             )
 
     def drop(self, key: str, why: str) -> None:
@@ -159,7 +160,7 @@ class DiskCache:
                 if death.kind == "proof":
                     self._distrust(key)
                 else:
-                    self.drop(key, "a process died while a driver was reading it")
+                    self.drop(key, "tflgpu: a process died while a driver was reading it")
         if self._is_swept:
             return
         self._is_swept = True
@@ -190,7 +191,7 @@ class DiskCache:
         with contextlib.suppress(OSError):
             path.touch(0o600)
             _LOG.warning(
-                "a process died while a driver read what it had made itself, so its programs are "
+                "tflgpu: a process died while a driver read what it had made itself, so its programs are "
                 "not kept in %s for a week; delete %s to try again", self._folder, path.name,
             )  # fmt: skip
 

@@ -70,7 +70,8 @@ def make(folder: Path) -> bool:
 
 def _accept(folder: Path, reason: str) -> bool:
     if reason:
-        warn_once(folder, f"the cache folder {folder} is not used: {reason}")
+        more = "" if _HINT in reason else "; TFLGPU_CACHE_DIR can name another"
+        warn_once(folder, f"tflgpu: the cache folder {folder} is not used: {reason}{more}")
     return not reason
 
 

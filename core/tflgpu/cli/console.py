@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
@@ -28,6 +29,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 ERROR = 2
 #: Characters of an error message: some list every operator of a model.
 _LONGEST = 800
+#: Characters that a column has at least, and the gap before it.
+_LEAST = 4
 #: Seconds without a sign of life where stderr is no terminal.
 _SILENCE = 5.0
 
@@ -120,14 +123,18 @@ def plain(text: str) -> None:
         print(_harmless(text))  # noqa: T201
 
 
-def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns in ``right`` hold numbers."""
+def table(
+    title: str, *columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()
+) -> Table:
+    """An empty table; the columns in ``right`` hold numbers. Those in ``whole`` are short, and others fold
+    before they do: names to be copied, numbers to be read."""
     made = Table(title=title, box=None, pad_edge=False)
     for column in columns:
         made.add_column(
             column,
             justify="right" if column in right else "left",
             overflow="fold",
+            no_wrap=column in whole,
             header_style="dim",
         )
     return made
@@ -136,12 +143,22 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 def show(made: Table) -> None:
     """Print a table; cells fold where the terminal is narrow. Its title, a file's path perhaps, does not."""
     title, made.title = made.title, None
+    _fold_all_if_narrow(made)
     with _written():
         if title:
             said = title.plain if isinstance(title, Text) else str(title)
             out().print(_harmless(said), style="bold", soft_wrap=True)
         out().print(_Harmless(made))
         out().print()
+
+
+def _fold_all_if_narrow(made: Table) -> None:
+    """What is not folded would be cut where the columns that are whole have no room."""
+    whole = [column for column in made.columns if column.no_wrap]
+    needed = sum(max(cell_len(str(text)) for text in (c.header, *c.cells)) for c in whole)
+    if needed + _LEAST * len(made.columns) > out().width:
+        for column in whole:
+            column.no_wrap = False
 
 
 def show_json(value: Any) -> None:

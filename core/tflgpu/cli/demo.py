@@ -59,7 +59,7 @@ def demo(
     table = console.table(
         f"{count} handwritten digits, 32-bit floats",
         "backend", "device", "on it", "digits", "accuracy", "ms per image", "max difference", "",
-        right=("digits", "accuracy", "ms per image", "max difference"),
+        right=("digits", "accuracy", "ms per image", "max difference"), whole=("backend",),
     )  # fmt: skip
     verdicts = [_judge(r, reference, digits) for r in results]
     for result, verdict in zip(results, verdicts, strict=True):

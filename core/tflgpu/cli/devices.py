@@ -163,8 +163,9 @@ def _choice(known: Registry) -> Choice:
 
 def _show_devices(found: dict[str, list[_Found]], chosen: DeviceInfo | None) -> None:
     table = console.table(
-        "Devices", "", "backend", "index", "name", "driver", "GPU", "f16", "state", right=("index",)
-    )
+        "Devices", "", "backend", "index", "name", "driver", "GPU", "f16", "state",
+        right=("index",), whole=("backend", "f16"),
+    )  # fmt: skip
     for devices_of_one in found.values():
         for device in devices_of_one:
             info = device.info

@@ -83,6 +83,8 @@ def random_input(detail: dict[str, Any], rng: np.random.Generator) -> Array:
     if dtype.kind in "iub":
         # Such inputs are mostly indices; what is in range everywhere cannot be known.
         return rng.integers(0, 2, shape).astype(dtype)
+    if dtype.kind == "S":
+        raise InputError(f"input {detail['name']} takes texts; give a .npy file of them by -i")
     raise InputError(f"input {detail['name']} is {dtype}, for which there are no random values")
 
 
@@ -96,6 +98,8 @@ def _load_npy(path: Path) -> Array:
 
 def _fit(array: Array, path: Path, detail: dict[str, Any]) -> Array:
     wanted = np.dtype(detail["dtype"])
+    if wanted.kind == "S" and array.dtype.kind == "U":
+        array = np.char.encode(array, "utf-8")
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise InputError(
             f"{path} holds {array.dtype}, but input {detail['name']} is {wanted}; convert it first"

@@ -26,7 +26,7 @@ def show_profiles() -> None:
     """A table of the profiles."""
     table = console.table(
         "Profiles", "name", "what", "by", "f16", "work group", "shared KiB", "buffers", "sources",
-        right=("work group", "shared KiB", "buffers"),
+        right=("work group", "shared KiB", "buffers"), whole=("name", "f16"),
     )  # fmt: skip
     sources = tuple(dict.fromkeys(source for profile in every() for source in profile.sources))
     for profile in every():

@@ -144,8 +144,9 @@ def _loaded(
 
 def _show_outputs(interpreter: Interpreter, outputs: Sequence[Array]) -> None:
     table = console.table(
-        "Outputs", "name", "type", "least", "mean", "greatest", "greatest values (at: value)"
-    )
+        "Outputs", "name", "type", "least", "mean", "greatest", "greatest values (at: value)",
+        whole=("least", "mean", "greatest"),
+    )  # fmt: skip
     for detail, array in zip(interpreter.get_output_details(), outputs, strict=True):
         kind = f"{array.dtype}{list(array.shape)}"
         table.add_row(str(detail["name"]), kind, *_summary(array))
@@ -217,8 +218,9 @@ def _compare(
     skip_references: bool,
 ) -> None:
     table = console.table(
-        "Difference", "from", "output", "max abs", "relative L2", right=("max abs", "relative L2")
-    )
+        "Difference", "from", "output", "max abs", "relative L2",
+        right=("max abs", "relative L2"), whole=("max abs", "relative L2"),
+    )  # fmt: skip
     others = [("LiteRT CPU", _litert)]
     if not skip_references:
         others.insert(0, ("NumPy references", _references))
@@ -275,6 +277,20 @@ def _for_litert(model: Path) -> dict[str, Any]:
     return {"model_path": str(model)}
 
 
+def _plain(name: str, array: Array) -> Array:
+    """An output as a file has it: texts without Python's objects.
+
+    Raises:
+        InputError: NumPy's texts end where their zeros begin, and one of these has some there.
+    """
+    if array.dtype.kind != "O":
+        return array
+    texts = array.astype(np.bytes_)
+    if not np.array_equal(texts.astype(object), array):
+        raise InputError(f"output {name} has texts that end in zeros, which no .npy file can hold")
+    return texts
+
+
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -286,7 +302,7 @@ def _save(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> None:
     try:
         for i, (name, array) in enumerate(zip(names, outputs, strict=True)):
             path = folder / f"{i}_{re.sub(r'[^A-Za-z0-9._-]+', '_', name)[:80]}.npy"
-            np.save(path, array, allow_pickle=False)
+            np.save(path, _plain(name, array), allow_pickle=False)
             console.say(f"saved {path}")
     except OSError as error:
         raise InputError(f"cannot save outputs in {folder}: {error}") from error

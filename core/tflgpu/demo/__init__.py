@@ -1,5 +1,5 @@
 """The model and the images of `tflgpu demo`: handwritten digits, made by
-`examples/train_digits.py`."""
+`examples/train_digits.py`. NOTICE says where the images are from (CC BY 4.0)."""
 
 from __future__ import annotations
 

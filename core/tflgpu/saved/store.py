@@ -123,7 +123,7 @@ def open_or_make(
         try:
             write(path, made)
         except SavedModelError as error:
-            private_folder.warn_once(folder, "a compiled model is not kept", f": {error}")
+            private_folder.warn_once(folder, "tflgpu: a compiled model is not kept", f": {error}")
     prune(folder, limit)
     return made
 
