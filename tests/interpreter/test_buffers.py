@@ -444,3 +444,21 @@ def test_a_device_without_buffers(opened: Open, monkeypatch: pytest.MonkeyPatch)
         one.bind_input(0, X)
         one.invoke()
         np.testing.assert_array_equal(one.get_tensor(3), Y)
+
+
+def test_an_input_that_is_an_output_is_bound_once() -> None:
+    """A second array took the place of the first, which runs read no more."""
+    tensors = [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))]
+    spec = ModelSpec(tensors, [OperatorSpec("ABS", {}, [0], [1])], [0], [1, 0])
+    given, taken = np.zeros((1, 4), np.float32), np.zeros((1, 4), np.float32)
+    with tflgpu.Interpreter(model_content=write_model(spec)) as one:
+        one.allocate_tensors()
+        one.bind_input(0, given)
+        with pytest.raises(UnsupportedError, match="is input and output"):
+            one.bind_output(0, taken)
+        given[:] = -3
+        one.invoke()
+        np.testing.assert_array_equal(one.get_tensor(1), -given)
+        np.testing.assert_array_equal(one.get_tensor(0), given)
+        one.unbind(0)
+        one.bind_output(0, taken)

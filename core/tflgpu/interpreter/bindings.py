@@ -267,6 +267,12 @@ class Bindings:
     def _check_apart(self, port: Port, given: Given) -> None:
         """No run may write host memory that another tensor is bound to: an input would be another one
         in the next run. (Buffers of the device know their memory themselves.)"""
+        old = self._bound.get(port.index)
+        if old is not None and old.port.is_input is not port.is_input:
+            raise UnsupportedError(
+                f"{port.told} is input and output, which is one tensor, bound as {old.port.told} already: "
+                "what is bound serves as both; unbind it first to bind something else"
+            )
         for index, other in self._bound.items():
             theirs = other.given.array
             if index == port.index or given.array is None or theirs is None:
