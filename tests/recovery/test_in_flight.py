@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,27 @@ def test_state_that_is_set_counts_after_the_runs_in_flight() -> None:
             for state in (15, 16):
                 interpreter.set_tensor(state, np.zeros((1, models.UNITS), np.float32))
             np.testing.assert_allclose(run.results(), models.state_results(models.X), atol=1e-5)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_signal_while_one_is_begun(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when a thread has the run already, and then the run counts; or before that."""
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(*args: Any) -> Any:
+        if begun:
+            submit(*args).result()
+        raise KeyboardInterrupt
+
+    first, second = models.INPUTS[:2]
+    with ready(None, models.keeps_state()) as interpreter:
+        with monkeypatch.context() as patch:
+            patch.setattr(ThreadPoolExecutor, "submit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                interpreter.invoke_async({0: first})
+        wanted = models.state_results(*([first, second] if begun else [second]))[-1]
+        found = interpreter.invoke_async({0: second}).results()[0]
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_other_shapes(delegate: Any) -> None:

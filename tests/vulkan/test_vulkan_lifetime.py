@@ -181,6 +181,47 @@ def test_waiting_in_both_ways(device: Any, spin: float) -> None:
         assert (recording.outputs[0] == chain_expected(x)).all()
 
 
+@pytest.mark.parametrize(
+    "where", ["vkDestroyFence", "vkDestroyCommandPool", "vkDestroyDescriptorPool"]
+)
+def test_what_a_signal_ended_is_not_destroyed_twice(
+    device: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    from tflgpu_vulkan import context, record
+    from tflgpu_vulkan.api import ffi, lib
+
+    destroyed: list[tuple[str, int]] = []
+
+    class Interrupted:
+        """The library; a signal comes when one of its functions has returned."""
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("vkDestroy"):
+                return getattr(lib, name)
+
+            def destroy(owner: Any, handle: Any, allocator: Any) -> None:
+                if handle == ffi.NULL:
+                    return
+                made = name, int(ffi.cast("uintptr_t", handle))
+                if made not in destroyed:  # a second time would end the process
+                    getattr(lib, name)(owner, handle, allocator)
+                destroyed.append(made)
+                if [each for each, _ in destroyed].count(name) == 1 and name == where:
+                    raise KeyboardInterrupt
+
+            return destroy
+
+    recording = device.load(biased(9))
+    recording.run()
+    for module in (context, record):
+        monkeypatch.setattr(module, "lib", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        recording.close()
+    recording.close()
+    assert where in {name for name, _ in destroyed}
+    assert len(set(destroyed)) == len(destroyed)
+
+
 def test_what_could_not_be_recorded_is_released_once(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

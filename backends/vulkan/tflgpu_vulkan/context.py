@@ -242,9 +242,11 @@ class Commands:
 
     def release(self) -> None:
         """Free the pool with all its command buffers; nothing of it may be running."""
-        handle = self._context.handle
-        lib.vkDestroyFence(handle, self.fence[0], NULL)
-        lib.vkDestroyCommandPool(handle, self._pool, NULL)
+        handle, fence, pool = self._context.handle, self.fence[0], self._pool
+        # First: a signal may end this, and it is called again.
+        self.fence[0] = self._pool = NULL
+        lib.vkDestroyFence(handle, fence, NULL)
+        lib.vkDestroyCommandPool(handle, pool, NULL)
 
 
 def _wanted_queues() -> int:

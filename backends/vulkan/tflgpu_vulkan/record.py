@@ -107,8 +107,8 @@ class Descriptors:
 
     def release(self) -> None:
         """Free them."""
-        lib.vkDestroyDescriptorPool(self._context.handle, self._pool, NULL)
-        self._pool = NULL
+        pool, self._pool = self._pool, NULL  # first: a signal may end this, and it is called again
+        lib.vkDestroyDescriptorPool(self._context.handle, pool, NULL)
 
 
 class Timers:
@@ -147,7 +147,8 @@ class Timers:
 
     def release(self) -> None:
         """Free them."""
-        lib.vkDestroyQueryPool(self._context.handle, self._pool, NULL)
+        pool, self._pool = self._pool, NULL
+        lib.vkDestroyQueryPool(self._context.handle, pool, NULL)
 
 
 def _buffer(region: Region) -> Any:

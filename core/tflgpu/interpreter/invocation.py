@@ -139,13 +139,24 @@ class Lane:
         self.lock = threading.RLock()
         self.after: Callable[[Subgraph], None] = lambda _: None
 
-    def begin(self, work: Callable[[Callable[[], None]], Future[None]]) -> Invocation:
+    def begin(self, work: Callable[[Callable[[], None]], object]) -> Invocation:
         """Submit a run on what the inputs hold; ``work`` does elsewhere what cannot be submitted."""
         flight = Invocation(self)
         pending = self.subgraph.begin()
-        future = None if pending is not None else work(self.subgraph.run)
-        flight._run = _Run(pending, future)  # noqa: SLF001
+        if pending is not None:
+            flight._run = _Run(pending, None)  # noqa: SLF001
+            self.flight = flight
+            return flight
+        # Known before it begins: a signal may come before `work` returns.
+        future: Future[None] = Future()
+        flight._run = _Run(None, future)  # noqa: SLF001
         self.flight = flight
+        try:
+            work(partial(_perform, future, self.subgraph.run))
+        except BaseException:
+            if future.cancel():
+                self.flight = flight._run = None  # noqa: SLF001
+            raise
         return flight
 
     def collect(self, flight: Invocation, timeout: float | None = None) -> bool:
@@ -173,6 +184,18 @@ class Lane:
             return True
         finally:
             self.lock.release()
+
+
+def _perform(future: Future[None], action: Callable[[], None]) -> None:
+    """Make a run that nobody has cancelled, and say what came of it."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        action()
+    except BaseException as error:  # noqa: BLE001  (whoever waits has it)
+        future.set_exception(error)
+    else:
+        future.set_result(None)
 
 
 def _keep_state(main: Subgraph, subgraph: Subgraph) -> None:
@@ -275,7 +298,7 @@ class Lanes(Holder):
             lane.collect(flight)
         return lane
 
-    def _work(self, action: Callable[[], None]) -> Future[None]:
+    def _work(self, action: Callable[[], None]) -> None:
         if self._workers is None:
             self._workers = ThreadPoolExecutor(self._most, "tflgpu-invoke")
-        return self._workers.submit(action)
+        self._workers.submit(action)
