@@ -81,8 +81,8 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     ),
     "passes/spectrum.py": (
         frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "CAST", "RESHAPE", "SQUEEZE", "EXPAND_DIMS",
-                   "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT", "PAD"}),
-        "reads the chains that converters make of the first ones, and writes products",
+                   "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT", "PAD", "ATAN2"}),
+        "reads the chains that converters make of the first ones, and writes products; a phase sees signs of zeros",
     ),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (

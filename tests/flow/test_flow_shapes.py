@@ -12,6 +12,7 @@ from flow_models import (
     F32,
     I32,
     Feeds,
+    branch,
     const,
     loop,
     model,
@@ -22,10 +23,13 @@ from flow_models import (
     tensor,
 )
 from tflgpu import GpuDelegate, Interpreter
+from tflgpu.flow.program import KEPT
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.watched_device import WatchedDevice
 
 litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
 
@@ -153,3 +157,29 @@ def test_a_scalar_has_no_border(op: str, delegates: list[GpuDelegate]) -> None:
         interpreter.set_tensor(0, np.float32(2.5))
         interpreter.invoke()
         assert interpreter.get_tensor(2) == 2.5
+
+
+def test_shapes_that_come_often_stay_compiled(opened: Any, device: WatchedDevice) -> None:
+    main = subgraph(
+        [tensor("c", (), BOOL), tensor("n", (1,), I32), tensor("v", ()), tensor("x", (1,)),
+         tensor("y", (1,))],
+        [("FILL", "n v", "x"), ("IF", "c x", "y", branch(1, 2))], "c n v", "y",
+    )  # fmt: skip
+    sides = [
+        subgraph([tensor("x", (1,)), tensor("y", (1,))], [(op, "x", "y")], "x", "y")
+        for op in ("NEG", "EXP")
+    ]
+    one = opened(model(main, *sides))
+
+    def filled(n: int) -> Any:
+        for i, value in enumerate((True, np.array([n], np.int32), np.float32(2))):
+            one.set_tensor(i, np.asarray(value))
+        one.invoke()
+        return one.get_tensor(4).tolist()
+
+    assert filled(1) == [-2.0]
+    for n in range(2, KEPT + 4):
+        assert filled(n) == [-2.0] * n
+        loaded = device.loads
+        assert filled(1) == [-2.0]
+        assert device.loads == loaded

@@ -9,6 +9,8 @@ import pytest
 import tflgpu
 from interpreter_models import chain
 from tflgpu.interpreter.known import Known
+from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
+from tflgpu.tflite.write import write_model
 
 X = np.array([[1, 2, 3]], np.float32)
 
@@ -38,6 +40,11 @@ def interpreter(request: pytest.FixtureRequest) -> Any:
     ):
         made.allocate_tensors()
         yield made
+
+
+def negated(shape: tuple[int, ...]) -> bytes:
+    tensors = [TensorSpec("x", shape), TensorSpec("y", shape)]
+    return write_model(ModelSpec(tensors, [OperatorSpec("NEG", {}, (0,), (1,))], (0,), (1,)))
 
 
 def wanted(x: Any) -> Any:
@@ -93,3 +100,43 @@ def test_a_failed_run_has_no_results(
     with pytest.raises(tflgpu.StateError, match="no results"):
         interpreter.get_tensor(3)
     assert ways == []
+
+
+def test_a_result_that_was_read_is_not_written_to(delegate: tflgpu.GpuDelegate) -> None:
+    x = np.ones((1, 300, 300), np.float32)
+    with tflgpu.Interpreter(
+        model_content=negated(x.shape), experimental_delegates=[delegate]
+    ) as one:
+        one.allocate_tensors()
+        one.set_tensor(0, x)
+        for _ in range(2):
+            one.invoke()
+            read = one.get_tensor(1)  # a device may have let go of its memory
+            for value in (5, 6):
+                one.set_tensor(1, value * x)
+                for _ in range(2):
+                    np.testing.assert_array_equal(one.get_tensor(1), value * x)
+            one.tensor(1)()[...] = 7
+            kept = [one.get_tensor(1) for _ in range(2)]
+            np.testing.assert_array_equal(kept, [7 * x] * 2)
+            np.testing.assert_array_equal(read, -x)
+
+
+def test_what_unbinding_leaves_goes_into_no_result_that_was_read(
+    delegate: tflgpu.GpuDelegate,
+) -> None:
+    x = np.ones((1, 300, 300), np.float32)
+    with tflgpu.Interpreter(
+        model_content=negated(x.shape), experimental_delegates=[delegate]
+    ) as one:
+        one.allocate_tensors()
+        one.set_tensor(0, x)
+        one.invoke()
+        read = one.get_tensor(1)
+        with one.allocate_buffer(1) as buffer:
+            buffer.write(3 * x)
+            one.bind_output(1, buffer)
+            one.unbind()
+        for _ in range(2):
+            np.testing.assert_array_equal(one.get_tensor(1), 3 * x)
+        np.testing.assert_array_equal(read, -x)

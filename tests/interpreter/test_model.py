@@ -129,6 +129,18 @@ def test_open_dimensions_are_the_arrays(options: dict[str, Any]) -> None:
             check(model(a, b), a, b)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_of_no_items_the_results_have_the_arrays_other_sizes(
+    options: dict[str, Any], batch: int
+) -> None:
+    tensors = [TensorSpec(name, (1, 2, 4), shape_signature=(1, -1, 4)) for name in "xy"]
+    content = write_model(ModelSpec(tensors, [OperatorSpec("NEG", {}, [0], [1])], [0], [1]))
+    with tflgpu.Model(content, batch=batch, **options) as model:
+        for count, rows in ((0, 5), (4, 2), (0, 2), (0, 7), (2, 7)):
+            x = numbers(count, rows, 4)
+            np.testing.assert_array_equal(model(x)[0], -x)
+
+
 def test_shapes_that_do_not_work_out_are_gone_with_the_call(options: dict[str, Any]) -> None:
     with tflgpu.Model(linear(open_dims=True), **options) as model:
         with pytest.raises(tflgpu.AllocationError):

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tflgpu.compiler.target import Target
 from tflgpu.ir.graph import Value
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.precision import Precision
 from tflgpu.ops.base import Activation
 from tflgpu.ops.windows import Pads
 from tflgpu.passes import (
@@ -55,6 +58,7 @@ AFFINES: dict[str, Callable[[Maker, Value], Value]] = {
     "div": lambda g, x: g.op("DIV", x, g.random(x.shape[-1])),
 }
 SCALES = ("mul", "mul_one", "div")
+FOLDS = {"after": fuse_after_filter.run, "before": fuse_before_filter.run}
 
 
 @pytest.mark.parametrize("affine", AFFINES)
@@ -122,6 +126,32 @@ def test_not_after_a_filter(name: str) -> None:
     after = graph.copy()
     assert fuse_after_filter.run(after, CONTEXT) == 0
     assert names(after) == names(graph)
+
+
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("place", ["after", "before"])
+@pytest.mark.parametrize("filters", ["conv", "depthwise", "fully_connected"])
+@pytest.mark.parametrize(
+    ("weights", "scale", "folds"),
+    [(1.0, 0.01, True), (300.0, 1000.0, False), (1e-3, 1e-4, False), (1e6, 2.0, True)],
+    ids=["within", "too_large", "too_small", "were_infinite"],
+)  # fmt: skip
+def test_f16_has_what_comes_out_of_folding(
+    precision: Precision, place: str, filters: str, weights: float, scale: float, folds: bool
+) -> None:
+    g, run = Maker(), FOLDS[place]
+    x = g.input(1, 5, 7, 4)
+    if place == "before":
+        x = g.op("MUL", x, g.const(scale))
+    y = FILTERS[filters](g, x)
+    if place == "after":
+        y = g.op("MUL", y, g.const(scale))
+    graph = g.done(y)
+    (filter_,) = (n for n in graph.nodes if n.op != "MUL")
+    filter_.inputs[1] = graph.add_const(filter_.const(1) * np.float32(weights))
+    context = Target.plain(DeviceCaps(), precision).pass_context
+    expected = precision is Precision.F32 or folds
+    assert run(graph, context) == expected
 
 
 def test_not_an_output_of_the_graph() -> None:
@@ -315,3 +345,17 @@ def test_batch_normalization_folds_away_in_one_go() -> None:
     after = check(g.done(g.depthwise(x)), default_passes())
     assert names(after) == ["CONV_2D", "DEPTHWISE_CONV_2D"]
     assert only(after, "CONV_2D").origins == (0, 1, 2, 3, 4, 5)
+
+
+def test_an_image_without_pixels_keeps_the_border_that_gives_it_some() -> None:
+    g = Maker()
+    graph = g.done(g.conv(g.op("PAD", g.input(1, 5, 0, 4), g.ints(*BORDER)), 4))
+    assert names(check(graph, merge_padding.PASS)) == ["PAD", "CONV_2D"]
+
+
+def test_a_window_that_fits_nowhere_keeps_its_border() -> None:
+    g = Maker()
+    padded = g.op("PAD", g.input(1, 1, 4, 7), g.ints([0, 0], [0, 3], [0, 2], [0, 0]))
+    graph = g.done(g.depthwise(padded, padding=1, dilation_h_factor=2, dilation_w_factor=2))
+    assert graph.outputs[0].shape == (1, 0, 2, 7)
+    assert names(check(graph, merge_padding.PASS)) == ["PAD", "DEPTHWISE_CONV_2D"]

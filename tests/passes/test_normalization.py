@@ -219,6 +219,15 @@ def test_look_alikes_stay(make: Callable[[Maker, Value], Value]) -> None:
     assert NAME not in names(fused(graph))
 
 
+def test_an_infinite_scale_stays() -> None:
+    """x * s - mean * s is NaN then, and not what is normalized times infinity."""
+    g = Maker()
+    gamma = g.const([1, 2, float("inf"), 1, 1, 1])
+    graph = g.done(batch_form(g, g.input(1, 5, 7, 6), (1, 2), gamma, g.const(0)))
+    run_passes(graph, PASSES, CONTEXT)
+    assert NAME not in names(graph)
+
+
 def test_a_reshape_that_gives_the_rank_stays() -> None:
     """FULLY_CONNECTED in Keras: rows, reshaped to batch and time, and then a bias of one dimension."""
     g = Maker()

@@ -68,6 +68,27 @@ def test_a_cast_reads_the_real_part() -> None:
     assert names(after).count("FULLY_CONNECTED") == 1
 
 
+def test_the_imaginary_ends_are_zero_to_all_but_a_phase() -> None:
+    """FLOOR of the least number below 0 is -1."""
+
+    def ends(g: Maker, spectrum: Value) -> tuple[Value, ...]:
+        real, imaginary = g.op("REAL", spectrum), g.op("IMAG", spectrum)
+        flat = g.op("RESHAPE", imaginary, g.ints(27))
+        phase = g.op("ATAN2", flat, g.op("RESHAPE", real, g.ints(27)))
+        return phase, g.op("FLOOR", imaginary), imaginary
+
+    graph = _graph(ends, 3, 1, 16)
+    after = graph.copy()
+    run_passes(after, [spectrum.PASS], DEVICE)
+    inferred(after)
+    inputs = draw(graph)
+    (phase, floor, imaginary), wanted = evaluate(after, inputs), evaluate(graph, inputs)
+    assert (wanted[0] < -3).any()
+    np.testing.assert_allclose(phase, wanted[0], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(floor, wanted[1])
+    assert not imaginary[..., [0, -1]].any()
+
+
 @pytest.mark.parametrize(("width", "taken"), [(2048, 2048), (4096, 4001)])
 def test_long_ones_go_in_two_steps(width: int, taken: int) -> None:
     def ends(g: Maker, spectrum: Value) -> tuple[Value, ...]:

@@ -111,3 +111,18 @@ def test_products_of_what_is_computed(case: int, device: int) -> None:
         most = 12 if dtype is _NARROW else 32767  # few bits, so that many sums are half way
         data.append(rng.integers(-most, most + 1, (rows, 23), dtype.numpy))
     _check(_product(case), device, *data)
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
+    """4-bit weights that were written as 8-bit ones would be XNNPACK's."""
+    content = _model(op)
+    data = np.random.default_rng(7).integers(-128, 128, CASES[op][0], np.int8)
+    want = _run(litert.Interpreter(model_content=content), data)
+    with tflgpu.Interpreter(
+        model_content=content, experimental_delegates=[], cpu_backend="litert"
+    ) as interpreter:
+        got = _run(interpreter, data)
+        assert "LiteRT" in str(interpreter.delegation_report())
+    np.testing.assert_array_equal(got, want)
+    assert len(np.unique(want)) > 40

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, OptionError, StateError
+from tflgpu.runtime.reference import ReferenceRecording
 
 sys.path.insert(0, str(Path(__file__).parent))
 import recovery_models as models
@@ -155,6 +156,15 @@ def test_where_the_cpu_takes_part(way: str, require_backend: Callable[[str], Any
         np.testing.assert_allclose(again, found[0], atol=1e-6)
 
 
+def test_state_that_is_set_counts_after_the_runs_in_flight() -> None:
+    with ready(None, models.keeps_state()) as interpreter:
+        for _ in range(2):
+            run = interpreter.invoke_async({0: models.X})
+            for state in (15, 16):
+                interpreter.set_tensor(state, np.zeros((1, models.UNITS), np.float32))
+            np.testing.assert_allclose(run.results(), models.state_results(models.X), atol=1e-5)
+
+
 def test_other_shapes(delegate: Any) -> None:
     if delegate.device.info.backend == "cpu_ref":
         pytest.skip("one device more shows nothing more, and the interpreter of kernels is slow")
@@ -212,6 +222,28 @@ def test_closing_gives_results_to_who_has_the_runs(delegate: Any) -> None:
         np.testing.assert_array_equal(run.results()[0], expected(number(n)))
     with pytest.raises(StateError, match="closed"):
         interpreter.invoke_async()
+
+
+def test_an_error_of_a_plugin_s_is_told_and_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(recording: Any) -> None:
+        raise AttributeError("oops")
+
+    with tflgpu.Interpreter(
+        model_content=models.large(ROWS), experimental_delegates=[], cpu_backend="cpu_ref"
+    ) as interpreter:
+        interpreter.allocate_tensors()
+        with monkeypatch.context() as patch:
+            patch.setattr(ReferenceRecording, "_compute", fails)
+            run = interpreter.invoke_async({0: number(1)})
+            for _ in range(2):
+                with pytest.raises(AttributeError, match="oops"):
+                    run.wait()
+            for _ in range(2):
+                interpreter.invoke_async({0: number(2)})  # which nobody waits for
+            with pytest.raises(AttributeError, match="oops"):
+                interpreter.invoke()
+        found = interpreter.invoke_async({0: number(3)}).results()
+        np.testing.assert_array_equal(found[0], expected(number(3)))
 
 
 def test_mistakes() -> None:

@@ -73,6 +73,9 @@ def test_raise_is_the_default_of_a_delegate_that_was_given(
     np.testing.assert_array_equal(interpreter.get_tensor(0), INPUTS[1])
     with pytest.raises(StateError, match="no results"):
         interpreter.get_tensor(1)
+    interpreter.allocate_tensors()  # and has none after it was made ready anew
+    with pytest.raises(StateError, match="no results"):
+        interpreter.get_tensor(1)
     interpreter.reset_all_variables()
     np.testing.assert_allclose(step(interpreter, INPUTS[0]), first, atol=1e-6)
     assert faults.loads == loaded + 1  # it costs one recording

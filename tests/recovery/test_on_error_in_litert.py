@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, DeviceLostError
+from tflgpu.opened_device import OpenedDevice
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
+
+from tests.watched_device import WatchedDevice
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
 
@@ -68,3 +71,33 @@ def test_a_run_fails(
         np.testing.assert_array_equal(result(X * 3), -np.abs(X * 3))
         assert counts["run"] - runs == {None: 2, "cpu": 1, "retry": 3}[on_error]
         assert counts["opened"] == (2 if lost and on_error != "cpu" else 1)
+
+
+def test_a_lost_device_is_opened_anew_as_often_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch, require_backend: Callable[[str], Any]
+) -> None:
+    require_backend("litert")
+    from ai_edge_litert.interpreter import Interpreter
+
+    faults = WatchedDevice(monkeypatch)
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
+        interpreter = Interpreter(model_content=model(), experimental_delegates=[delegate])
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, X)
+        interpreter.invoke()
+        faults.fails = [DeviceLostError("gone")]
+        with pytest.raises(RuntimeError, match="gone"):
+            interpreter.invoke()
+        with monkeypatch.context() as patch:
+            patch.setattr(OpenedDevice, "renew", _refuses)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="there is none now"):
+                    interpreter.invoke()
+        opened = faults.opened
+        interpreter.invoke()
+        assert faults.opened == opened + 1
+        np.testing.assert_array_equal(interpreter.get_tensor(2), -np.abs(X))
+
+
+def _refuses(*args: Any) -> None:
+    raise DeviceError("there is none now")

@@ -147,7 +147,11 @@ def test_a_variable_that_the_operator_does_not_keep(
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_state_that_is_no_variable(name: str, allocate: Callable[[ModelSpec], None]) -> None:
-    with pytest.raises(ModelError, match=r"must be a variable|writes tensor 1 .*a variable"):
+    with pytest.raises(
+        ModelError,
+        match=r"must be a variable .*tensor \d+ \('\w+'\), an ordinary one; LiteRT refuses it too"
+        r"|must be a variable, but is absent|writes tensor 1 .*a variable",
+    ):
         allocate(MALFORMED[name])
 
 
@@ -366,6 +370,17 @@ def test_what_begins_a_state_is_gone_after_it(
     """LiteRT's kernels write into it, so that whoever reads it later gets the last state."""
     with pytest.raises(UnsupportedError, match="whose state it is"):
         allocate(begun(read=how == "read", shown=how == "shown"))
+
+
+def test_in_litert_it_is_no_output_of_the_model() -> None:
+    litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[litert]")
+    content = write_model(begun(read=True))
+    with GpuDelegate(backend="cpu_ref", device=1, partitioning="all") as delegate:
+        litert.Interpreter(model_content=content, experimental_delegates=[delegate])
+        (report,) = delegate.reports
+        reasons = [refusal.reason for refusal in report.refusals]
+    assert any("a result that others read and is made twice: by operator" in r for r in reasons)
+    assert not any("output of the model" in r for r in reasons)
 
 
 def shared_state() -> bytes:

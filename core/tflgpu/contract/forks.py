@@ -207,13 +207,14 @@ class _Collector:
         with self._lock:
             if not self.forks:
                 self._was_on = gc.isenabled()
-                gc.disable()
             self.forks += 1
+            gc.disable()
 
     def over(self, forks: int = 1) -> None:
         """So many are over."""
         with self._lock:
-            self.forks -= forks
+            # A signal's handler may have ended `rest` before it counted.
+            self.forks = max(0, self.forks - forks)
             if self._was_on and not self.forks:
                 gc.enable()
 

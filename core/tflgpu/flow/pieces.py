@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.flow.held import Keep, contents, lent
-from tflgpu.flow.store import Handle, Held, States, Store
+from tflgpu.flow.store import Handle, Held, State, States, Store
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.runtime.session import Session
@@ -73,9 +73,11 @@ class Piece:
             if index in self._inputs:
                 continue  # it came just now
             last = self._states.get(index)
-            if last is not None and last is not array and last.shape == array.shape:
-                np.copyto(array, last)
-            self._states[index] = array
+            if last is not None and last.array is array:
+                continue
+            if last is not None and last.array.shape == array.shape:
+                np.copyto(array, last.array)
+            self._states[index] = State(array, session.at_rest(index))
 
     def pieces(self) -> list[Piece]:
         """Itself."""

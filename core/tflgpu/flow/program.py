@@ -237,6 +237,7 @@ class Program:
             self._misses += 1
             found = self._starts[key] = self._plan(known)
             _trim(self._starts)
+        self._starts.move_to_end(key)
         return found
 
     def prepare(self, key: Sequence[Told]) -> None:

@@ -12,7 +12,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_values import OperatorReport, Refusal
 from tflgpu.compiler.report_values import Place as RunsOn
 from tflgpu.contract.forks import Holder
-from tflgpu.errors import AllocationError, ModelError
+from tflgpu.errors import AllocationError, ModelError, StateError
 from tflgpu.flow.check import check_bodies
 from tflgpu.flow.host import HostOperators
 from tflgpu.flow.loops import Loop
@@ -85,6 +85,7 @@ class FlowSession(Session):
     """
 
     comes_by_run = True
+    _was_broken = False  # when it was closed, and its pieces were given up
 
     def __init__(
         self,
@@ -145,7 +146,9 @@ class FlowSession(Session):
     def is_broken(self) -> bool:
         """As `Session.is_broken`, of any piece."""
         # Asked before every run: what came to its end broke nothing.
-        return not self.complete and any(session.is_broken for session in self._sessions())
+        if self._was_broken or self.complete:
+            return self._was_broken
+        return any(session.is_broken for session in self._sessions())
 
     def known_shapes(self) -> dict[int, Shape]:
         """Shapes of tensors, as far as they are known before a run."""
@@ -164,6 +167,7 @@ class FlowSession(Session):
         """As `Session.run`. A run that fails leaves variables as they were."""
         if self._closed:
             self.check_inherited("this interpreter's device")
+            raise StateError("this session is closed")
         before = self._store.snapshot()
         moved = self._pieces.moved
         moved.to_device = moved.to_host = 0
@@ -212,11 +216,13 @@ class FlowSession(Session):
         for session in self._sessions():
             session.reset_variables()
 
+    def forget_states(self) -> None:
+        """As `Session.forget_states`: the store has them, and others run other subgraphs with it."""
+        self._store.forget_states(reached(self._model.subgraphs, [self._program.number]))
+
     def close(self) -> None:
-        """Release every piece; twice is harmless. State tensors begin anew in the next session, unless
-        that takes the place of one that broke."""
-        if not self._closed and not self.is_broken:
-            self._store.forget_states()
+        """Release every piece; twice is harmless."""
+        self._was_broken = self.is_broken
         self._closed = True
         if not self.inherited:
             self._close_programs()

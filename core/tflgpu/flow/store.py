@@ -6,7 +6,7 @@ allocation touches it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -84,8 +84,25 @@ class Owner(Protocol):
         ...
 
 
-#: By state tensor of a subgraph: the array of the session that ran last with it.
-States = dict[int, Array]
+@frozen(eq=False)
+class State:
+    """A state tensor.
+
+    Attributes:
+        array: Of the session that ran last with it.
+        at_rest: What it holds before the first run.
+    """
+
+    array: Array
+    at_rest: int
+
+    def begin_anew(self) -> None:
+        """As before the first run."""
+        self.array[...] = self.at_rest
+
+
+#: By state tensor of a subgraph.
+States = dict[int, State]
 
 
 @frozen(eq=False)
@@ -94,7 +111,7 @@ class Snapshot:
 
     arrays: dict[Handle, Array]
     called: frozenset[int]
-    states: list[tuple[Array, Array]]
+    states: dict[int, dict[int, tuple[State, Array]]]
     tables: dict[Handle, Entries]
     owners: dict[Handle, Owner]
     lost: dict[Handle, str]
@@ -211,10 +228,10 @@ class Store:
         """State tensors of a subgraph's operators, which sessions of it hand to each other."""
         return self._states.setdefault(subgraph, {})
 
-    def forget_states(self) -> None:
-        """Let state tensors begin with zeros, as after `allocate_tensors` in TFLite."""
-        for states in self._states.values():
-            states.clear()
+    def forget_states(self, subgraphs: Iterable[int]) -> None:
+        """Let state tensors of some subgraphs begin anew, as after `allocate_tensors` in TFLite."""
+        for number in subgraphs:
+            self.states(number).clear()
 
     def first_call(self, subgraph: int) -> bool:
         """Whether a subgraph has not had its one run. It has, from now on."""
@@ -230,13 +247,15 @@ class Store:
         self._lost.clear()
         self._called.clear()
         for states in self._states.values():
-            for array in states.values():
-                array[...] = 0
+            for state in states.values():
+                state.begin_anew()
 
     def snapshot(self) -> Snapshot:
         """What `restore` brings back."""
-        states = [a for found in self._states.values() for a in found.values()]
-        copies = [(a, a.copy()) for a in states]
+        copies = {
+            number: {i: (state, state.array.copy()) for i, state in found.items()}
+            for number, found in self._states.items()
+        }
         for owner in set(self._owners.values()):
             owner.begin()
         return Snapshot(
@@ -251,10 +270,14 @@ class Store:
         self._owners, self._lost = dict(before.owners), dict(before.lost)
         for owner in set(self._owners.values()):
             owner.step_back()
-        known = {id(array) for array, _ in before.states}
-        for states in self._states.values():
-            for array in states.values():
-                if id(array) not in known:  # first run in the run that failed
-                    array[...] = 0
-        for array, contents in before.states:
-            np.copyto(array, contents)
+        for number, states in self._states.items():
+            kept = before.states.get(number, {})
+            # A session that ran with it for the first time, perhaps for other shapes, has what the
+            # run that failed left. The next one takes it from who had it before.
+            for index, state in states.items():
+                if index not in kept or kept[index][0] is not state:
+                    state.begin_anew()
+            states.clear()
+            for index, (state, contents) in kept.items():
+                np.copyto(state.array, contents)
+                states[index] = state

@@ -120,14 +120,15 @@ class Kernel(Holder):
     def _fit(self, context: Any, most: int) -> None:
         tensors = context.tensors
         shapes = tuple(shape_of(tensors[t]) for t in self._info.inputs)
-        session = self._sessions.pop(shapes, None)
+        session = self._sessions.get(shapes)
         if session is not None and session.is_broken:
             # An error or a signal ended a run in the middle: its recordings cannot run again.
             session.close()
             if self._is_lost and not self._gave_way:
-                self._engine.renew(session)
+                self._engine.renew(session)  # where that fails the next call tries again
             self._is_lost = False
             session = None
+        self._sessions.pop(shapes, None)
         session = session or self._open(shapes)
         while len(self._sessions) >= most:
             self._sessions.pop(next(iter(self._sessions))).close()

@@ -12,7 +12,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
-from tflgpu.interpreter.arguments import cpu_options, load, resolver_of, threads_of
+from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
@@ -272,6 +272,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             StateError: not allocated, closed or in use.
         """
         with self._busy:
+            if self._lanes is not None and as_index(tensor_index) not in self._main.info.inputs:
+                self._settle()  # state comes after the runs in flight
             self._main.set(tensor_index, value)
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any:

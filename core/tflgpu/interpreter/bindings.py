@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tflgpu.blame import Failed, attempt, in_a_line
 from tflgpu.contract.buffers import Buffer
 from tflgpu.contract.host_memory import pages_of
 from tflgpu.errors import DeviceError, InputError, StateError, TflgpuError, UnsupportedError
@@ -156,17 +157,26 @@ class Bindings:
         if old is not None and old.buffer is not made.buffer:
             old.close()
 
-    def unbind(self, session: Session | None, index: int) -> None:
-        """Give a tensor its own memory back, with the contents that it has.
+    def unbind(self, session: Session | None, index: int) -> str:
+        """Give a tensor its own memory back, with the contents that it has; gives why they are lost, ""
+        where they are not. A session that broke cannot be changed: the next one has them then.
 
         Raises:
             StateError: what it is bound to is closed, so that its contents are not there.
             DeviceError: the device failed.
         """
-        bound = self._bound.get(index)
+        bound, lost = self._bound.get(index), ""
         if bound is None:
-            return
-        if session is not None:
+            return lost
+        if session is not None and session.is_broken:
+            if bound.port.is_input:
+                contents = attempt(bound.read)
+                if isinstance(contents, Failed):
+                    why = in_a_line(contents.error)
+                    lost = f"it was bound to {bound.given.kind}, which is lost ({why})"
+                else:
+                    np.copyto(session.arrays[index], contents)
+        elif session is not None:
             try:
                 contents = bound.read()
             except StateError as error:
@@ -175,9 +185,11 @@ class Bindings:
                     "or call resize_tensor_input or close; the next time unbind before closing"
                 ) from error
             session.put(index, None)
+            session.settle()  # what was lent is not for these contents
             np.copyto(session.arrays[index], contents)
         del self._bound[index]
         bound.close()
+        return lost
 
     def apply(self, session: Session) -> None:
         """Let a new session of the same model have what the last one had.

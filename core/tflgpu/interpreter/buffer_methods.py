@@ -94,9 +94,7 @@ class BufferMethods:
         with self._busy:
             main = self._main
             ports = main.bindings.all if which is None else (self._either(which).index,)
-            main.ready_to_bind()
-            for index in ports:
-                main.bindings.unbind(main.session, index)
+            main.unbind(ports)
 
     def allocate_buffer(self, which: int | str) -> DeviceBuffer:
         """Memory of the device that runs the model, all zeros, of the shape and type that an input or

@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from tflgpu.blame import attempt, of_signal
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
-from tflgpu.errors import InputError, StateError, TflgpuError
+from tflgpu.errors import InputError, StateError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.opening import Opening
 from tflgpu.interpreter.subgraph import Subgraph
@@ -161,9 +162,13 @@ class Lane:
                     return False
                 outputs = self.subgraph.info.outputs
                 flight._results = [self.subgraph.get(i) for i in outputs]  # noqa: SLF001
-            except TflgpuError as error:
+                self.after(self.subgraph)
+            except BaseException as error:
+                # Whatever ended the run, a plugin's mistake too, is its caller's; Ctrl-C is not.
+                if isinstance(error, KeyboardInterrupt) or of_signal(error):
+                    raise
                 flight._error = error  # noqa: SLF001
-            self.after(self.subgraph)
+                attempt(self.after, self.subgraph)
             self.flight = flight._run = None  # noqa: SLF001
             return True
         finally:
@@ -193,7 +198,6 @@ class Lanes(Holder):
         self._most = 1 if self._stored or self._copied else most
         self._lanes: list[Lane] = []  # the one whose run is the oldest first
         self._workers: ThreadPoolExecutor | None = None
-        self._opening = opening
         self._shapes = main.resized
         self.belongs_to_process()
 
@@ -238,7 +242,6 @@ class Lanes(Holder):
     def after_fork(self) -> None:
         """The runs are the parent's."""
         super().after_fork()
-        self._opening.lock = threading.RLock()
         for lane in self._lanes:
             lane.lock = threading.RLock()
             if lane.flight is not None:

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import OfProcess
+from tflgpu.contract.forks import Holder
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.delegation import Delegation
@@ -59,7 +59,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         return dict(zip(self.names, self, strict=True))
 
 
-class Model(OfProcess):
+class Model(Holder):
     """A `.tflite` model that is called.
 
         with tflgpu.Model("mobilenet.tflite") as model:
@@ -125,6 +125,7 @@ class Model(OfProcess):
         except BaseException:
             self._end()
             raise
+        self.belongs_to_process()
 
     def __repr__(self) -> str:
         inputs = ", ".join(port.described for port in self._inputs)
@@ -188,6 +189,10 @@ class Model(OfProcess):
     def __exit__(self, *exception: object) -> None:
         """Close it."""
         self.close()
+
+    def after_fork(self) -> None:
+        """The call of another thread, which had the lock, is in the parent."""
+        self._lock = threading.Lock()
 
     # For a pool that gathers calls
 
@@ -306,9 +311,13 @@ class Model(OfProcess):
             self._fit(item)
             parts.append(self._run(item))
         if not parts:
-            empty = [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
-            return Results(empty, self.output_names)
+            parts = [self._nothing(given, 1)]
         return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)
+
+    def _nothing(self, given: Mapping[int, Array], size: int) -> list[Array]:
+        """Results of no items, at the shapes that ``size`` items like these would have."""
+        self._fit({i: np.empty((size, *a.shape[1:]), a.dtype) for i, a in given.items()})
+        return [np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]
 
     def _run_items(self, given: dict[int, Array]) -> Results:
         """Runs of `_size` items each, for as many as there are."""
@@ -318,7 +327,7 @@ class Model(OfProcess):
             for at in range(0, total, self._size)
         ]
         if not parts:
-            parts = [[np.empty((0, *port.shape[1:]), port.dtype) for port in self._outputs]]
+            parts = [self._nothing(given, self._size)]
         if len(parts) == 1:
             return Results(parts[0], self.output_names)
         return Results([np.concatenate(p) for p in zip(*parts, strict=True)], self.output_names)

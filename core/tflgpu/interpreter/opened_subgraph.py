@@ -67,7 +67,8 @@ class OpenedSubgraph:
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
         self._recovery = Recovery(delegation)
-        self._lost: set[int] = set()  # inputs whose contents are in the process that forked this
+        self._written = -1  # the run after which somebody wrote to its results
+        self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
 
     # State
 
@@ -99,7 +100,7 @@ class OpenedSubgraph:
             DeviceError: the device could not take its part.
         """
         if self._memory is None:
-            self._memory, self._lost = self._opened(), set()
+            self._memory, self._lost = self._opened(), {}
         elif self._memory.session.inherited and self._is_default:
             self._open_in_child(self._memory)
         elif self._memory.session.is_broken:
@@ -143,8 +144,8 @@ class OpenedSubgraph:
         if memory.session.inherited:
             memory = self._open_in_child(memory)
         if self._lost:
-            lost = all_named(self.info, sorted(self._lost))
-            raise StateError(f"{FORKED}; set it again: {lost}")
+            lost, why = all_named(self.info, sorted(self._lost)), next(iter(self._lost.values()))
+            raise StateError(f"{why}; set it again: {lost}")
         if memory.session.is_broken:
             memory = self._open_again(memory)
         return memory
@@ -167,7 +168,7 @@ class OpenedSubgraph:
         for index, array in old.session.variables.items():
             np.copyto(memory.session.variables[index], array)
         memory.session.complete = False
-        self._lost = set(self.info.inputs)
+        self._lost = dict.fromkeys(self.info.inputs, FORKED)
         self._memory = memory
         return memory
 
@@ -186,6 +187,7 @@ class OpenedSubgraph:
                 target = new.arrays[index]
                 if target.flags.writeable:
                     np.copyto(target, session.arrays[index])
+        new.complete = False  # the run that ended in the middle has left no results
         self._memory = memory
         return memory
 
@@ -236,6 +238,23 @@ class OpenedSubgraph:
             self.allocate()
         return self.session
 
+    def unbind(self, tensors: Collection[int]) -> None:
+        """As `Bindings.unbind`, of several. A session that broke is not opened anew for it, which what is
+        bound may keep from being done: it may be of a device that is lost, or given up.
+
+        Raises:
+            StateError, DeviceError: as there.
+        """
+        session = self.session
+        if session is None or not session.is_broken:
+            session = self.ready_to_bind()
+        for index in tensors:
+            lost = self.bindings.unbind(session, index)
+            if lost:
+                self._lost[index] = lost
+            if session is not None and index not in self.info.inputs:
+                self._wrote_result(session)
+
     def reset_variables(self) -> None:
         """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
         self._recovery.inputs_changed = True
@@ -253,6 +272,8 @@ class OpenedSubgraph:
         """
         index, shape = new_shape(self.info, index, size, self._resized, strict=strict)
         if shape != self.shape(index):
+            if self.session is not None:
+                self.session.forget_states()
             self.release()
             self._resized[index] = shape
 
@@ -267,6 +288,16 @@ class OpenedSubgraph:
         return self._shapes.get(index, self.info.tensors[index].shape)
 
     # Inside
+
+    def _wrote_result(self, session: Session) -> None:
+        """That a result is not what the device made. Were it lent, the device would be asked for its own
+        the next time."""
+        self._written = session.traffic.runs
+
+    @property
+    def _is_written(self) -> bool:
+        session = self.session
+        return session is not None and session.traffic.runs == self._written
 
     def _session(self, what: str = "it") -> Session:
         if self._memory is None:

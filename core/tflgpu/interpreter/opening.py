@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from tflgpu.contract.forks import Holder
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @define(eq=False)
-class Opening:
+class Opening(Holder):
     """What the subgraphs of one interpreter share. Sessions are opened by one thread at a time.
 
     Attributes:
@@ -55,6 +56,14 @@ class Opening:
     batching: Batching | None = None
     store: Store = attrs.Factory(Store)
     lock: threading.RLock = attrs.Factory(threading.RLock)
+
+    def __attrs_post_init__(self) -> None:
+        """A child is to be told of its lock."""
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """What another thread of the parent was opening, nobody goes on with."""
+        self.lock = threading.RLock()
 
     def open(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]

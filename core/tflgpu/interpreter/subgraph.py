@@ -9,7 +9,7 @@ from tflgpu.contract.copy import copy
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_index, check_view
 from tflgpu.interpreter.details import tensor_details
-from tflgpu.interpreter.opened_subgraph import FORKED, OpenedSubgraph
+from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
 from tflgpu.interpreter.resizing import named
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.session import Session
@@ -58,7 +58,7 @@ class Subgraph(OpenedSubgraph):
             return known
         source = self.array(index)
         if self._lost and int(index) in self._lost:
-            raise StateError(FORKED)
+            raise StateError(self._lost[int(index)])
         bound = self.bindings.contents(int(index))
         if bound is not None:
             return bound[()] if not bound.ndim else bound
@@ -67,7 +67,7 @@ class Subgraph(OpenedSubgraph):
         memory = self._memory
         if memory is not None and source.nbytes < _LENT:
             self._known.learn_output(memory.session, int(index))
-        elif memory is not None and not self.has_views:
+        elif memory is not None and not self.has_views and not self._is_written:
             lent = self._reading(memory.session, lambda s: s.lend(int(index)))
             if lent is not None:
                 return lent
@@ -95,15 +95,21 @@ class Subgraph(OpenedSubgraph):
                 f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
                 "allocate_tensors first"
             )
-        self._recovery.inputs_changed = True
         bound = self.bindings.get(info.index)
+        is_input = info.index in self.info.inputs
+        if self._memory is not None and bound is None and not is_input:
+            # A result may have been lent: what is written now is not for who has it.
+            self._reading(self._memory.session, Session.settle)
+            self._wrote_result(self._memory.session)
+            target = self.array(index)
+        self._recovery.inputs_changed = True
         if bound is not None:
             bound.write(source)
         else:
             copy(target, source)
-            if self._memory is not None and not source.dtype.hasobject:
+            if self._memory is not None and is_input and not source.dtype.hasobject:
                 self._known.learn_input(self._memory.session, info.index, target, source)
-        self._lost.discard(info.index)
+        self._lost.pop(info.index, None)
 
     @property
     def _is_plain(self) -> bool:
@@ -130,10 +136,12 @@ class Subgraph(OpenedSubgraph):
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
             self._recovery.inputs_changed = True
-            self._lost.discard(int(index))
+            self._lost.pop(int(index), None)
             bound = self.bindings.view(int(index))
             if bound is not None:
                 return bound
+            if int(index) not in self.info.inputs:
+                self._wrote_result(self._memory.session)  # its holder may
             return self._memory.view(self.array(index))
         view: Array = array.view()
         return view

@@ -40,7 +40,7 @@ class Value:
 
     Where ``shape_known`` is False, ``shape`` is only what the file has in that place: the real one
     depends on numbers that are computed when the model runs. Nothing may be concluded from it.
-    ``packed`` is whether the file has less than a byte for each of its numbers.
+    ``packed`` is the type that the file gives its numbers where that has less than a byte for each.
     """
 
     id: int
@@ -52,7 +52,7 @@ class Value:
     is_variable: bool = False
     shape_signature: Shape | None = None
     shape_known: bool = True
-    packed: bool = False
+    packed: DType | None = None
 
     @property
     def spec(self) -> TensorSpec:

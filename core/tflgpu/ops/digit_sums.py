@@ -34,7 +34,7 @@ _NINE, _BYTE = 9, 255
 
 def of_fours(node: Node) -> bool:
     """`of_filter`'s ``own`` of an op of which XNNPACK takes no 4-bit weights."""
-    return node.input(1).packed
+    return node.input(1).packed is not None
 
 
 def _scale(value: Value) -> float | None:

@@ -125,18 +125,18 @@ def _spread(weights: Array, channels: int) -> Spread | None:
     return lambda numbers: np.tile(numbers, weights.shape[1] // channels)
 
 
-def _odd_fours(node: Node) -> bool:
-    """Whether there are 4-bit weights whose rows do not fill whole bytes, which XNNPACK leaves to LiteRT's own
-    kernel."""
+def _part_bytes(node: Node) -> bool:
+    """Whether there are weights of 2 or 4 bits whose rows do not fill whole bytes, which XNNPACK leaves to
+    LiteRT's own kernel."""
     weights = node.input(1)
-    return weights.packed and weights.shape[1] % 2 == 1
+    return weights.packed is not None and weights.shape[1] * weights.packed.packed % 8 != 0
 
 
 def _hybrid(node: Node) -> Hybrid:
     """A row of ``depth`` has a range of its own."""
     shape, weights = node.input(0).shape, node.input(1)
     depth, rounding = weights.shape[1], node.attrs.rounding
-    if weights.dtype is DType.I8 and weights.data is not None and not _odd_fours(node):
+    if weights.dtype is DType.I8 and weights.data is not None and not _part_bytes(node):
         rounding = Rounding.EVEN  # XNNPACK takes it, and looks at no option
     if shape and shape[-1] == depth:
         return Hybrid((OnTheFly((len(shape) - 1,), rounding),))
@@ -144,7 +144,7 @@ def _hybrid(node: Node) -> Hybrid:
 
 
 _ROLES = Filter(out=0, spread=_spread, zeros=no_zeros)
-_of_filter = of_filter(_ROLES, "activation", narrow=True, products=True, own=_odd_fours)
+_of_filter = of_filter(_ROLES, "activation", narrow=True, products=True, own=_part_bytes)
 
 
 def _in_digits(node: Node) -> InDigits | None:

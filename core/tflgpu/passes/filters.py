@@ -7,6 +7,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ir.rewrite import Rewriter
+from tflgpu.lowering.precision import Precision, spoiled_by_f16
 from tflgpu.ops.facets import Filter
 from tflgpu.passes.context import PassContext
 from tflgpu.passes.match import f32
@@ -42,11 +43,17 @@ def along(axis: int, rank: int, numbers: Array) -> Array:
 
 
 def set_filter(
-    rewriter: Rewriter, node: Node, kind: Filter, weights: Array | None, bias: Array | None
+    rewriter: Rewriter,
+    node: Node,
+    kind: Filter,
+    weights: Array | None,
+    bias: Array | None,
+    context: PassContext,
 ) -> bool:
     """Give a node new weights or a new bias (None = keep).
 
-    False, and no edit, where a number would not be finite in f32.
+    False, and no edit, where a number would not be finite in f32; or where weights may be stored or
+    multiplied in f16, which holds those of a channel less well than before.
     """
     with np.errstate(over="ignore"):
         new = [
@@ -59,7 +66,21 @@ def set_filter(
         ]
     if not all(np.isfinite(data).all() for _, _, data in new):
         return False
+    halves = context.site is not None and context.site.precision is not Precision.F32
+    if weights is not None and halves and not _as_well_in_f16(node, kind, weights):
+        return False
     for index, value, data in new:
         name = node.outputs[0].name + "/bias" if value is None else value.name
         rewriter.set_input(node, index, rewriter.const(data, name))
+    return True
+
+
+def _as_well_in_f16(node: Node, kind: Filter, weights: Array) -> bool:
+    """Of every slice, along any axis, the largest weight is asked: others beside it say little."""
+    before = node.const(kind.weights)
+    for axis in range(weights.ndim):
+        others = tuple(a for a in range(weights.ndim) if a != axis)
+        was, now = (spoiled_by_f16(np.abs(data).max(others)) for data in (before, weights))
+        if (now & ~was).any():
+            return False
     return True

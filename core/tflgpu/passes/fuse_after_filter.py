@@ -39,7 +39,7 @@ def run(graph: Graph, context: PassContext) -> int:
         bias = bias_of(maker, kind) * affine.scale + affine.shift
         absent = maker.optional_input(kind.bias) is None
         needed = None if absent and not bias.any() else bias
-        if not set_filter(rewriter, maker, kind, weights, needed):
+        if not set_filter(rewriter, maker, kind, weights, needed, context):
             continue
         if field:
             rewriter.evolve(maker, **{field: context.activation_of(node)})

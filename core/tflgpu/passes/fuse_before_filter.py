@@ -44,7 +44,7 @@ def run(graph: Graph, context: PassContext) -> int:
             moved = (weights * per_weight(affine.shift)).sum(others)
             bias = bias_of(reader, kind) + moved
         scaled = weights * per_weight(affine.scale) if affine.scales else None
-        if not set_filter(rewriter, reader, kind, scaled, bias):
+        if not set_filter(rewriter, reader, kind, scaled, bias, context):
             continue
         reader.origins = merged_origins(node, reader)
         rewriter.set_input(reader, kind.source, node.input(affine.operand))

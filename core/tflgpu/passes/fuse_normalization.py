@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
+import numpy as np
 
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter, merged_origins
@@ -101,9 +102,15 @@ def _scaled_and_shifted(reader: _Reader, last: Node) -> Iterator[_Layer]:
             for found, gamma, nodes in _scales(reader, scale):
                 expected = [(found.mean, scale), (scale, found.mean)]
                 same = any(centre.inputs[0] is a and centre.inputs[1] is b for a, b in expected)
-                if found.x is x and same:
+                if found.x is x and same and not _is_infinite(gamma):
                     chain = (*found.nodes, *nodes, centre, moved, product, last)
                     yield _Layer(found, gamma, moved.input(0), chain)
+
+
+def _is_infinite(gamma: Value | None) -> bool:
+    """Whether a scale is a constant with an infinity: x * s - mean * s is NaN then, and its product with
+    what is normalized is not."""
+    return gamma is not None and gamma.data is not None and not np.isfinite(gamma.data).all()
 
 
 def _centred(reader: _Reader, last: Node) -> Iterator[_Layer]:

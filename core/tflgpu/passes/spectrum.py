@@ -40,7 +40,8 @@ _RESHAPES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 _ONE_STEP = 1024
 #: LiteRT has -0 for the imaginary parts of the first and the last number of a spectrum, which are real, so
 #: that the phase of a negative one is minus half a turn. A sum of zeros is 0 of either sign, and the phase
-#: would be chance; a negative number that no result can show is not.
+#: would be chance; a negative number that no phase can show is not. FLOOR would make -1 of it, so that only
+#: ATAN2 gets it.
 _LEAST = np.float32(1.2e-38)
 
 
@@ -94,14 +95,33 @@ def _rewrite(rewriter: Rewriter, node: Node, between: list[Node], ends: list[Nod
     )
     wanted = frozenset[str]().union(*(_PARTS[end.op] for end in ends))
     parts = _parts(rewriter, first, flat, width, tuple(sorted(wanted)))
-    if any(end.op == "IMAG" for end in ends):
-        parts["imaginary"] = _signed(rewriter, first, parts["imaginary"])
+    phases = [use for end in ends if end.op == "IMAG" for use in _phases(rewriter, end.outputs[0])]
+    signed = _signed(rewriter, first, parts["imaginary"]) if phases else None
+    for phase in phases:
+        read = phase.input(0)
+        again = rewriter.value(read.shape, DType.F32, f"{read.name}/signed")
+        rewriter.insert(
+            "RESHAPE", ReshapeAttrs(read.shape), [signed], [again], before=phase,
+            origins=node.origins,
+        )  # fmt: skip
+        rewriter.set_input(phase, 0, again)
     for end in ends:
-        read = [parts[part] for part in sorted(_PARTS[end.op])]
-        source = read[0] if len(read) == 1 else _size(rewriter, read, end)
+        found = [parts[part] for part in sorted(_PARTS[end.op])]
+        source = found[0] if len(found) == 1 else _size(rewriter, found, end)
         rewriter.replace([end], "RESHAPE", ReshapeAttrs(end.outputs[0].shape), [source])
     for gone in (*reversed(between), node):
         rewriter.remove(gone)
+
+
+def _phases(rewriter: Rewriter, imaginary: Value) -> list[Node]:
+    """The nodes that make angles of imaginary parts, perhaps in another shape."""
+    found: list[Node] = []
+    for use in rewriter.uses(imaginary):
+        if use.op == "ATAN2" and use.input(0) is imaginary and use not in found:
+            found.append(use)
+        elif use.op in _RESHAPES and use.input(0) is imaginary:
+            found += _phases(rewriter, use.outputs[0])
+    return found
 
 
 def _parts(

@@ -48,6 +48,10 @@ class Stateful:
         """Which values are state tensors."""
         return self._variables.keys()
 
+    def at_rest(self, value_id: int) -> int:
+        """What a state tensor holds before the first run (`Value.at_rest`)."""
+        return self._at_rest[value_id]
+
     @property
     def at_hand(self) -> Mapping[int, Array]:
         """Those state tensors that are in host memory, without asking for the others, which a run that
@@ -113,6 +117,10 @@ class Stateful:
             keeper.begin_anew()
         for index, array in self._variables.items():
             array[...] = self._at_rest[index]
+
+    def forget_states(self) -> None:
+        """That the next session in its place, for other shapes, is to begin anew: it does, where each has
+        state of its own."""
 
     def _commit(self) -> None:
         for at, keeper in enumerate(self._keepers):

@@ -139,7 +139,8 @@ def _add_tensor(
     value = graph.add_value(
         info.shape, dtype, name=info.name, data=data, quant=quant, id=info.index
     )
-    value.is_variable, value.packed = info.is_variable, bool(info.dtype.packed)
+    value.is_variable = info.is_variable
+    value.packed = info.dtype if info.dtype.packed else None
     if info.shape_signature != info.shape:
         value.shape_signature = info.shape_signature
 

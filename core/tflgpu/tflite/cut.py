@@ -160,6 +160,14 @@ def _counts(quant: Quantization) -> bool:
     )
 
 
+def _written(value: Value) -> DType:
+    """The type of a tensor: that of the file for constants of less than a byte, since LiteRT has other kernels
+    for bytes, which round otherwise. What is computed is bytes, and fitted by a node of its own."""
+    if value.data is None or value.packed is None or value.dtype is not value.packed.unpacked:
+        return value.dtype
+    return value.packed
+
+
 class _Writing:
     def __init__(self, repack: Repack | None) -> None:
         self.repack = repack
@@ -175,9 +183,10 @@ class _Writing:
         if value.id not in self.places:
             self.places[value.id] = self._new(
                 TensorSpec(
-                    value.name, value.shape, value.dtype, value.data, value.quant, value.is_variable
+                    value.name, value.shape, _written(value), value.data, value.quant,
+                    value.is_variable,
                 )
-            )
+            )  # fmt: skip
         return self.places[value.id]
 
     def add(self, node: Node, ops: Mapping[str, OpDef]) -> Unsupported | None:

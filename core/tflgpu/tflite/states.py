@@ -50,9 +50,14 @@ def check_states(
         if i in variables:
             continue
         value = node.optional_input(i)
-        if value is None or not tensors[value.id].is_variable:
+        if value is None:
             raise ModelError(
-                f"{where}: operand {i} is its state and must be a variable, but is {value}"
+                f"{where}: operand {i} is its state and must be a variable, but is absent"
+            )
+        if not tensors[value.id].is_variable:
+            raise ModelError(
+                f"{where}: operand {i} is its state and must be a variable (is_variable in the file), "
+                f"but is tensor {value.id} ({quoted(value.name)}), an ordinary one; LiteRT refuses it too"
             )
         begins.append(value.id)
     if definition.shape_only:

@@ -108,10 +108,12 @@ class _Tracer:
     def __init__(self, at: int, within: str, event: str) -> None:
         self.seen = 0
         self._at, self._within, self._event = at, within, event
+        # One object, which lives as long as this: CPython 3.11 may call what nobody keeps when it is gone.
+        self._function = self._step
 
     def trace(self, action: Callable[[], object]) -> None:
         before = sys.gettrace()
-        sys.settrace(self._step)
+        sys.settrace(self._function)
         try:
             action()
         finally:
@@ -123,10 +125,10 @@ class _Tracer:
         if event == "call":
             frame.f_trace_opcodes = self._event == "opcode"
         if event != self._event:
-            return self._step
+            return self._function
         self.seen += 1
         if self.seen != self._at + 1:
-            return self._step
+            return self._function
         sys.settrace(None)
         _planted[signal.SIGINT]  # and no call after it, which would handle it here
         return None
