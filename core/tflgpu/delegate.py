@@ -96,6 +96,12 @@ class GpuDelegate(StartingEngine):
         assert self._host is not None
         return self._host.pointer()
 
+    def __repr__(self) -> str:
+        choice = vars(self).get("choice")  # which one that failed to open has not
+        device = None if choice is None else choice.device
+        where = "no device" if device is None else f"{device.backend} device {device.index}"
+        return f"<GpuDelegate: {where}{'' if device is None else f', {device.name}'}>"
+
     def __enter__(self) -> GpuDelegate:
         return self
 

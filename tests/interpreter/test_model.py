@@ -279,3 +279,12 @@ def test_a_caller_s_delegate_stays_open(options: dict[str, Any]) -> None:
 def test_what_is_no_model(make: Callable[[], Any], kind: type[Exception]) -> None:
     with pytest.raises(kind):
         make()
+
+
+def test_what_a_notebook_shows() -> None:
+    with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
+        assert repr(delegate) == "<GpuDelegate: cpu_ref device 1, NumPy kernel interpreter>"
+        with tflgpu.Model(linear(signature=True), delegate=delegate) as model:
+            shown = "<Model: 'left' (float32[1, 4]), 'right' (float32[1, 4]) -> "
+            assert repr(model) == f"{shown}'total' (float32[1, 4]), 'share' (float32[1, 4])>"
+    assert repr(tflgpu.GpuDelegate.__new__(tflgpu.GpuDelegate)) == "<GpuDelegate: no device>"

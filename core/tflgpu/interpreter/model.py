@@ -127,6 +127,10 @@ class Model(Holder):
             raise
         self.belongs_to_process()
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(port.described for port in self._inputs)
+        return f"<Model: {inputs} -> {', '.join(port.described for port in self._outputs)}>"
+
     def __call__(self, *arrays: Any, **named: Any) -> Results:
         """Run on one array per input, by position in the model's order or by name.
 
