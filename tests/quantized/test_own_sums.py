@@ -111,3 +111,19 @@ def test_products_of_what_is_computed(case: int, device: int) -> None:
         most = 12 if dtype is _NARROW else 32767  # few bits, so that many sums are half way
         data.append(rng.integers(-most, most + 1, (rows, 23), dtype.numpy))
     _check(_product(case), device, *data)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("dtype", [DType.I8, DType.I16], ids=lambda d: str(d.value))
+def test_a_product_of_one_number_is_what_is_stored(dtype: DType, device: int) -> None:
+    zero = 3 if dtype is DType.I8 else 0
+    tensors = [
+        TensorSpec("", (1, 9, 13), dtype, None, Quantization((0.02,), (zero,))),
+        TensorSpec("", (1,), DType.I32, np.array([0], np.int32)),
+        TensorSpec("", (9, 13), dtype, None, Quantization((0.031,), (zero,))),
+    ]
+    operator = OperatorSpec("REDUCE_PROD", {"keep_dims": False}, [0, 1], [2], version=2)
+    content = write_model(ModelSpec(tensors, [operator], [0], [2]))
+    info = np.iinfo(dtype.numpy)
+    rng = np.random.default_rng(7)
+    _check(content, device, rng.integers(info.min, info.max + 1, (1, 9, 13), dtype.numpy))
