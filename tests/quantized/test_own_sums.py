@@ -113,6 +113,7 @@ def test_products_of_what_is_computed(case: int, device: int) -> None:
     _check(_product(case), device, *data)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("op", CASES)
 def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
     """4-bit weights that were written as 8-bit ones would be XNNPACK's."""
@@ -126,3 +127,19 @@ def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
         assert "LiteRT" in str(interpreter.delegation_report())
     np.testing.assert_array_equal(got, want)
     assert len(np.unique(want)) > 40
+=======
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("dtype", [DType.I8, DType.I16], ids=lambda d: str(d.value))
+def test_a_product_of_one_number_is_what_is_stored(dtype: DType, device: int) -> None:
+    zero = 3 if dtype is DType.I8 else 0
+    tensors = [
+        TensorSpec("", (1, 9, 13), dtype, None, Quantization((0.02,), (zero,))),
+        TensorSpec("", (1,), DType.I32, np.array([0], np.int32)),
+        TensorSpec("", (9, 13), dtype, None, Quantization((0.031,), (zero,))),
+    ]
+    operator = OperatorSpec("REDUCE_PROD", {"keep_dims": False}, [0, 1], [2], version=2)
+    content = write_model(ModelSpec(tensors, [operator], [0], [2]))
+    info = np.iinfo(dtype.numpy)
+    rng = np.random.default_rng(7)
+    _check(content, device, rng.integers(info.min, info.max + 1, (1, 9, 13), dtype.numpy))
+>>>>>>> w/fix11

@@ -55,7 +55,9 @@ def test_every_pair(case: tuple[Any, ...], device: int) -> None:
 
 
 @pytest.mark.parametrize("device", [0, 1])
-@pytest.mark.parametrize("scales", [(0.05, 0.02), (0.001, 0.0013)], ids=str)
+@pytest.mark.parametrize(
+    "scales", [(0.05, 0.02), (0.001, 0.0013), (0.0867, 0.1734), (0.87, 0.261)], ids=str
+)
 def test_comparisons(scales: tuple[float, float], device: int) -> None:
     """What lies within one 256th of 1 is equal to LiteRT."""
     ops = ("LESS", "EQUAL", "GREATER_EQUAL")

@@ -7,13 +7,15 @@ from typing import Any
 
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import ANY, BOOLS, NUMBERS, takes
+from tflgpu.kernels.fixed_point import times
+from tflgpu.kernels.quantize_and_dequantize import round_to_steps
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.grid import launch, spread
 from tflgpu.lowering.lowering import ElementwiseExpr, Lowering
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
-from tflgpu.ops.compare import InParts, chooses_rows
+from tflgpu.ops.compare import PARTS, InParts, chooses_rows
 
 _WORKGROUP = 64
 
@@ -22,16 +24,24 @@ def _compare(fn: Callable[[Expr, Expr], Expr]) -> ElementwiseExpr:
     def expr(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:
         a, b = operands
         if isinstance(attributes, InParts):
-            a, b = _rounded(k, a, attributes.left), _rounded(k, b, attributes.right)
+            a, b = _whole(k, attributes, operands)
         return k.cast(fn(a, b), Scalar.I32)
 
     return expr
 
 
-def _rounded(k: Builder, x: Expr, factor: float) -> Expr:
-    parts = k.let(k.cast(x, Scalar.F32) * factor, "parts")
-    size = k.let(k.call("floor", k.call("abs", parts) + 0.5), "size")
-    return k.let(k.select(parts < 0.0, -size, size), "whole")
+def _whole(k: Builder, attributes: InParts, operands: Sequence[Expr]) -> Sequence[Expr]:
+    # In f32 whatever the precision: f16 has no room for the steps.
+    steps = [
+        k.let(k.cast(round_to_steps(k, stored, k.cast(x, Scalar.F32)), Scalar.I32), "steps")
+        for x, stored in zip(operands, (attributes.left, attributes.right), strict=True)
+    ]
+    if not attributes.factors:
+        return steps
+    return [
+        k.let(times(k, x << PARTS, by), "parts")
+        for x, by in zip(steps, attributes.factors, strict=True)
+    ]
 
 
 def _select(k: Builder, attributes: Any, operands: Sequence[Expr]) -> Expr:

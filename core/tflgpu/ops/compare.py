@@ -27,7 +27,9 @@ from tflgpu.ops.elementwise import (
     infer_unary,
 )
 from tflgpu.ops.facets import Batched, Items
+from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.items import as_they_are, elementwise
+from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize, steps_of
 
 _BOOL = frozenset({DType.BOOL})
 _SCALED = frozenset({DType.I8, DType.U8, DType.I16})
@@ -39,47 +41,59 @@ _TEXTS = frozenset({DType.STRING})
 _PLAIN = frozenset({DType.I16})
 
 
-#: What TFLite multiplies numbers of 8 bits by before it rounds and compares them.
-PARTS = 256.0
+#: By how many bits TFLite shifts stored numbers to the left before it multiplies them by their scale.
+PARTS = 8
 
 
 @attrs.frozen
 class InParts:
-    """The attributes of a comparison of quantized tensors, whose real numbers are multiplied and rounded before.
-    TFLite's kernels compare whole numbers of 256ths of 1, so that what is closer is equal; but which of two numbers
-    of 16 bits is larger they see by the stored ones, whatever their scales. No file has it.
+    """The attributes of a comparison of quantized tensors. TFLite's kernels compare whole numbers of 256ths of 1,
+    so that what is closer is equal; but which of two numbers of 16 bits is larger they see by the stored ones,
+    whatever their scales. No file has it.
+
+    Attributes:
+        left: What the first operand is stored as.
+        right: What the second is stored as.
+        factors: Their scales; none where the stored numbers are compared.
 
     Source: TFLite's `kernels/internal/reference/comparisons.h` (ComparisonWithScaling), `kernels/comparisons.cc`.
     """
 
-    left: float = PARTS
-    right: float = PARTS
+    left: QuantizeAndDequantize
+    right: QuantizeAndDequantize
+    factors: tuple[Multiplier, ...] = ()
 
 
 def _in_parts(node: Node) -> InParts | None:
     values = node.input(0), node.input(1)
-    scales = [v.quant.scale[0] for v in values if v.quant is not None and v.dtype in _SCALED]
-    if len(scales) < 2 or values[0].dtype is not values[1].dtype:
+    quants = [v.quant for v in values if v.quant is not None and v.dtype in _SCALED]
+    if len(quants) < 2 or values[0].dtype is not values[1].dtype:
         return None
+    left, right = (QuantizeAndDequantize.of(q, values[0].dtype) for q in quants)
     if values[0].dtype is DType.I16 and node.op not in _EQUALITIES:
-        left, right = (float(np.float32(1) / np.float32(s)) for s in scales)
         return InParts(left, right)
-    # Of scales that are not below 1 its arithmetic means nothing.
-    if not all(scale < 1 for scale in scales):
-        return None
-    return InParts()
+    # Of scales that are not below 1 its arithmetic means nothing: it shifts by a negative number of bits.
+    factors = tuple(Multiplier.of(float(np.float32(q.scale[0]))) for q in quants)
+    return None if any(f.shift > 0 for f in factors) else InParts(left, right, factors)
 
 
-def _rounded(x: Array, factor: float) -> Array:
-    parts = x.astype(np.float32) * np.float32(factor)
-    return np.asarray(np.copysign(np.floor(np.abs(parts) + np.float32(0.5)), parts))
+def _whole(attributes: InParts, x: Array, y: Array) -> tuple[Array, Array]:
+    a, b = (
+        steps_of(stored, real).astype(np.int64)
+        for stored, real in ((attributes.left, x), (attributes.right, y))
+    )
+    if not attributes.factors:
+        return a, b
+    left, right = attributes.factors
+    a = multiply(a << PARTS, left.value, left.left, left.right)
+    return a, multiply(b << PARTS, right.value, right.left, right.right)
 
 
 def _reference(op: str, fn: Callable[[Array, Array], Any]) -> Callable[..., list[Array]]:
     def reference(attributes: NoAttrs | InParts, arrays: Sequence[Array | None]) -> list[Array]:
         a, b = (present(x) for x in arrays)
         if isinstance(attributes, InParts):
-            a, b = _rounded(a, attributes.left), _rounded(b, attributes.right)
+            a, b = _whole(attributes, a, b)
         check_unscaled(op, a, frozenset() if op == "NOT_EQUAL" else _PLAIN)
         return [np.asarray(fn(a, b), np.bool_)]
 
