@@ -82,11 +82,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
     "passes/spectrum.py": (
         frozenset({"RFFT2D", "COMPLEX_ABS", "REAL", "IMAG", "CAST", "RESHAPE", "SQUEEZE", "EXPAND_DIMS",
                    "FULLY_CONNECTED", "SQUARE", "ADD", "SQRT", "PAD", "ATAN2"}),
-<<<<<<< HEAD
-        "reads the chains that converters make of the first ones, and writes products; a phase sees signs of zeros",
-=======
         "reads the chains that converters make of the first ones, writes products, and keeps phases",
->>>>>>> w/walk2
     ),
     "passes/square.py": (frozenset({"MUL", "SQUARE"}), "makes one of the other"),
     str(ROOT / "backends/litert/tflgpu_litert/quirks.py"): (

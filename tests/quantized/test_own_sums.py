@@ -113,7 +113,6 @@ def test_products_of_what_is_computed(case: int, device: int) -> None:
     _check(_product(case), device, *data)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("op", CASES)
 def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
     """4-bit weights that were written as 8-bit ones would be XNNPACK's."""
@@ -127,7 +126,8 @@ def test_the_cpu_side_has_the_file_s_own_types(op: str) -> None:
         assert "LiteRT" in str(interpreter.delegation_report())
     np.testing.assert_array_equal(got, want)
     assert len(np.unique(want)) > 40
-=======
+
+
 @pytest.mark.parametrize("device", [0, 1])
 @pytest.mark.parametrize("dtype", [DType.I8, DType.I16], ids=lambda d: str(d.value))
 def test_a_product_of_one_number_is_what_is_stored(dtype: DType, device: int) -> None:
@@ -142,4 +142,3 @@ def test_a_product_of_one_number_is_what_is_stored(dtype: DType, device: int) ->
     info = np.iinfo(dtype.numpy)
     rng = np.random.default_rng(7)
     _check(content, device, rng.integers(info.min, info.max + 1, (1, 9, 13), dtype.numpy))
->>>>>>> w/fix11

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from tflgpu.compiler.plan import ArenaRef, Plan, PlannedIO
-from tflgpu.contract.base_device import BaseDevice
+from tflgpu.contract.base_device import BaseDevice, releasing_on_error
 from tflgpu.contract.buffers import BaseBuffer, Bytes
 from tflgpu.contract.device import DispatchTime
 from tflgpu.contract.lending import OutputSet, OutputSets
+from tflgpu.contract.memory_use import Ledger, Use
 from tflgpu.contract.plan_memory import BasePlanMemory
 from tflgpu.contract.plan_recording import BasePlanRecording
 from tflgpu.errors import CompileError, DeviceError, KernelError
@@ -49,7 +50,8 @@ class ExampleDevice(BaseDevice):
             except KernelError as error:
                 source = self.source(dispatch.kernel)
                 raise CompileError(f"{dispatch.label}: {error}\n{source}") from error
-        return ExampleRecording(plan, ExampleMemory(plan, guarded=guard_bands))
+        memory = ExampleMemory(plan, guarded=guard_bands, ledger=self._account.ledger())
+        return ExampleRecording(plan, memory)
 
     def _allocate_buffer(self, nbytes: int) -> ExampleBuffer:
         return ExampleBuffer(self._lock, self._token, nbytes, Place("a buffer", _zeros(nbytes)))
@@ -72,8 +74,12 @@ class Place:
 class ExampleMemory(BasePlanMemory[Place]):
     """Places for all that a plan needs. A GPU has memory of its own, and copies."""
 
-    def __init__(self, plan: Plan, *, guarded: bool) -> None:
-        super().__init__(limit=1 << 31, guarded=guarded)
+    def __init__(self, plan: Plan, *, guarded: bool, ledger: Ledger) -> None:
+        super().__init__(limit=1 << 31, guarded=guarded, ledger=ledger)
+        with releasing_on_error(self):  # what is counted, and one of the three may be over a limit
+            ledger.take(Use.ARENA, plan.arena_bytes, "the arena")
+            ledger.take(Use.WEIGHTS, plan.constant_bytes, "the weights")
+            ledger.take(Use.STAGING, plan.edge_bytes, "inputs and outputs")
         self._arenas = [_zeros(nbytes) for nbytes in plan.arenas or (0,)]
         self.inputs = [self._place(f"input {io.name}", _zeros(io.nbytes)) for io in plan.inputs]
         self.outputs = [self._place(f"output {io.name}", _zeros(io.nbytes)) for io in plan.outputs]
