@@ -40,6 +40,8 @@ else:
 class FileLock:
     """A lock on an open file."""
 
+    handle = -1  # also where `__init__` did not get far
+
     def __init__(self, path: Path, *, create: bool = True) -> None:
         """Open the file, which holds nothing yet.
 
@@ -48,6 +50,7 @@ class FileLock:
         """
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        self._process = os.getpid()
         self.handle = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
         _open.add(self.handle)
 
@@ -64,14 +67,21 @@ class FileLock:
         return True
 
     def close(self) -> None:
-        """Let go of the lock and of the file; twice is harmless."""
+        """Let go of the lock and of the file; twice is harmless. A signal's handler may end it anywhere: before
+        the lock is let go of another call, or `__del__`, does that; behind it a descriptor is left, and no lock.
+        """
+        # In a child of a fork the descriptor is closed, and its number may be another file's.
+        if self.handle < 0 or self._process != os.getpid():
+            return
+        with contextlib.suppress(OSError):
+            _release(self.handle)
         handle, self.handle = self.handle, -1
-        if handle >= 0:
-            with contextlib.suppress(OSError):
-                _release(handle)
-            _open.discard(handle)
-            with contextlib.suppress(OSError):
-                os.close(handle)
+        _open.discard(handle)
+        with contextlib.suppress(OSError):
+            os.close(handle)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 @contextlib.contextmanager
