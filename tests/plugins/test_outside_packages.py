@@ -56,7 +56,7 @@ def test_the_example_backend_conforms(site: Path, tmp_path: Path) -> None:
     assert found["ops"]["CONV_2D"]["example"]["support"] == "full"
     # The op of the other package is tested with those that are shipped.
     assert found["ops"]["ExampleSwish"]["example"]["support"] == "full"
-    assert found["ops"]["TOPK_V2"]["example"]["support"] == "none"
+    assert found["ops"]["NON_MAX_SUPPRESSION_V4"]["example"]["support"] == "none"
     assert not any("failed" in level for level in found["backends"]["example"]["levels"].values())
 
 
