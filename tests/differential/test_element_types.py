@@ -25,6 +25,8 @@ from tests.differential.element_types import (
 from tests.differential.undefined import DEFINED, REFUSED, UNDEFINED
 
 _M_PERTURB = -6  # mallopt(3)
+#: The largest blocks in a thread's cache of glibc's, and how many of each size (mallopt(3), tcache).
+_CACHED, _EACH = 1040, 7
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,12 @@ def in_memory_of(byte: int) -> Callable[..., Any]:
     """As `by_litert`, in a process whose fresh memory is full of a number."""
 
     def run(*given: Any) -> Any:
-        ctypes.CDLL(None).mallopt(_M_PERTURB, byte)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_PERTURB, byte)
+        # glibc fills no block that its cache of a thread hands out: have that be empty.
+        for nbytes in range(16, _CACHED + 1, 16):
+            for _ in range(_EACH):
+                library.malloc(ctypes.c_size_t(nbytes))
         return by_litert(*given)
 
     return run

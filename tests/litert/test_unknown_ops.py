@@ -386,5 +386,7 @@ class TestNumPyIsTheCpuSide:
         )  # fmt: skip
         made = plugins.Registry(registry().plugins)
         monkeypatch.setattr(plugins, "_registry", made)
-        with pytest.raises(UnsupportedError, match=r"might run it, .*pip install tflgpu\[litert\]"):
+        with pytest.raises(
+            UnsupportedError, match=r"might run it, .*pip install \"tflgpu\[litert\]\""
+        ):
             run(between("MATRIX_DIAG"), [X])

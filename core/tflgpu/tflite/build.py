@@ -109,7 +109,7 @@ def build_subgraph(
             raise ModelError(f"{_name(output)} is an output of the model, but nothing makes it")
         if output.id in building.spent:
             raise UnsupportedError(
-                f"{_name(output)} is an output of the model and is made twice: by operator "
+                f"{_name(output)} is a result that others read and is made twice: by operator "
                 f"{building.made_by[output.id]}, and by {building.spent[output.id]}, whose state it is"
             )
     graph.prune()
