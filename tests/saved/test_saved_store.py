@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import os
@@ -213,11 +214,26 @@ def test_processes_that_want_the_same_leave_one_good_file(folder: Path) -> None:
 
 def _entry(folder: Path, name: str, nbytes: int, age: float) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{name}{SUFFIX}"
+    path = folder / f"{hashlib.sha256(name.encode()).hexdigest()}{SUFFIX}"
     path.write_bytes(bytes(nbytes))
     now = path.stat().st_mtime
     os.utime(path, (now - age, now - age))
     return path
+
+
+def test_what_the_user_saved_in_the_same_folder_stays(folder: Path) -> None:
+    kept, own = _entry(folder, "kept", 1000, 5e3), folder / f"mine{SUFFIX}"
+    own.write_bytes(bytes(1000))
+    os.utime(own, (1, 1))
+    assert [entry.path for entry in entries(folder)] == [kept]
+    assert [entry.path for entry in prune(folder, 0)] == [kept]
+    done = subprocess.run(
+        [sys.executable, "-m", "tflgpu", "cache", "clear", "--folder", str(folder)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "0 models removed" in done.stdout
+    assert own.exists()
 
 
 def test_what_was_not_used_for_longest_goes_first(folder: Path) -> None:

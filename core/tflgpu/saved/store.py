@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -39,6 +40,8 @@ FOLDER = "models"
 _WAIT = 120.0  # seconds to wait for another process that compiles the same
 _LOCKS = "locks"
 T = TypeVar("T")
+#: What a file is called that was kept: digits of digests. Others in the same folder are the user's own.
+_KEPT = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
 _OLD = 3600.0  # seconds after which a temporary file is one that a dead process left
 
 
@@ -159,12 +162,12 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """The files of a folder, last used first; none where there is no folder."""
+    """The files that were kept in a folder, last used first; none where there is no folder."""
     found = []
     with contextlib.suppress(OSError), os.scandir(folder) as inside:
         for entry in inside:
             with contextlib.suppress(OSError):
-                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
                     found.append(Entry(Path(entry.path), status.st_size, age_of(status)))
     return sorted(found, key=lambda each: (each.age, each.path))
