@@ -1,8 +1,4 @@
-"""`GpuDelegate`: chooses a device, compiles for it, and loads what was compiled.
-
-choice of a device (`choose`) -> graph -> compiled parts (`compiler`) -> session (`loading`): the
-steps after the choice are in `tflgpu.engine`.
-"""
+"""`GpuDelegate`: options in, a provider of sessions out."""
 
 from __future__ import annotations
 
@@ -12,22 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tflgpu.blame import shown
+from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report import DelegationReport
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.contract.forks import OfProcess
 from tflgpu.contract.memory_use import CountsMemory, MemoryUse
 from tflgpu.contract.offers import offers
+from tflgpu.devices.choose import Choice
 from tflgpu.errors import OptionError
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
+from tflgpu.runtime.opened_device import OpenedDevice
+from tflgpu.runtime.provider import Provider, device_provider
 from tflgpu.saved.keeping import Keeping
-from tflgpu.starts import StartingEngine
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from tflgpu.hosts.litert import LiteRtHost
     from tflgpu.options.keywords import OptionKeywords
 
 
-class GpuDelegate(StartingEngine):
+class GpuDelegate(OfProcess):
     """Moves what it can of a model to a GPU; the rest runs on the CPU, with reasons.
 
         interpreter = tflgpu.Interpreter("model.tflite",
@@ -65,7 +68,44 @@ class GpuDelegate(StartingEngine):
         if progress is not None and not callable(progress):
             raise OptionError(f"progress is a function of two numbers, not {shown(progress)}")
         path = None if saved is None else Path(saved)
-        super().__init__(_options(options, kwargs), kept=Keeping(path), progress=progress)
+        self.provider: Provider = device_provider(
+            _options(options, kwargs), keeping=Keeping(path), progress=progress
+        )
+        opened = self.provider.opened
+        assert opened is not None
+        self._opened: OpenedDevice = opened
+
+    @property
+    def options(self) -> DelegateOptions:
+        """As they were given."""
+        return self.provider.options
+
+    @property
+    def device(self) -> Device | NodeDevice | None:
+        """The opened device, None where everything runs on the CPU."""
+        return self.provider.device
+
+    @property
+    def choice(self) -> Choice:
+        """Which device, and why."""
+        return self._opened.choice
+
+    @property
+    def caps(self) -> DeviceCaps:
+        """What is used of the device: its capabilities, less what the device database knows to
+        be broken."""
+        return self._opened.caps
+
+    @property
+    def precision(self) -> Precision:
+        """The precision in use: the one asked for, or the next that the device has."""
+        return self._opened.precision
+
+    @property
+    def accuracy_checks(self) -> tuple[AccuracyCheck, ...]:
+        """What accuracy guards found, the latest last: one for each set of input shapes of each graph,
+        when its runs are over. The last ones are kept."""
+        return tuple(self.provider.accuracy)
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
@@ -87,22 +127,44 @@ class GpuDelegate(StartingEngine):
             UnsupportedError: this TensorFlow Lite keeps its data in a way that is not known here.
             StateError: the delegate is closed, or was opened before a fork.
         """
-        from tflgpu.hosts.litert import LiteRtHost  # nobody else needs it, and it takes a while
+        from tflgpu.hosts.litert import LiteRtHost  # takes a while, and only LiteRT needs it
 
-        self._check_open()
+        self._opened.check_open()
         if self._host is None:
             # Of two threads that come first together, one sets it, in a step that cannot be divided.
-            vars(self).setdefault("_host", LiteRtHost(self))
+            vars(self).setdefault("_host", LiteRtHost(self.provider))
         assert self._host is not None
         return self._host.pointer()
 
     def __repr__(self) -> str:
-        choice = vars(self).get("choice")  # which one that failed to open has not
-        device = None if choice is None else choice.device
+        opened = vars(self).get("_opened")  # a delegate that failed to open has none
+        device = None if opened is None else opened.choice.device
         where = "no device" if device is None else f"{device.backend} device {device.index}"
         return f"<GpuDelegate: {where}{'' if device is None else f', {device.name}'}>"
 
-    def __enter__(self) -> GpuDelegate:
+    def save(
+        self, model: str | os.PathLike[str] | bytes, path: str | os.PathLike[str]
+    ) -> DelegationReport:
+        """Compile a model, by its file or bytes, and write what it becomes to a file, for ``saved``:
+        its main subgraph, at the shapes that the model says. Gives where its operators will run.
+
+        Raises:
+            SavedModelError: there is no device that runs kernels, something in it cannot be saved,
+                or the file cannot be written.
+            ModelError: no such file, or no well-formed model.
+            UnsupportedError: an operator that neither the device nor the CPU can run, or any refusal
+                where ``allow_fallback`` is off.
+            PluginError, GraphError: a plugin's graph pass or op broke its contract.
+        """
+        from tflgpu.runtime.saving import save
+
+        return save(self.provider, model, Path(path))
+
+    def close(self) -> None:
+        """Release the device; twice is harmless. Close the interpreters that use it first."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

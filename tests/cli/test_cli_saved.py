@@ -11,8 +11,9 @@ import pytest
 import tflgpu
 from cli_helpers import Tflgpu
 from tflgpu.cache.disk_cache import DiskCache
-from tflgpu.engine import Engine
 from tflgpu.options import DelegateOptions
+from tflgpu.runtime.opening import compiled_on
+from tflgpu.runtime.provider import device_provider
 from tflgpu.saved.keeping import Keeping
 from tflgpu.saved.store import default_folder, entries
 from tflgpu.tflite.build import build_graph
@@ -73,11 +74,11 @@ def test_what_cannot_be_done_is_one_line(
 def kept(scale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache with one model in it."""
     monkeypatch.setenv("TFLGPU_CACHE_DIR", str(tmp_path / "cache"))
-    engine = Engine(
-        DelegateOptions(backend="cpu_ref", device=1), kept=Keeping(folder=default_folder())
-    )
-    engine.compile(build_graph(read_model(str(scale)), 0, engine.ops))
-    engine.close()
+    options = DelegateOptions(backend="cpu_ref", device=1)
+    provider = device_provider(options, keeping=Keeping(folder=default_folder()))
+    compiled_on(build_graph(read_model(str(scale)), 0, provider.ops), provider)
+    assert provider.opened is not None
+    provider.opened.close()
     (entry,) = entries(default_folder())
     yield entry.path
 

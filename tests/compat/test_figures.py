@@ -162,9 +162,9 @@ class TestTimeModel:
     def model(store: Remembered, **options: Any) -> TimeModel:
         with tflgpu.GpuDelegate(backend="cpu_ref", **options) as delegate:
             assert delegate.device is not None
-            return time_model(
-                delegate.device, delegate._target(), delegate._cpu, delegate._registry, store
-            )
+            opened = delegate.provider.opened
+            assert opened is not None
+            return time_model(delegate.device, opened.target(), opened.cpu, opened.registry, store)
 
     def test_measured_once(self, measured: list[Any], tmp_path: Path) -> None:
         store = Remembered(tmp_path)

@@ -11,6 +11,7 @@ from ai_edge_litert.interpreter import Interpreter as LiteRT
 from tflgpu import GpuDelegate, Interpreter
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.quant import Quantization
+from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -303,7 +304,7 @@ def kernels(require_backend: Any) -> Iterator[GpuDelegate]:
 
 def compiled(delegate: GpuDelegate, content: bytes) -> Any:
     graph = build_graph(read_model(content), 0, delegate.ops)
-    return delegate.compile(graph)
+    return compiled_on(graph, delegate.provider)
 
 
 def ops(delegate: GpuDelegate, content: bytes) -> list[str]:

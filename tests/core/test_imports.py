@@ -40,7 +40,7 @@ def test_importing_brings_what_a_start_uses() -> None:
         "print(*sys.modules, sep='\\n')\n"
     )
     loaded = printed(code).split()
-    assert "tflgpu.starts" in loaded
+    assert "tflgpu.runtime.compile_or_load" in loaded
     assert [name for name in loaded if f"{name}.".startswith(UNUSED)] == []
     assert sum(f"{name}.".startswith("tflgpu.") for name in loaded) <= MOST
 

@@ -36,7 +36,7 @@ def _model() -> bytes:
 def test_only_that_node_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1)
     caps: Any = attrs.evolve(delegate.caps, shared_bytes=16)
-    monkeypatch.setattr(type(delegate), "caps", caps)
+    monkeypatch.setattr(type(delegate.provider.opened), "caps", caps)
     with tflgpu.Interpreter(
         model_content=_model(), experimental_delegates=[delegate]
     ) as interpreter:

@@ -102,7 +102,8 @@ class Spoilt:
 
 def spoilt(name: str, factor: float = 1.5, **options: Any) -> tflgpu.GpuDelegate:
     delegate = tflgpu.GpuDelegate(backend="cpu_ref", device=1, **options)
-    delegate._device = Spoilt(delegate._device, name, factor)
+    opened = delegate.provider.opened
+    opened._device = Spoilt(opened.device, name, factor)
     return delegate
 
 

@@ -14,11 +14,11 @@ from guard_models import SHAPE, Ours, chain, large, model, norm, norm_of, small,
 from tflgpu.compiler.accuracy import AccuracyOutcome
 from tflgpu.conformance.samples import materialize
 from tflgpu.errors import DeviceError, StateError, UnsupportedError
-from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.options.accuracy import AccuracyGuard
+from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

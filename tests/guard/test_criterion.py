@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tflgpu.guard.criterion import NOTHING, Off, off_by, worst
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Value
 from tflgpu.ir.quant import Quantization
+from tflgpu.runtime.guard.criterion import NOTHING, Off, off_by, worst
 
 
 def off(got: object, expected: object, quant: Quantization | None = None) -> Off:

@@ -181,8 +181,8 @@ def test_a_device_that_fails_to_load_leaves_the_nodes(
     def refuse(*_: Any) -> None:
         raise tflgpu.DeviceError("out of memory")
 
-    monkeypatch.setattr(type(delegate._device), "load_nodes", refuse, raising=False)
-    monkeypatch.setattr(delegate, "open_whole", refuse)
+    monkeypatch.setattr(type(delegate.device), "load_nodes", refuse, raising=False)
+    monkeypatch.setattr("tflgpu.hosts.subsets.open_whole", refuse)
     with caplog.at_level(logging.WARNING, "tflgpu"):
         interpreter = host(MODEL, delegate)
     np.testing.assert_array_equal(run(interpreter, X), [-np.abs(X)])
@@ -200,7 +200,7 @@ def test_new_shapes_that_the_device_refuses(
     def refuse(*_: Any) -> None:
         raise tflgpu.DeviceError("too large")
 
-    monkeypatch.setattr(delegate, "open_whole", refuse)
+    monkeypatch.setattr("tflgpu.hosts.subsets.open_whole", refuse)
     interpreter.resize_tensor_input(0, (3, 5))
     with caplog.at_level(logging.WARNING, "tflgpu"):
         interpreter.allocate_tensors()
@@ -339,7 +339,7 @@ def test_teardown_in_any_order(order: str) -> None:
 
 def test_delegates_are_released_with_their_interpreters() -> None:
     delegate = tflgpu.GpuDelegate(backend="cpu_ref")
-    gone = weakref.ref(delegate)
+    gone = weakref.ref(delegate.provider)
     delegates = [delegate]
     interpreter = litert.Interpreter(model_content=MODEL, experimental_delegates=delegates)
     interpreter.allocate_tensors()

@@ -359,10 +359,10 @@ def test_an_operator_that_is_wrong_by_its_definition(delegate: Any, wrong: int) 
     def refuse(*_: Any) -> Any:
         raise tflgpu.ModelError("takes no operand of this kind")
 
-    ops_here = dict(delegate.ops)
+    ops_here = dict(delegate.provider.ops)
     ops_here["SOFTMAX"] = attrs.evolve(ops_here["SOFTMAX"], infer=refuse)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(delegate), "ops", property(lambda _: ops_here))
+        patch.setattr(type(delegate.provider), "ops", property(lambda _: ops_here))
         interpreter = host(model, delegate)
     (refusal,) = delegate.reports[-1].refusals
     assert refusal.node == wrong

@@ -254,7 +254,8 @@ class CounterPlugin:
 def counting(monkeypatch: pytest.MonkeyPatch) -> Interpreter:
     """An interpreter of a model with a state tensor, through a plugin's op."""
     registry = Registry.of({"counter": CounterPlugin()})
-    monkeypatch.setattr(tflgpu.interpreter.api, "registry", lambda: registry)
+    for module in ("interpreter.api", "runtime.provider"):
+        monkeypatch.setattr(f"tflgpu.{module}.registry", lambda: registry)
     return Interpreter(model_content=models.counter())
 
 

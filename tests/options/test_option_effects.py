@@ -23,6 +23,7 @@ from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import registry
 from tflgpu.runtime import trials
+from tflgpu.runtime.opening import compiled_on
 from tflgpu.runtime.running import Running
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
@@ -98,7 +99,7 @@ def test_inside_of_litert() -> None:
 
 def nbytes(delegate: tflgpu.GpuDelegate, model: bytes) -> int:
     graph = build_graph(read_model(model), 0, registry().ops())
-    return sum(plan.device_bytes for plan in delegate.compile(graph).plans)
+    return sum(plan.device_bytes for plan in compiled_on(graph, delegate.provider).plans)
 
 
 def test_a_part_within_the_limit_is_delegated_and_one_over_it_is_not() -> None:

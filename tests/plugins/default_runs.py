@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tflgpu
 import third_party_toys as toys
-from tflgpu import default_delegate
+from tflgpu.runtime import provider
 from third_party_toys import ERRORS, WANTED, X, with_methods
 
 VARIABLE = "TFLGPU_DEFAULT_DELEGATE"
@@ -23,9 +23,9 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for error in ERRORS.values():  # which live on, with the frames that they went through
         error.__traceback__ = error.__context__ = None
-    if default_delegate._opened:
+    if provider._shared:
         gc.collect()
-    assert not default_delegate._opened  # whatever a test did, no device stays open
+    assert not provider._shared  # whatever a test did, no device stays open
 
 
 def ran(content: bytes | None = None, **arguments: Any) -> Any:

@@ -14,6 +14,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.ir.quant import Quantization
 from tflgpu.ops.registry import builtin_ops
 from tflgpu.passes.float_view import FloatView, float_view
+from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -275,7 +276,7 @@ def test_quantized_models_allowed(allowed: bool) -> None:
 def test_rounding_joins_the_kernel_that_makes_the_numbers() -> None:
     content = model([tensor(1, 3, 5, 7), tensor(1, 3, 5, 7, quant=FINE)], [RELU])
     with tflgpu.GpuDelegate(backend="cpu_ref", device=1) as delegate:
-        (plan,) = delegate.compile(graph_of(content)).plans
+        (plan,) = compiled_on(graph_of(content), delegate.provider).plans
     labels = [d.label for d in plan.dispatches]
     assert labels == [f"#new DEQUANTIZE + #0 RELU + #0 {SIM}", "#new QUANTIZE"]
     assert [io.dtype for io in (*plan.inputs, *plan.outputs)] == [DType.I8, DType.I8]

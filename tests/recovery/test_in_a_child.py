@@ -78,4 +78,4 @@ def test_an_interpreter_that_was_being_made_ready() -> None:
             one.invoke()
             return one.get_tensor(2)[0, 0]
 
-        assert held_elsewhere(one._opening.lock, lambda: in_a_child(run)) == "6.0"
+        assert held_elsewhere(one._opener.lock, lambda: in_a_child(run)) == "6.0"

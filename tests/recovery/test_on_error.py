@@ -39,6 +39,7 @@ def interpreter_with() -> Iterator[Callable[..., Any]]:
             model_content=models.keeps_state(), experimental_delegates=[delegate]
         )
         held.append(interpreter)
+        interpreter.own_delegate = delegate
         interpreter.allocate_tensors()
         return interpreter
 
@@ -142,12 +143,12 @@ def test_a_lost_device_is_opened_anew(
     interpreter = interpreter_with(on_error=on_error)
     other = tflgpu.Interpreter(
         model_content=models.keeps_state(),
-        experimental_delegates=[interpreter._delegation._given],
+        experimental_delegates=[interpreter.own_delegate],
     )
     with other:
         other.allocate_tensors()
         both = [[step(i, INPUTS[0])] for i in (interpreter, other)]
-        old = interpreter._delegation._given.device
+        old = interpreter._opener.provider.device
         for one, found in zip((interpreter, other), both, strict=True):
             faults.fails = [DeviceLostError("gone")]
             if on_error is None:
@@ -159,7 +160,7 @@ def test_a_lost_device_is_opened_anew(
             found += [step(one, x) for x in INPUTS[1:]]
             check(found)
         assert faults.opened == 2  # once for both of them
-        assert interpreter._delegation._given.device is not old
+        assert interpreter._opener.provider.device is not old
         # The old one is closed when nobody has anything on it, and something is loaded.
         interpreter.resize_tensor_input(0, [1, 2, models.SIZE])
         interpreter.allocate_tensors()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tflgpu
 from tflgpu.errors import DeviceError, DeviceLostError
-from tflgpu.opened_device import OpenedDevice
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 

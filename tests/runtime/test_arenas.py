@@ -74,7 +74,8 @@ def test_a_model_runs_in_several_arenas(
     # Bands of 4 KiB lie around every tensor where there are some.
     limit = 2 * NBYTES + 64 if not guard_bands else 2 * NBYTES + (16 << 10)
     delegate = small_device(limit)
-    delegate.options = attrs.evolve(delegate.options, guard_bands=guard_bands)
+    opened = delegate.provider.opened
+    opened.options = attrs.evolve(opened.options, guard_bands=guard_bands)
     plans = loaded_plans(monkeypatch, delegate)
     model = wide_model()
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)

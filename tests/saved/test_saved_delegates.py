@@ -13,10 +13,11 @@ import tflgpu
 from saved_models import graph_of, small_model
 from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.engine import Engine
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.options import DelegateOptions
+from tflgpu.runtime.opening import open_graph
+from tflgpu.runtime.provider import device_provider
 from tflgpu.saved import keeping as keeping_module
 from tflgpu.saved.kernel import SavedKernel
 from tflgpu.saved.store import entries
@@ -27,7 +28,9 @@ DEVICES = [("cpu_ref", 1), ("opencl", 0)]
 REF: dict[str, Any] = {"backend": "cpu_ref", "device": 1}
 
 
-def run(model: bytes | Path, delegate: Engine) -> tuple[list[np.ndarray], DelegationReport]:
+def run(
+    model: bytes | Path, delegate: tflgpu.GpuDelegate
+) -> tuple[list[np.ndarray], DelegationReport]:
     """All outputs of a run on numbers that are always the same, and where it ran."""
     given: Any = {"model_content": model} if isinstance(model, bytes) else {"model_path": model}
     with tflgpu.Interpreter(**given, experimental_delegates=[delegate]) as interpreter:
@@ -95,7 +98,7 @@ def test_litert_s_interpreter_uses_a_folder_too(
     def started() -> bytes:
         delegate = tflgpu.GpuDelegate(**REF)
         kept = keeping_module.Keeping(folder=tmp_path / "models")
-        monkeypatch.setattr(delegate, "_kept", kept)
+        delegate.provider = attrs.evolve(delegate.provider, keeping=kept)
         interpreter = litert.Interpreter(
             model_content=small_model(), experimental_delegates=[delegate]
         )
@@ -158,19 +161,21 @@ def test_real_models(
         assert_same(run(model, delegate), compiled)
 
 
-def test_an_engine_with_a_folder_compiles_once(
+def test_a_provider_with_a_folder_compiles_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, graph = tmp_path / "models", graph_of(small_model())
 
     def opened() -> tuple[bytes, DelegationReport]:
-        engine = Engine(DelegateOptions(**REF), kept=keeping_module.Keeping(None, folder, "mine"))
-        session = engine.open_session(graph)
+        keeping = keeping_module.Keeping(None, folder, "mine")
+        provider = device_provider(DelegateOptions(**REF), keeping=keeping)
+        assert provider.opened is not None
+        session = open_graph(graph, provider, provider.opened.cpu)
         session.arrays[graph.inputs[0].id][...] = 0.5
         session.run()
         found = session.arrays[graph.outputs[0].id].tobytes(), session.report
         session.close()
-        engine.close()
+        provider.opened.close()
         return found
 
     compiled = opened()

@@ -15,11 +15,12 @@ import pytest
 import tflgpu
 from saved_models import small_model
 from test_saved_delegates import REF, assert_same, never, run
-from tflgpu import starts
 from tflgpu.compiler import compile as compiling
 from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import DeviceError
 from tflgpu.ir.dtypes import DType
+from tflgpu.runtime import compile_or_load
+from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.saved import asked, keeping
 from tflgpu.saved.given import SavedSource
 from tflgpu.saved.kernel import SavedKernel
@@ -181,7 +182,9 @@ def test_whatever_changes_it_is_made_anew(
     if what == "metadata":
         model += b"\0"  # a file is its bytes, whatever they are for
     if what == "rule":
-        monkeypatch.setattr(starts, "facts_of_registry", lambda *_: (("plugins' rules", "x"),))
+        monkeypatch.setattr(
+            compile_or_load, "facts_of_registry", lambda *_: (("plugins' rules", "x"),)
+        )
     if what == "source":
         monkeypatch.setattr("tflgpu.saved.facts.stamp", lambda place: "another")
         keeping.facts_of.__globals__["_own"].cache_clear()
@@ -231,7 +234,7 @@ def test_a_part_that_cannot_be_loaded_goes_to_the_cpu(
 ) -> None:
     """The report is made of the graph then, which is built for it."""
     model = mixed_model()
-    monkeypatch.setattr(GpuDelegate, "_may_fall_back", True)
+    monkeypatch.setattr(OpenedDevice, "may_fall_back", True)
     with device() as delegate:
         first = run(model, delegate)
 
@@ -306,7 +309,7 @@ def test_a_part_that_cannot_be_loaded_where_parts_are_others_by_now(
     """What pays hangs on times that are measured, which are in no key. What is then compiled for the
     nodes of a part must not be taken for another part's."""
     model = mixed_model()
-    monkeypatch.setattr(GpuDelegate, "_may_fall_back", True)
+    monkeypatch.setattr(OpenedDevice, "may_fall_back", True)
     with device(exclude="CUMSUM") as delegate:
         first = run(model, delegate)
     with device(exclude="CUMSUM") as delegate, caplog.at_level(logging.WARNING):
@@ -318,14 +321,16 @@ def test_a_part_that_cannot_be_loaded_where_parts_are_others_by_now(
                 raise DeviceError("no more memory")
             return real(*given, **more)
 
-        again = type(delegate)._compiled_again
+        again = compile_or_load._compiled
 
-        def others(self: Any, origin: Any) -> Any:
-            made = again(self, origin)
+        def others(opened: Any, source: Any) -> Any:
+            made = again(opened, source)
+            patch.undo()  # what is compiled after that has all parts
             return attrs.evolve(made, parts=made.parts[:1])
 
         monkeypatch.setattr(type(delegate.device), "load", lost)
-        monkeypatch.setattr(type(delegate), "_compiled_again", others)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(compile_or_load, "_compiled", others)
         outputs, report = run(model, delegate)
     assert "the parts of this model have changed" in caplog.text
     assert report.delegated_nodes == 2
@@ -341,9 +346,9 @@ def test_what_only_others_understand_is_not_kept_by_its_file(
     operators = [OperatorSpec("HARD_SWISH", {}, (0,), (1,)), OperatorSpec("ABS", {}, (1,), (2,))]
     model = write_model(ModelSpec(tensors, operators, (0,), (2,)))
     with device(cpu_backend="litert") as delegate:
-        known = dict(delegate.ops)
+        known = dict(delegate.provider.ops)
         del known["ABS"]
-        monkeypatch.setattr(delegate._registry, "_merged", known)
+        monkeypatch.setattr(delegate.provider.opened.registry, "_merged", known)
         run(model, delegate)
         run(model, delegate)
     assert all(not entry.path.name.startswith(digest_start(model)) for entry in entries(folder))
@@ -379,8 +384,8 @@ def test_other_graphs_of_the_same_file_are_not_mixed_up(
 #: What a start from what is kept has no use for, by the first words of modules' names. Importing all of
 #: tflgpu takes longer than such a start.
 UNUSED = (
-    *("tflgpu.kernels.", "tflgpu.guard", "tflgpu.profiles", "tflgpu.cli", "tflgpu.conformance"),
-    *("tflgpu.hosts", "tflgpu.converters", "tflgpu.default_delegate", "tflgpu.tflite.build"),
+    *("tflgpu.kernels.", "tflgpu.runtime.guard", "tflgpu.profiles", "tflgpu.cli", "tflgpu.conformance"),
+    *("tflgpu.hosts", "tflgpu.converters", "tflgpu.tflite.build"),
     *("tflgpu.tflite.write", "tflgpu.saved.flatten", "tflgpu.devices.measure", "tflgpu.devices.targets"),
     *("tflgpu.flow.session", "tflgpu.flow.program", "tflgpu.runtime.timing"),
     *("tflgpu.runtime.cpu_session", "tflgpu.compiler.compile.", "tflgpu.compiler.lower"),

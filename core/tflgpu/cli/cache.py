@@ -13,7 +13,7 @@ from tflgpu.cache.stores import Stored, stored
 from tflgpu.cli import console
 from tflgpu.errors import OptionError, SavedModelError
 from tflgpu.saved.model import checked
-from tflgpu.saved.origin import FILE
+from tflgpu.saved.source import FILE
 from tflgpu.saved.store import FOLDER, LIMIT, Entry, default_folder, drop, entries, fault, prune
 
 #: The exit code where something is wrong with a file.

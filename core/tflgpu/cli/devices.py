@@ -14,7 +14,7 @@ from tflgpu.contract.device import DeviceInfo
 from tflgpu.devices.choose import Choice, open_best
 from tflgpu.devices.cpu_side import REFERENCES, CpuSide
 from tflgpu.errors import TflgpuError
-from tflgpu.interpreter.delegation import VARIABLE, is_switched_on
+from tflgpu.interpreter.providers import VARIABLE, is_switched_on
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.options import DelegateOptions
 from tflgpu.plugin_sources import Plugin

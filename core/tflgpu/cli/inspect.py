@@ -28,6 +28,7 @@ from tflgpu.options import DelegateOptions, numerics_of
 from tflgpu.plugins import registry
 from tflgpu.profiles.check import checked
 from tflgpu.profiles.delegation import Delegation
+from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.model_file import ModelFile, TensorInfo
 from tflgpu.tflite.read import read_model
@@ -184,8 +185,10 @@ def _by_device(
         backend, index_or_name(device), numerics_of("--numerics", numerics or "float")
     )
     with delegate:
-        compiled = delegate.compile(graph)
-        report = delegate.signed(report_of(graph, compiled))
+        compiled = compiled_on(graph, delegate.provider)
+        opened = delegate.provider.opened
+        assert opened is not None
+        report = opened.signed(report_of(graph, compiled))
         judged = delegate.device
         assert judged is not None
         on = f"{judged.info.backend} ({judged.info.name}, {delegate.precision.value})"

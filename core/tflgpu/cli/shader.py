@@ -13,6 +13,7 @@ from tflgpu.compiler.plan import PlannedDispatch
 from tflgpu.contract.device import NodeDevice
 from tflgpu.errors import InputError, OptionError
 from tflgpu.plugins import registry
+from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
@@ -51,7 +52,9 @@ def shader(
                 f"{_without_kernels(opened)}; `tflgpu devices` says what would, and `--backend cpu_ref --device 1` shows the "
                 "kernel trees anywhere"
             )
-        dispatches = [d for plan in delegate.compile(graph).plans for d in plan.dispatches]
+        dispatches = [
+            d for plan in compiled_on(graph, delegate.provider).plans for d in plan.dispatches
+        ]
         if node is None:
             _list(dispatches)
             return

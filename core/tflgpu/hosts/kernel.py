@@ -12,11 +12,12 @@ from tflgpu.errors import DeviceError, DeviceLostError, StateError, UnsupportedE
 from tflgpu.hosts.cdef import DYNAMIC, ffi, resize
 from tflgpu.hosts.edges import Edge, Edges
 from tflgpu.hosts.reading import HostGraph, shape_of
-from tflgpu.hosts.subsets import Engine, Subset, open_subset
+from tflgpu.hosts.subsets import Subset, open_subset
 from tflgpu.ir.brief import few
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError
 from tflgpu.runtime.cpu_session import open_cpu_session
+from tflgpu.runtime.provider import Provider
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.build import build_subgraph
 
@@ -30,8 +31,9 @@ Shapes = tuple[tuple[int, ...], ...]
 class Kernel(Holder):
     """Runs one subset. LiteRT calls it from one thread at a time."""
 
-    def __init__(self, host: HostGraph, engine: Engine, subset: Subset) -> None:
-        self._engine = engine
+    def __init__(self, host: HostGraph, provider: Provider, subset: Subset, owner: object) -> None:
+        self._provider = provider
+        self._owner = owner  # of the TfLiteDelegate that LiteRT calls as long as it has the kernel
         self._info = subset.info
         shapes = tuple(host.tensors[t].shape for t in self._info.inputs)
         self._sessions: dict[Shapes, Session] = {shapes: subset.opened.session}
@@ -103,7 +105,7 @@ class Kernel(Holder):
         again. (`tflgpu.interpreter.recovery` does it for our own interpreter; there is no state here,
         which LiteRT keeps.)"""
         self._is_lost = isinstance(error, DeviceLostError)
-        wanted = self._engine.options.on_error
+        wanted = self._provider.options.on_error
         if wanted in (None, OnError.RAISE) or not self._session.is_broken or of_signal(error):
             raise error
         said = in_a_line(error)
@@ -125,7 +127,7 @@ class Kernel(Holder):
             # An error or a signal ended a run in the middle: its recordings cannot run again.
             session.close()
             if self._is_lost and not self._gave_way:
-                self._engine.renew(session)  # where that fails the next call tries again
+                self._provider.renew(session)  # where that fails the next call tries again
             self._is_lost = False
             session = None
         self._sessions.pop(shapes, None)
@@ -173,7 +175,7 @@ class Kernel(Holder):
         new = dict(zip(self._info.inputs, shapes, strict=True))
         if self._gave_way:
             return self._open_on_cpu(new)
-        found = open_subset(self._info, self._engine, new)
+        found = open_subset(self._info, self._provider, new)
         if not isinstance(found, dict):
             return found.session
         node, why = next(iter(found.items()))
@@ -181,11 +183,11 @@ class Kernel(Holder):
             f"{len(self._info.operators)} operators that were on the device cannot run there any more, "
             f"at shapes {few(shapes)}; #{node}: {why.reason}"
         )
-        if not self._engine.options.allow_fallback:
+        if not self._provider.options.allow_fallback:
             raise UnsupportedError(f"{story}; and allow_fallback is off")
         _LOG.warning("tflgpu: %s; they run on the CPU, by NumPy", story)
         return self._open_on_cpu(new)
 
     def _open_on_cpu(self, new: Mapping[int, tuple[int, ...]]) -> Session:
-        graph = build_subgraph(self._info, self._engine.ops, new, warn=_LOG.debug)
-        return open_cpu_session(graph, self._engine.ops)
+        graph = build_subgraph(self._info, self._provider.ops, new, warn=_LOG.debug)
+        return open_cpu_session(graph, self._provider.ops)

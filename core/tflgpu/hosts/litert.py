@@ -18,7 +18,8 @@ from tflgpu.hosts.kernel import Kernel
 from tflgpu.hosts.layout import check_layout
 from tflgpu.hosts.reading import HostGraph, read_context
 from tflgpu.hosts.runtimes import calling_runtimes
-from tflgpu.hosts.subsets import Decision, Engine, decide
+from tflgpu.hosts.subsets import Decision, decide
+from tflgpu.runtime.provider import Provider
 
 _MOST_REPORTS = 32
 #: What runs the operators that are left, as reports name it.
@@ -34,8 +35,10 @@ class LiteRtHost(Holder):
             the last ones are kept.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = weakref.ref(engine)  # which owns this object; its kernels keep it
+    def __init__(self, provider: Provider) -> None:
+        self._provider = weakref.ref(
+            provider
+        )  # whose delegate owns this object; its kernels keep it
         self._lock = threading.Lock()
         self._native = Native(self)
         self.reports: deque[DelegationReport] = deque(maxlen=_MOST_REPORTS)
@@ -62,15 +65,17 @@ class LiteRtHost(Holder):
             UnsupportedError: an operator cannot run on the device, and ``allow_fallback`` is off.
             TflgpuError: as `decide`.
         """
-        engine = self._engine()
-        if engine is None:
+        provider = self._provider()
+        if provider is None:
             return {}
+        opened = provider.opened
+        assert opened is not None
         with self._lock:
             graph = read_context(context)
-            decision = decide(graph, engine, preview)
+            decision = decide(graph, provider, preview)
             try:
-                report = engine.signed(_report(graph, decision))
-                if not engine.options.allow_fallback:
+                report = opened.signed(_report(graph, decision))
+                if not provider.options.allow_fallback:
                     insist(report, report.device or "any device")
             except BaseException:
                 for subset in decision.subsets:
@@ -78,7 +83,7 @@ class LiteRtHost(Holder):
                 raise
             self.reports.append(report)
             tell(report)
-            return {s.nodes: Kernel(graph, engine, s) for s in decision.subsets}
+            return {s.nodes: Kernel(graph, provider, s, self) for s in decision.subsets}
 
 
 def _report(graph: HostGraph, decision: Decision) -> DelegationReport:

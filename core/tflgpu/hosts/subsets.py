@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 import attrs
 
 from tflgpu.compiler.gain import slower
 from tflgpu.compiler.memory_limit import too_much
 from tflgpu.compiler.partition_by import PartitionBy
-from tflgpu.compiler.parts import Declined
-from tflgpu.compiler.report import DelegationReport
 from tflgpu.errors import StateError, TflgpuError
 from tflgpu.hosts.callbacks import Nodes, Preview
 from tflgpu.hosts.reading import TAKEN, HostGraph
@@ -24,50 +21,15 @@ from tflgpu.ir.graph import Graph
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.unknown import UnknownOp
-from tflgpu.options import DelegateOptions
 from tflgpu.runtime.loading import Opened
-from tflgpu.runtime.session import Session
+from tflgpu.runtime.opening import declined, open_whole
+from tflgpu.runtime.provider import Provider
 from tflgpu.tflite.bodies import RUN_BY_HOST
 from tflgpu.tflite.build import build_subgraph
 from tflgpu.tflite.inline import NAME as COMPOSITE
 from tflgpu.tflite.model_file import SubgraphInfo
 
 _LOG = logging.getLogger("tflgpu")
-
-
-class Engine(Protocol):
-    """What a host asks of a delegate."""
-
-    @property
-    def options(self) -> DelegateOptions:
-        """As the user gave them."""
-        ...
-
-    @property
-    def partitioning(self) -> tuple[PartitionBy, str]:
-        """What goes to the device of all that it can run, and why that."""
-        ...
-
-    @property
-    def ops(self) -> Mapping[str, OpDef]:
-        """Op definitions by name."""
-        ...
-
-    def declined(self, graph: Graph) -> Sequence[Declined]:
-        """The operators of a graph that the device would not run, with reasons."""
-        ...
-
-    def open_whole(self, graph: Graph) -> Opened | Sequence[Declined]:
-        """A graph wholly on the device, or the operators that are in the way."""
-        ...
-
-    def renew(self, session: Session) -> None:
-        """Open the device anew that a session is on, which is lost."""
-        ...
-
-    def signed(self, report: DelegationReport) -> DelegationReport:
-        """A report with the device in it."""
-        ...
 
 
 @attrs.frozen(eq=False)
@@ -96,22 +58,22 @@ class Decision:
     refused: Mapping[int, Unsupported]
 
 
-def decide(host: HostGraph, engine: Engine, preview: Preview) -> Decision:
+def decide(host: HostGraph, provider: Provider, preview: Preview) -> Decision:
     """Choose nodes and open their sessions.
 
     Raises:
         TflgpuError: a device or plugin failed, and ``allow_fallback`` is off.
     """
     refused = {n: Unsupported(why, ReasonCode.HOST) for n, why in host.unreadable.items()}
-    graph = _understood(host, engine.ops, refused)
+    graph = _understood(host, provider.ops, refused)
     if graph is None:
         return Decision((), refused)
-    for declined in engine.declined(graph):
-        refused.update(dict.fromkeys(declined.origins, Unsupported(declined.reason, declined.code)))
+    for no in declined(graph, provider):
+        refused.update(dict.fromkeys(no.origins, Unsupported(no.reason, no.code)))
     opened: dict[tuple[Nodes, tuple[int, ...]], Subset] = {}
     try:
         while True:
-            free = _of_constants(host, engine.ops, refused)
+            free = _of_constants(host, provider.ops, refused)
             nodes = tuple(n for n in host.operators if n not in refused and n not in free)
             if len(nodes) + len(free) == len(host.operators):
                 nodes = tuple(host.operators)  # nobody in LiteRT needs what these make
@@ -120,13 +82,13 @@ def decide(host: HostGraph, engine: Engine, preview: Preview) -> Decision:
             for key in cut:
                 if key not in opened:
                     info = host.subgraph(*key, beside=free)
-                    found = open_subset(info, engine)
+                    found = open_subset(info, provider)
                     if isinstance(found, dict):
                         failed.update(_blamed(found, key[0], free))
                     else:
                         opened[key] = Subset(*key, info, found)
             if not failed:
-                failed = _over_limits([opened[key] for key in cut], engine)
+                failed = _over_limits([opened[key] for key in cut], provider)
             if not failed:
                 break
             refused.update(failed)
@@ -147,7 +109,7 @@ def _blamed(
 
 
 def open_subset(
-    info: SubgraphInfo, engine: Engine, shapes: Mapping[int, tuple[int, ...]] | None = None
+    info: SubgraphInfo, provider: Provider, shapes: Mapping[int, tuple[int, ...]] | None = None
 ) -> Opened | dict[int, Unsupported]:
     """A session for a subgraph, at other ``shapes`` of its inputs if given; or why some operators
     cannot be in it.
@@ -156,15 +118,15 @@ def open_subset(
         TflgpuError: as `decide`.
     """
     try:
-        graph = build_subgraph(info, engine.ops, shapes, warn=_LOG.debug)
+        graph = build_subgraph(info, provider.ops, shapes, warn=_LOG.debug)
         unknown = _unknown(graph)
         if unknown:
             return {node: Unsupported(reason) for node, (reason, _) in unknown.items()}
-        found = engine.open_whole(graph)
+        found = open_whole(graph, provider)
     except StateError:
         raise  # the delegate was closed: nobody wants its nodes to run elsewhere
     except TflgpuError as error:
-        if not engine.options.allow_fallback:
+        if not provider.options.allow_fallback:
             raise
         _LOG.warning("tflgpu: %d operators stay with LiteRT: %s", len(info.operators), error)
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -321,11 +283,12 @@ def _of_constants(
     )
 
 
-def _over_limits(subsets: Sequence[Subset], engine: Engine) -> dict[int, Unsupported]:
+def _over_limits(subsets: Sequence[Subset], provider: Provider) -> dict[int, Unsupported]:
     """What does not pay, and what the options' limits on parts give back, with the sentences of
     `tflgpu.compiler.gain` and `tflgpu.compiler.partition`."""
     reasons: dict[int, Unsupported] = {}
-    options = engine.options
+    options = provider.options
+    by_gain = provider.opened is not None and provider.opened.partitioning[0] is PartitionBy.GAIN
     least, most = options.min_nodes_per_partition, options.max_delegated_partitions
     kept = []
     for subset in subsets:
@@ -333,7 +296,7 @@ def _over_limits(subsets: Sequence[Subset], engine: Engine) -> dict[int, Unsuppo
         if len(subset.nodes) < least:
             few = f"its part of the graph has {len(subset.nodes)} nodes, fewer than {least}"
             reason = Unsupported(few, ReasonCode.MIN_NODES)
-        elif engine.partitioning[0] is PartitionBy.GAIN and opened.gain < 0:
+        elif by_gain and opened.gain < 0:
             cpu = opened.seconds + opened.gain
             why = slower(len(subset.nodes), opened.seconds, cpu)
             reason = Unsupported(why, ReasonCode.NOT_WORTH_IT)

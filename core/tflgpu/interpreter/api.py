@@ -16,10 +16,10 @@ from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_o
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
 from tflgpu.interpreter.busy import Busy
-from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
-from tflgpu.interpreter.opening import Opening, known_by, opener
+from tflgpu.interpreter.providers import provider_of
+from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
@@ -137,10 +137,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             truth(name, value)
         resolver = resolver_of(experimental_op_resolver_type)
         self._busy = Busy()
-        self._preserve_all = truth(
-            "experimental_preserve_all_tensors", experimental_preserve_all_tensors
-        )
-        self._fuse = not truth(
+        preserve_all = truth("experimental_preserve_all_tensors", experimental_preserve_all_tensors)
+        fuse = not truth(
             "experimental_disable_delegate_node_fusion", experimental_disable_delegate_node_fusion
         )
         self._compress = truth(
@@ -149,21 +147,24 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         )
         self._most = Count().read("max_in_flight", max_in_flight)
         self._lanes: Lanes | None = None
-        made: Any = experimental_delegates
-        self._delegation: Delegation = (
-            made if isinstance(made, Delegation) else Delegation(made, resolver)
-        )
+        options, provider = provider_of(experimental_delegates, resolver)
         digest: list[str] = []
-        self._model = load(model_path, model_content, partial(known_by, self._delegation, digest))
-        options = cpu_options(self._delegation.options, cpu_backend, threads, resolver)
-        self._cpu = CpuSide(registry(), options, registerers=self._registerers)
-        self._opening = Opening(
-            self._model, registry().ops(), self._delegation, self._cpu, self._preserve_all,
-            self._fuse, "".join(digest),
-        )  # fmt: skip
+        self._model = load(model_path, model_content, partial(is_kept, provider, options, digest))
+        asked = cpu_options(options, cpu_backend, threads, resolver)
+        self._cpu = CpuSide(registry(), asked, registerers=self._registerers)
+        self._opener = SessionOpener(
+            self._model,
+            registry().ops(),
+            options,
+            provider,
+            self._cpu,
+            preserve_all,
+            fuse,
+            "".join(digest),
+        )
         if Count().read("batch", batch) > 1:
             batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
-            self._opening.batching, self._model = batching, batching.view()
+            self._opener.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}
         self._main = self._subgraph(0)
 
@@ -230,7 +231,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()
-                self._lanes = Lanes(self._main, self._most, self._opening)
+                self._lanes = Lanes(self._main, self._most, self._opener)
             return self._lanes.begin(inputs or {}, self._make_lane)
 
     def reset_all_variables(self) -> None:
@@ -239,7 +240,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         they are.)"""
         with self._busy:
             self._settle()
-            self._opening.store.reset()
+            self._opener.store.reset()
             for subgraph in self._subgraphs.values():
                 subgraph.reset_variables()
 
@@ -381,7 +382,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         for subgraph in self._subgraphs.values():
             subgraph.release()
             subgraph.bindings.close()
-        self._delegation.close()
+        self._opener.close()
         self._cpu.close()
 
     def _subgraph(self, index: int) -> Subgraph:
@@ -395,10 +396,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         return made
 
     def _make(self, index: int) -> Subgraph:
-        return Subgraph(
-            self._model, index, opener(self._opening, index), preserve_all=self._preserve_all,
-            compress=self._compress, delegation=self._delegation,
-        )  # fmt: skip
+        return Subgraph(self._model, index, self._opener, compress=self._compress)
 
     def _make_lane(self) -> Subgraph:
         made = self._make(0)

@@ -12,6 +12,7 @@ from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.ops.unknown import UnknownOp, refuse_unknown
 from tflgpu.plugins import registry
 from tflgpu.runtime.estimate import Estimate, estimate_of
+from tflgpu.runtime.opening import compiled_on
 from tflgpu.tflite.build import build_graph
 from tflgpu.tflite.read import read_model
 
@@ -46,7 +47,7 @@ def estimate(
         UnsupportedError: it takes several graphs to run it (loops, shapes that are computed), or the
             device runs operators itself and does not tell what memory they take.
         DeviceError: the backend or device asked for is not there or cannot be opened.
-        PluginError, GraphError: as `GpuDelegate.compile`.
+        PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
     """
     # Only now: it brings all kernels along.
     from tflgpu.delegate import GpuDelegate
@@ -76,7 +77,7 @@ def _estimate(
         registry(), delegate.options
     )  # knows shapes behind operators that nobody here defines
     try:
-        graph = build_graph(file, 0, delegate.ops, wanted, foreign=cpu.infer)
+        graph = build_graph(file, 0, delegate.provider.ops, wanted, foreign=cpu.infer)
     finally:
         cpu.close()
     said = "no estimate is made of, since it takes several graphs to run them,"
@@ -87,4 +88,4 @@ def _estimate(
         raise UnsupportedError(f"{said} {len(hosts)} operators: {', '.join(hosts)}")
     if device is None:
         return Estimate("", "", precision, (), len(list(graph)))
-    return estimate_of(delegate.compile(graph), device, precision)
+    return estimate_of(compiled_on(graph, delegate.provider), device, precision)

@@ -28,7 +28,7 @@ from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import InputError, StateError
 from tflgpu.interpreter.arguments import timeout_of
-from tflgpu.interpreter.opening import Opening
+from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph
 
 #: Seconds between two questions of a coroutine whether a run is over; at first it only lets others
@@ -209,14 +209,14 @@ class Lanes(Holder):
     Args:
         main: What the interpreter itself runs.
         most: Most lanes.
-        opening: Opens their sessions.
+        opener: Opens their sessions.
     """
 
-    def __init__(self, main: Subgraph, most: int, opening: Opening) -> None:
+    def __init__(self, main: Subgraph, most: int, opener: SessionOpener) -> None:
         session = main.session
         by_flow = session is not None and session.comes_by_run
         self._main = main
-        self._stored = by_flow and opening.keeps_state(main.index)
+        self._stored = by_flow and opener.keeps_state(main.index)
         self._copied = bool(main.variables) and not self._stored
         self._most = 1 if self._stored or self._copied else most
         self._lanes: list[Lane] = []  # the one whose run is the oldest first

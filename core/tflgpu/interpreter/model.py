@@ -15,7 +15,6 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
-from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.ports import converted, fits, listed, ports
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
@@ -111,7 +110,7 @@ class Model(Holder):
             self._own = delegate = GpuDelegate(**options)
         given: Any = [delegate]
         if delegate is None:
-            given = Delegation(None, options=DelegateOptions.gathered(options))
+            given = DelegateOptions.gathered(options)
         try:
             self._interpreter = Interpreter(**where, experimental_delegates=given, batch=batch)
         except BaseException:

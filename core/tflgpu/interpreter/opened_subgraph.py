@@ -13,12 +13,11 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.pending import Pending
 from tflgpu.errors import AllocationError, ModelError, NotAllocatedError, StateError
 from tflgpu.interpreter.bindings import Bindings
-from tflgpu.interpreter.delegation import Delegation
 from tflgpu.interpreter.known import Known
-from tflgpu.interpreter.opening import Open, seen
 from tflgpu.interpreter.pool import ResultPool
 from tflgpu.interpreter.recovery import Recovery
 from tflgpu.interpreter.resizing import all_named, new_shape, told
+from tflgpu.interpreter.session_opener import SessionOpener, readable
 from tflgpu.interpreter.views import SessionMemory
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
@@ -45,28 +44,24 @@ class OpenedSubgraph:
         self,
         model: ModelFile,
         index: int,
-        open_session: Open,
+        opener: SessionOpener,
         *,
-        preserve_all: bool = False,
         compress: bool = False,
-        delegation: Delegation,
     ) -> None:
         self.index = index
         self.info = model.subgraphs[index]
         self.bindings = Bindings()
-        self._open_session = open_session
+        self._opener = opener
         self._pool = ResultPool()
         self._known = Known(self._pool)
-        self._preserve_all = preserve_all
         self._compress = compress
-        self._delegation = delegation
         self._resized: dict[int, Shape] = {}
         self._shapes: Mapping[int, Shape] = {}
         self._memory: SessionMemory | None = None
         self._visible: Collection[int] = ()
         self._warned: set[str] = set()
         self._is_default = False  # on a device that nobody asked for
-        self._recovery = Recovery(delegation)
+        self._recovery = Recovery(opener)
         self._written = -1  # the run after which somebody wrote to its results
         self._lost: dict[int, str] = {}  # inputs whose contents are gone, and why
 
@@ -178,7 +173,7 @@ class OpenedSubgraph:
         that the next run tries again."""
         session = old.session
         session.check_inherited(_DEVICE)
-        self._delegation.release(session.close)  # waits for what is still on the device
+        self._opener.release(session.close)  # waits for what is still on the device
         state = session.variables  # which the device may have had, and may be lost
         memory: SessionMemory = self._recovery.reopened(session, self._opened)
         new = memory.session
@@ -193,10 +188,10 @@ class OpenedSubgraph:
 
     def _opened(self) -> SessionMemory:
         try:
-            session, found = self._open_session(self._resized, self._warn)
+            session, found = self._opener.open(self.index, self._resized, self._warn)
             memory = SessionMemory(session)
-            self._is_default = self._delegation.is_default
-            self._recovery.policy = self._delegation.on_error
+            self._is_default = self._opener.is_default
+            self._recovery.policy = self._opener.on_error
             self.bindings.apply(session)
         except ModelError as error:
             if isinstance(error, RuntimeError):
@@ -206,7 +201,9 @@ class OpenedSubgraph:
             raise AllocationError(
                 f"not enough memory for the model's tensors{told(self.info, self._resized)}"
             ) from error
-        self._shapes, self._visible = seen(session, found, self.info, all_of_it=self._preserve_all)
+        self._shapes, self._visible = readable(
+            session, found, self.info, all_of_it=self._opener.preserve_all
+        )
         return memory
 
     def _warn(self, text: str) -> None:
@@ -219,7 +216,7 @@ class OpenedSubgraph:
         """Give the session up; it is closed when no view of its arrays is left."""
         self._known.forget()
         if self._memory is not None:  # once more, where a signal ended it before
-            self._delegation.release(self._memory.release)
+            self._opener.release(self._memory.release)
         self._memory = None
 
     @property

@@ -21,7 +21,7 @@ import numpy as np
 from tflgpu.blame import in_a_line, of_signal
 from tflgpu.contract.pending import Finished, Pending
 from tflgpu.errors import DeviceError, DeviceLostError
-from tflgpu.interpreter.delegation import Delegation
+from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OnError
 from tflgpu.runtime.session import Session
@@ -47,10 +47,10 @@ class Recovery:
             not be made again.
     """
 
-    def __init__(self, delegation: Delegation) -> None:
+    def __init__(self, opener: SessionOpener) -> None:
         self.policy = OnError.RAISE
         self.inputs_changed = True
-        self._delegation = delegation
+        self._opener = opener
         self._before: dict[int, Array] = {}
         self._strikes = 0
 
@@ -119,12 +119,12 @@ class Recovery:
             try:
                 self._retry(error, again)
             except DeviceError as second:
-                if of_signal(second) or not self._delegation.is_default:
+                if of_signal(second) or not self._opener.is_default:
                     raise
                 error = second
             else:
                 return
-        self._delegation.give_way(error)
+        self._opener.give_way(error)
         self._run_on_old_state(again())
 
     def results_lost(self, session: Session, error: DeviceError, again: Again) -> None:
@@ -147,7 +147,7 @@ class Recovery:
             DeviceError: there is no device any more, or it could not load it.
         """
         if self._strikes >= _STRIKES:
-            self._delegation.renew(session)
+            self._opener.provider.renew(session)
         try:
             made = opened()
         except DeviceError as error:

@@ -12,7 +12,7 @@ import attrs
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry
 from tflgpu.saved.key import op_text, pass_text, rule_text
-from tflgpu.saved.origin import Facts
+from tflgpu.saved.source import Facts
 
 #: Options that only say where files lie.
 _PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization"})

@@ -22,7 +22,7 @@ from tflgpu.installed import version
 from tflgpu.language.tree import LANGUAGE_VERSION
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.plugin_sources import Plugin
-from tflgpu.saved.origin import Facts
+from tflgpu.saved.source import Facts
 from tflgpu.saved.stamps import stamp
 
 

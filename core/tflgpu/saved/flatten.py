@@ -21,7 +21,7 @@ from tflgpu.saved.checks import told
 from tflgpu.saved.classes import Classes, Known, name_of
 from tflgpu.saved.index import Index
 from tflgpu.saved.kernel import CodeOf
-from tflgpu.saved.origin import Origin
+from tflgpu.saved.source import Source
 
 _I64 = 1 << 63
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
@@ -81,7 +81,7 @@ class Flattener:
         classes: Classes,
         given: Graph | None = None,
         code_of: CodeOf | None = None,
-        origin: Origin | None = None,
+        source: Source | None = None,
     ) -> None:
         """Nothing yet.
 
@@ -90,9 +90,9 @@ class Flattener:
             given: A graph whose constants, and what the file says of its nodes, are named and not
                 written; None where all is to be written.
             code_of: Gives a device's code of a kernel, for the file to have in the place of its body.
-            origin: Where ``given`` was built from. Then constants are named as parts of its bytes.
+            source: Where ``given`` was built from. Then constants are named as parts of its bytes.
         """
-        self._origin = origin
+        self._given_source = source
         self._classes = classes
         self._code_of = code_of
         self._tables = _Tables()
@@ -142,7 +142,7 @@ class Flattener:
         for value in graph.values.values():
             # Looking up what is no part of the bytes takes building the graph.
             if value.data is not None and (
-                self._origin is None or value.data.dtype.kind not in _PLAIN_KINDS
+                self._given_source is None or value.data.dtype.kind not in _PLAIN_KINDS
             ):
                 self._name(value.data, records.GIVEN_DATA, value.id)
         for place, node in enumerate(graph.nodes):
@@ -299,8 +299,8 @@ class Flattener:
 
     def _array(self, item: Any) -> int:
         dtype = self.text(item.dtype.newbyteorder("<").str)
-        if self._origin is not None and isinstance(item, np.ndarray):
-            start = self._origin.place(item)
+        if self._given_source is not None and isinstance(item, np.ndarray):
+            start = self._given_source.place(item)
             if start is not None and item.dtype.str == item.dtype.newbyteorder("<").str:
                 numbers = [self._tables.integer(int(n)) for n in (start, *item.shape)]
                 return self._emit((records.GIVEN_ARRAY, dtype, numbers[0], item.ndim, *numbers[1:]))

@@ -15,7 +15,7 @@ from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import FileOptions, Graph
-from tflgpu.saved.origin import Origin
+from tflgpu.saved.source import Source
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
@@ -78,41 +78,41 @@ class GivenGraph:
 
 
 @frozen
-class GivenOrigin:
+class GivenFile:
     """The bytes of a model's file."""
 
-    origin: Origin
+    file: Source
 
     def data(self, value: int) -> Array | None:
         """As `Given`."""
-        return self.origin.graph.values[value].data
+        return self.file.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
         """As `Given`: it is looked up when something of it is asked for."""
-        return SavedSource(self.origin, place)
+        return SavedSource(self.file, place)
 
     def bytes_at(self, start: int, size: int) -> memoryview:
         """As `Given`."""
-        if start < 0 or start + size > len(self.origin.content):
+        if start < 0 or start + size > len(self.file.content):
             raise SavedModelError("a saved model is damaged: it names bytes that no model has")
-        return self.origin.content[start : start + size]
+        return self.file.content[start : start + size]
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
         """As `Given`."""
-        return body_in(self.origin.compiled, number, kernel)
+        return body_in(self.file.compiled, number, kernel)
 
 
 class SavedSource(FileOptions):
     """What a model's file says of an operator, looked up in its graph."""
 
-    __slots__ = ("_found", "_origin", "_place")
-    _origin: Origin
+    __slots__ = ("_file", "_found", "_place")
+    _file: Source
     _place: int
     _found: FileOptions | None
 
-    def __init__(self, origin: Origin, place: int) -> None:
+    def __init__(self, file: Source, place: int) -> None:
         """Of the node at a place of the graph."""
-        for name, value in (("_origin", origin), ("_place", place), ("_found", None)):
+        for name, value in (("_file", file), ("_place", place), ("_found", None)):
             object.__setattr__(self, name, value)  # these are frozen
 
     @property
@@ -123,7 +123,7 @@ class SavedSource(FileOptions):
             SavedModelError: nothing.
         """
         if self._found is None:
-            source = self._origin.graph.nodes[self._place].source
+            source = self._file.graph.nodes[self._place].source
             if source is None:
                 raise SavedModelError("a saved model is damaged: it names what no file says")
             object.__setattr__(self, "_found", source)

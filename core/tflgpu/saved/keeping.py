@@ -21,7 +21,7 @@ from tflgpu.saved.code import code_by, hand_over
 from tflgpu.saved.facts import facts_of
 from tflgpu.saved.key import Key, key_of
 from tflgpu.saved.model import read_saved, read_start, write_saved
-from tflgpu.saved.origin import Facts, Origin
+from tflgpu.saved.source import Facts, Source
 from tflgpu.saved.start import Start
 from tflgpu.saved.store import (
     FOLDER,
@@ -63,13 +63,13 @@ class Keeping:
             return self
         return attrs.evolve(self, folder=default_folder())
 
-    def knows(self, origin: Origin) -> bool:
+    def knows(self, source: Source) -> bool:
         """Whether there is something of a model's file, so that it was read before."""
-        return self.folder is not None and knows(self.folder, lambda: origin.digest)
+        return self.folder is not None and knows(self.folder, lambda: source.digest)
 
     def start(
         self,
-        origin: Origin,
+        source: Source,
         facts: Facts,
         device: Device,
         make: Callable[[], Start],
@@ -83,16 +83,16 @@ class Keeping:
             Whatever ``make`` does.
         """
         assert self.folder is not None
-        key = Key((("token", self.token), *facts, *origin.facts))
+        key = Key((("token", self.token), *facts, *source.facts))
         if anew:
             drop(path_of(self.folder, key))
         found = open_or_make(
             self.folder,
             key,
-            read=lambda path: read_start(path, origin, key),
+            read=lambda path: read_start(path, source, key),
             make=make,
             write=lambda path, start: write_saved(
-                path, start.lean(), origin.graph, key, code_by(device), origin, lasting=False
+                path, start.lean(), source.graph, key, code_by(device), source, lasting=False
             ),
         )
         hand_over(found.compiled, device)

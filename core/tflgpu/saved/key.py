@@ -17,7 +17,7 @@ from tflgpu.cache.disk_cache import cache_key
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for
-from tflgpu.saved.origin import FILE, Facts
+from tflgpu.saved.source import FILE, Facts
 
 if TYPE_CHECKING:
     from tflgpu.compiler.target import Target

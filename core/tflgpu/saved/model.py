@@ -16,12 +16,12 @@ from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.saved.classes import Classes, classes_for, classes_of_file
 from tflgpu.saved.container import Content, packed, unpacked
-from tflgpu.saved.given import Given, GivenGraph, GivenOrigin, kernels_of
+from tflgpu.saved.given import Given, GivenFile, GivenGraph, kernels_of
 from tflgpu.saved.index import Index
 from tflgpu.saved.kernel import CodeOf, SavedKernel
 from tflgpu.saved.key import Key
-from tflgpu.saved.origin import Origin
 from tflgpu.saved.rebuild import Rebuilder
+from tflgpu.saved.source import Source
 from tflgpu.saved.start import Start
 
 SUFFIX = ".tflgpu"
@@ -32,11 +32,11 @@ def saved_bytes(
     graph: Graph,
     key: Key,
     code_of: CodeOf | None = None,
-    origin: Origin | None = None,
+    source: Source | None = None,
 ) -> Iterator[bytes | memoryview]:
     """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are still
     those of the ``graph`` it was compiled from are not among them, since whoever reads the file has it
-    too; with an ``origin``, the bytes of it. ``code_of`` gives what a device printed of a kernel, which
+    too; with a ``source``, the bytes of it. ``code_of`` gives what a device printed of a kernel, which
     is there in the place of its statements.
 
     Raises:
@@ -49,7 +49,7 @@ def saved_bytes(
     if compiled.broken_rules:
         why = next(iter(compiled.broken_rules.values()))
         raise SavedModelError(f"this model is not saved, since a kernel rule was left out: {why}")
-    flattener = Flattener(classes_for(graph), graph, code_of, origin)
+    flattener = Flattener(classes_for(graph), graph, code_of, source)
     flat = flattener.flat(root)
     # The key's texts come last, so that they stand together; those that are there are used.
     places = [flattener.text(text) for fact in key.facts for text in fact]
@@ -76,14 +76,14 @@ def compiled_in(
     return found
 
 
-def start_in(data: memoryview, origin: Origin, key: Key, where: str) -> Start:
+def start_in(data: memoryview, source: Source, key: Key, where: str) -> Start:
     """What was saved of a model's file. The graph is not built for it.
 
     Raises:
         SavedModelError: as `compiled_in`.
     """
-    classes = classes_of_file(lambda: origin.graph)
-    found = _root(data, key, where, classes, GivenOrigin(origin))
+    classes = classes_of_file(lambda: source.graph)
+    found = _root(data, key, where, classes, GivenFile(source))
     if not isinstance(found, Start):
         raise SavedModelError(f"a saved model is damaged: it holds a {type(found).__name__}")
     return found
@@ -117,7 +117,7 @@ def write_saved(
     graph: Graph,
     key: Key,
     code_of: CodeOf | None = None,
-    origin: Origin | None = None,
+    source: Source | None = None,
     *,
     lasting: bool = True,
 ) -> None:
@@ -127,7 +127,7 @@ def write_saved(
     Raises:
         SavedModelError: as `saved_bytes`, or the file cannot be written.
     """
-    pieces = saved_bytes(root, graph, key, code_of, origin)
+    pieces = saved_bytes(root, graph, key, code_of, source)
     try:
         whole_file.write(path, pieces, lasting=lasting)
     except OSError as error:
@@ -146,14 +146,14 @@ def read_saved(
         return compiled_in(mapped(path), graph, key, str(path), compile)
 
 
-def read_start(path: Path, origin: Origin, key: Key) -> Start:
+def read_start(path: Path, source: Source, key: Key) -> Start:
     """The same of a model's file.
 
     Raises:
         SavedModelError: as `read_saved`.
     """
     with _naming(path):
-        return start_in(mapped(path), origin, key, str(path))
+        return start_in(mapped(path), source, key, str(path))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from tflgpu.ir.graph import Graph
 from tflgpu.saved.kernel import CodeOf
 from tflgpu.saved.key import Key, key_of, name_start
 from tflgpu.saved.model import SUFFIX, checked, read_saved, write_saved
-from tflgpu.saved.origin import Facts
+from tflgpu.saved.source import Facts
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Where a graph comes from: a file's bytes, one of its subgraphs, and the shapes of its inputs.
 
-Together they say what the graph is before anybody has built it, so that a compiled model can be found
-without building it.
+Together they say what the graph is before it is built, so that a compiled model can be found without
+building it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FILE = "file"
 
 
 @define(eq=False, slots=False)
-class Origin:
+class Source:
     """What a graph is built from.
 
     Attributes:
         content: The bytes of the model's file, which stay as they are.
         subgraph: Which of its subgraphs.
         shapes: Those that inputs were given, by tensor index.
-        build: Builds the graph; it is given what takes warnings.
-        known: The digest, where somebody has it already.
-        warnings: What was said while it was built.
-        compile: Compiles the graph of an origin as it was compiled when it was saved, for whoever asks for what a file
-            does not have; set by who knows the target.
+        build: Builds the graph; it is given a function that takes warnings.
+        known: The digest, where it is known already.
+        warnings: What was said while the graph was built.
+        compile: Compiles the graph as it was compiled when it was kept, for what a kept start does not
+            have. `tflgpu.runtime.compile_or_load` sets it, since it knows the target.
     """
 
     content: memoryview
@@ -46,7 +46,7 @@ class Origin:
     build: Callable[[Callable[[str], object]], Graph]
     known: str = ""
     warnings: list[str] = attrs.Factory(list)
-    compile: Callable[[Origin], Compiled] | None = None
+    compile: Callable[[Source], Compiled] | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -55,7 +55,7 @@ class Origin:
 
     @property
     def is_digested(self) -> bool:
-        """Whether somebody asked for the digest."""
+        """Whether the digest was needed so far."""
         return bool(self.known) or "digest" in vars(self)
 
     def check(self) -> None:

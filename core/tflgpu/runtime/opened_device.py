@@ -1,18 +1,22 @@
-"""The device that options ask for, opened: what can be used of it, opening it anew, its end."""
+"""The device that options ask for, opened: what it makes of graphs, opening it anew, its end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
 
 from tflgpu.compat.judge import effective_caps
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.machines import TimeModel
+from tflgpu.compiler.partition_by import PartitionBy
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
+from tflgpu.contract.progress import Progress
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
@@ -24,13 +28,15 @@ from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.plugins import Registry, registry
+from tflgpu.runtime.loading import Loader
+from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session
 
 if TYPE_CHECKING:
-    from tflgpu.ops.base import OpDef
+    from tflgpu.compiler.target import Target
 
 _LOG = logging.getLogger("tflgpu")
-#: Its own, so that whoever shows the choice can turn the reasons off and leave the rest of the log on.
+#: A logger of its own, so that a program which prints the choice can turn these reasons off.
 CHOICE = logging.getLogger("tflgpu.choice")
 
 
@@ -40,31 +46,45 @@ class OpenedDevice(Holder):
     Attributes:
         options: As the user gave them.
         choice: Which device, and why.
-        partitioning: What goes to it of all that it can run, and why that.
+        partitioning: Whether the device gets all that it can run or only what pays, and why.
+        cpu: Runs what the device does not, where an interpreter brings no CPU side of its own.
+        registry: Where ops, kernel rules and plugins are found.
+        broken_rules: Kernel rules that broke their contract, which later targets leave out: by
+            (owner, op, name), with the reason.
 
     Raises:
         DeviceError: the backend or device asked for is not there or cannot be opened.
         OptionError: the device cannot do what was asked for.
     """
 
-    def __init__(self, options: DelegateOptions, *, is_default: bool = False) -> None:
+    def __init__(
+        self,
+        options: DelegateOptions,
+        *,
+        only_gpus: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
         """Open it.
 
         Args:
             options: Which device, and how it is used.
-            is_default: Nobody asked for a delegate. Only a GPU is taken then, or what the
+            only_gpus: For models without a delegate. Only a GPU is taken then, or what the
                 environment names, and what fails on it may always run on the CPU.
+            progress: Told how many of a part's kernels are ready, and of how many.
         """
         self.options = options
-        self._is_default = is_default
-        self._registry: Registry = registry()
+        self.registry: Registry = registry()
+        self.cpu = CpuSide(self.registry, self.options)
+        self.broken_rules: dict[tuple[str, str, str], str] = {}
+        self._only_gpus = only_gpus
+        self._progress = progress
         self._closed = False
-        self._cpu = CpuSide(self._registry, self.options)
         self._renewal = Renewal()
+        self._times: TimeModel | None = None  # measured when it is first needed
         self._device: Device | NodeDevice | None = None
         self.belongs_to_process()
         self._open()
-        if self._device is None and not is_default:
+        if self._device is None and not only_gpus:
             for reason in self.choice.reasons:
                 CHOICE.warning("tflgpu: %s", reason)
 
@@ -72,6 +92,11 @@ class OpenedDevice(Holder):
     def device(self) -> Device | NodeDevice | None:
         """The opened device, None where everything runs on the CPU."""
         return self._device
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no device."""
+        return "; ".join(self.choice.reasons)
 
     @property
     def caps(self) -> DeviceCaps:
@@ -89,12 +114,12 @@ class OpenedDevice(Holder):
         return precision_on(self.caps, self.options.wanted_precision)
 
     @property
-    def ops(self) -> Mapping[str, OpDef]:
-        """Op definitions by name, those of plugins among them."""
-        return self._registry.ops()
+    def may_fall_back(self) -> bool:
+        """Whether a part that fails to load may run elsewhere: not on a device asked for by name."""
+        return self.options.allow_fallback and (self._only_gpus or not self.choice.explicit)
 
     def signed(self, report: DelegationReport) -> DelegationReport:
-        """A report with this delegate's device, precision and reasons for them in it."""
+        """A report with the device, the precision and the reasons for them in it."""
         if self._device is None:
             return attrs.evolve(report, choice=self.choice.reasons)
         by, why = self.partitioning
@@ -102,6 +127,54 @@ class OpenedDevice(Holder):
         info = self._device.info
         choice = self.choice.reasons + precision_note(self.options.wanted_precision, self.precision)
         return on_device(report, info.backend, info.name, self.precision.value, choice)
+
+    def target(self) -> Target:
+        """What to compile for. The device must be there."""
+        # Not at the top: a start from a kept model compiles nothing.
+        from tflgpu.devices.targets import target_on
+        from tflgpu.runtime.timing import time_model
+
+        assert self._device is not None
+        target = target_on(
+            self._device,
+            self.caps,
+            self.registry,
+            self.options,
+            broken_rules=self.broken_rules,
+            spares_broken_rules=self.may_fall_back,
+        )
+        if self.partitioning[0] is PartitionBy.ALL:
+            return target
+        if self._times is None:
+            self._times = time_model(self._device, target, self.cpu, self.registry)
+        return attrs.evolve(target, by_gain=True, times=self._times)
+
+    def noted(self, compiled: Compiled) -> Compiled:
+        """What was compiled; kernel rules that broke meanwhile are left out from now on."""
+        for rule, reason in compiled.broken_rules.items():
+            _LOG.warning("tflgpu: a kernel rule is left out: %s", reason)
+            self.broken_rules[rule] = reason
+        return compiled
+
+    def loader(self, cpu: CpuSide | None = None) -> Loader:
+        """Loads compiled parts on the device, and those of the CPU on ``cpu``."""
+        assert self._device is not None
+        return Loader(
+            self._device,
+            self.registry,
+            cpu or self.cpu,
+            self.options.guard_bands,
+            self.may_fall_back,
+            Running.of(self.options),
+            progress=self._progress,
+        )
+
+    def used(self, opened: Callable[[], Session]) -> Session:
+        """A session on the device as it is now, which is closed after it."""
+        users = self._renewal.users()
+        session = opened()
+        users.add(session)
+        return session
 
     def renew(self, session: Session) -> None:
         """Open the device anew, since it is lost; nothing where that was done since ``session`` was
@@ -112,14 +185,24 @@ class OpenedDevice(Holder):
             OptionError: what is there now cannot do what was asked for.
             StateError: closed, or opened before a fork.
         """
-        self._check_open()
+        self.check_open()
         if self._device is not None:
             self._renewal.replace(self._device, session, self._open)
 
+    def check_open(self) -> None:
+        """That it can be used.
+
+        Raises:
+            StateError: closed, or opened before a fork.
+        """
+        self.check_inherited("this delegate's device")
+        if self._closed:
+            raise StateError("this delegate is closed")
+
     def close(self) -> None:
-        """Release the device; twice is harmless. Close the interpreters that use it first."""
+        """Release the device; twice is harmless. Close the sessions on it first."""
         self._closed = True
-        self._cpu.close()
+        self.cpu.close()
         if self.inherited:
             return
         self._renewal.close()
@@ -135,15 +218,11 @@ class OpenedDevice(Holder):
 
     # Inside
 
-    def _check_open(self) -> None:
-        self.check_inherited("this delegate's device")
-        if self._closed:
-            raise StateError("this delegate is closed")
-
     def _open(self) -> None:
         """Open the device, and see whether it can do what the options ask for; close it if not."""
+        self._times = None
         self.choice, self._device = open_best(
-            self._registry, self.options, only_gpus=self._is_default
+            self.registry, self.options, only_gpus=self._only_gpus
         )
         self.partitioning = partition_by(self.options, self.choice)
         if self._device is None:
@@ -156,8 +235,3 @@ class OpenedDevice(Holder):
         for note in notes:
             _LOG.warning("tflgpu: %s", note)
         self.choice = attrs.evolve(self.choice, reasons=(*self.choice.reasons, *notes))
-
-    @property
-    def _may_fall_back(self) -> bool:
-        """Whether what fails on the device may run elsewhere: nobody asked for just this device."""
-        return self.options.allow_fallback and (self._is_default or not self.choice.explicit)

@@ -22,14 +22,14 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import cpu_report, placed
 from tflgpu.compiler.target import Target
 from tflgpu.errors import DeviceError, TflgpuError
-from tflgpu.guard.criterion import Off, off_by, worst
-from tflgpu.guard.locate import Guilty, locate
-from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph
 from tflgpu.lowering.precision import Precision
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options.accuracy import AccuracyGuard, OnFailure
+from tflgpu.runtime.guard.criterion import Off, off_by, worst
+from tflgpu.runtime.guard.locate import Guilty, locate
+from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.runtime.session import Session
 
 _LOG = logging.getLogger("tflgpu")

@@ -25,12 +25,12 @@ import numpy as np
 from tflgpu.compiler.accuracy import Inaccurate
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.target import Target
-from tflgpu.guard.apart import Apart, Single, in_16_bits, take_apart
-from tflgpu.guard.criterion import NOTHING, Off, off_by, worst
-from tflgpu.guard.workshop import Workshop
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, Value
 from tflgpu.ops.base import OpDef
+from tflgpu.runtime.guard.apart import Apart, Single, in_16_bits, take_apart
+from tflgpu.runtime.guard.criterion import NOTHING, Off, off_by, worst
+from tflgpu.runtime.guard.workshop import Workshop
 from tflgpu.runtime.session import Session
 
 _F16_MAX = float(np.finfo(np.float16).max)

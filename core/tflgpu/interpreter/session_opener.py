@@ -1,0 +1,294 @@
+"""How an interpreter's subgraphs become sessions: as one graph, or by way of `tflgpu.flow`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from tflgpu.blame import in_a_line
+from tflgpu.compiler.keep import Pairs
+from tflgpu.contract.forks import Holder
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.errors import DeviceError
+from tflgpu.flow.operators import keeps_state, reached
+from tflgpu.flow.store import Store
+from tflgpu.interpreter.batching import Batching
+from tflgpu.ir.dtypes import DType
+from tflgpu.ir.graph import Graph, Shape
+from tflgpu.ops.unknown import for_the_host
+from tflgpu.options import DelegateOptions, OnError
+from tflgpu.runtime.opening import open_graph, open_source
+from tflgpu.runtime.provider import Provider, shared_provider
+from tflgpu.runtime.session import Session
+from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.source import Source
+from tflgpu.tflite.bodies import run_by_host
+from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
+from tflgpu.values import define, frozen
+
+if TYPE_CHECKING:
+    from tflgpu.ops.base import OpDef
+    from tflgpu.runtime.repeating import Repeating
+
+_LOG = logging.getLogger("tflgpu")
+
+
+@define(eq=False)
+class SessionOpener(Holder):
+    """Opens the sessions of one interpreter's subgraphs. One thread at a time.
+
+    Attributes:
+        model: The file.
+        ops: Op definitions by name.
+        options: Of the delegate, or of the default one.
+        cpu: Runs what no device takes.
+        preserve_all: Whether every tensor is kept.
+        fuse: Whether operators may be merged.
+        digest: Of the file's bytes; "" as long as it was not needed.
+        batching: How many items the main subgraph computes at once; None for what the file has.
+        store: The model's state.
+        lock: Held while a session is opened: runs in flight may open theirs anew in other threads.
+    """
+
+    model: ModelFile
+    ops: Mapping[str, OpDef]
+    options: DelegateOptions
+    _provider: Provider | None
+    cpu: CpuSide
+    preserve_all: bool
+    fuse: bool
+    digest: str = ""
+    batching: Batching | None = None
+    store: Store = attrs.Factory(Store)
+    lock: threading.RLock = attrs.Factory(threading.RLock)
+
+    def __attrs_post_init__(self) -> None:
+        """A child is to be told of its lock."""
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """What another thread of the parent was opening does not go on here."""
+        self.lock = threading.RLock()
+
+    @property
+    def provider(self) -> Provider:
+        """Where sessions are opened now. The shared device is opened when this is first asked for.
+
+        Raises:
+            TflgpuError: as `shared_provider`.
+        """
+        found = self._provider
+        if found is None or (found.lease is not None and _is_inherited(found)):
+            found = self._provider = shared_provider(self.options)
+        return found
+
+    @property
+    def is_default(self) -> bool:
+        """Whether sessions are on the shared device, so that others may replace them."""
+        return self._provider is not None and self._provider.gives_way
+
+    @property
+    def on_error(self) -> OnError:
+        """What follows an error in a run of the sessions that are opened now."""
+        return self.provider.on_error
+
+    def give_way(self, error: DeviceError) -> None:
+        """Let sessions that are opened from now on run on the CPU, since a run failed."""
+        said = in_a_line(error)
+        _LOG.warning("tflgpu: the model runs on the CPU from now on, since a run failed: %s", said)
+        self._provider = self.provider.given_up(error, said)
+
+    def release(self, action: Callable[[], None]) -> None:
+        """Close something by ``action``. What a shared device, or one that was given up, has against
+        it is only logged.
+
+        Raises:
+            DeviceError: the device was asked for, and failed.
+        """
+        try:
+            action()
+        except DeviceError as error:
+            found = self._provider
+            if found is not None and found.opened is not None and found.lease is None:
+                raise
+            _LOG.warning("tflgpu: %s", error)
+
+    def close(self) -> None:
+        """Let go of the shared device; twice is harmless."""
+        if self._provider is not None and self._provider.lease is not None:
+            self._provider.lease.end()
+
+    def open(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> tuple[Session, Edge | None]:
+        """A session of a subgraph at the shapes of its inputs, and what of its graph outlives that;
+        None where it takes more than one graph to run it.
+
+        Where everything runs on the CPU, LiteRT runs loops and branches without state by itself.
+
+        Raises:
+            ModelError, UnsupportedError: it does not work out at these shapes, or has an operator
+                that runs nowhere; or the file was written to since it was opened.
+            DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
+        """
+        build = partial(self._graph, number, dict(shapes))
+        source = Source(self.model.content, number, shapes, build, self.digest)
+        source.check()
+        if self.batching is not None and number == 0:
+            # Not by its source: at these shapes the file alone has a graph of its own.
+            graph = self.batching.graph(shapes, warn)
+            return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
+        info = self.model.subgraphs[number]
+        of_texts = any(info.tensors[i].dtype is DType.STRING for i in (*info.inputs, *info.outputs))
+        if self.fuse and not self.preserve_all and len(source.content) and not of_texts:
+            with self.lock:
+                found = open_source(source, self.provider, self.cpu)
+            if source.is_digested:
+                self.digest = source.digest
+            if found is not None:
+                session, start = found
+                _say(warn, start.warnings)
+                return session, Edge(start.shapes, {*start.edge, *info.inputs, *info.outputs})
+        graph = source.graph
+        _say(warn, source.warnings)
+        has_device = self.provider.device is not None
+        several = of_texts or bool(for_the_host(graph, has_device=has_device))
+        if not self.options.allow_fallback or not several:
+            return self._session(graph), edge_of(graph, all_of_it=self.preserve_all)
+        from tflgpu.flow.session import FlowSession, Openers  # most models never come here
+        from tflgpu.tflite.settled import settled_model
+
+        made = FlowSession(
+            settled_model(self.model, self.ops),
+            number,
+            shapes,
+            self.ops,
+            Openers(self._session, self._plain, self._repeating, self._session),
+            self.store,
+            self.cpu.infer,
+            preserve_all=self.preserve_all,
+            strict=self.options.strict,
+        )
+        return made, None
+
+    def keeps_state(self, number: int) -> bool:
+        """Whether running a subgraph by `FlowSession` may read or change state."""
+        subgraphs = self.model.subgraphs
+        return keeps_state(subgraphs, [number]) or any(
+            tensor.is_variable
+            for i in reached(subgraphs, [number])
+            for tensor in subgraphs[i].tensors
+        )
+
+    # Inside
+
+    def _graph(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> Graph:
+        # Not at the top: a start from a kept model builds no graph.
+        from tflgpu.flow.check import check_bodies
+        from tflgpu.flow.cut import check_order
+        from tflgpu.tflite.build import build_graph
+
+        info = self.model.subgraphs[number]
+        if any(run_by_host(o) for o in info.operators):
+            check_bodies(self.model.subgraphs, number)
+            check_order(info)
+        return build_graph(self.model, number, self.ops, shapes, warn, self.cpu.infer)
+
+    def _session(self, graph: Graph, pairs: Pairs = ()) -> Session:
+        is_merged = self.fuse and not self.preserve_all
+        with self.lock:
+            return open_graph(
+                graph,
+                self.provider,
+                self.cpu,
+                preserve_all=self.preserve_all,
+                fuse=self.fuse,
+                keeping=pairs if is_merged else (),
+            )
+
+    def _repeating(self, graph: Graph, pairs: Pairs) -> Repeating | None:
+        from tflgpu.runtime.repeating import repeating
+
+        if self.preserve_all or not self.fuse:
+            return None
+        with self.lock:
+            return repeating(graph, pairs, self.provider, self.cpu)
+
+    def _plain(self, graph: Graph) -> Session:
+        from tflgpu.runtime.cpu_session import open_cpu_session
+
+        return open_cpu_session(
+            graph,
+            self.ops,
+            preserve_all=self.preserve_all,
+            side=self.cpu,
+            reason="its shapes change from run to run",
+        )
+
+
+def is_kept(
+    provider: Provider | None, options: DelegateOptions, digest: list[str], content: memoryview
+) -> bool:
+    """Whether something is kept of a file's bytes, so that it was read before without fault. Opens
+    nothing. Adds the digest of the bytes to a list, where it was needed."""
+    source = Source(content, 0, {}, _unbuilt)
+    if provider is None:
+        known = Keeping().asked(options).knows(source)
+    else:
+        known = provider.device is not None and provider.keeping.knows(source)
+    if source.is_digested:
+        digest.append(source.digest)
+    return known
+
+
+def _unbuilt(warn: Callable[[str], object]) -> Graph:
+    raise AssertionError("a digest takes no graph")
+
+
+def _is_inherited(provider: Provider) -> bool:
+    return provider.opened is not None and provider.opened.inherited
+
+
+@frozen
+class Edge:
+    """What an interpreter asks of a graph whose session is open.
+
+    Attributes:
+        shapes: Of tensors, as far as they are known before a run.
+        readable: The tensors that can be read, if the session has arrays of them.
+    """
+
+    shapes: Mapping[int, Shape]
+    readable: Collection[int]
+
+
+def edge_of(graph: Graph, *, all_of_it: bool) -> Edge:
+    """Of a graph; with ``all_of_it`` the tensors between operators can be read as well."""
+    edge = {v.id for v in (*graph.inputs, *graph.outputs)}
+    variables = {v.id for v in graph.values.values() if v.is_variable}
+    shapes = {v.id: v.shape for v in graph.values.values()}
+    return Edge(shapes, graph.values.keys() if all_of_it else edge | variables)
+
+
+def _say(warn: Callable[[str], object], texts: Iterable[str]) -> None:
+    for text in texts:
+        warn(text)
+
+
+def readable(
+    session: Session, edge: Edge | None, info: SubgraphInfo, *, all_of_it: bool
+) -> tuple[Mapping[int, Shape], Collection[int]]:
+    """Shapes of tensors, as far as they are known before a run, and the tensors that can be read: with
+    ``all_of_it`` those between operators as well."""
+    if edge is None:
+        shapes = session.known_shapes()
+        every: Collection[int] = range(len(info.tensors))
+        return shapes, every if all_of_it else {*info.inputs, *info.outputs}
+    return edge.shapes, set(edge.readable) & session.arrays.keys()

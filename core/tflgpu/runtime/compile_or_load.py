@@ -1,0 +1,148 @@
+"""What a source becomes on a device: read from what is kept of it, or compiled now and kept.
+
+    memory      a kernel that a device has ready is not compiled again (`tflgpu.contract.kernel_cache`)
+    file        `GpuDelegate(saved=...)`: this file or an error
+    folder      what was kept of a model's bytes, found by their digest without building a graph; else
+                what was kept of a graph, found by the graph's digest
+    compiler    everything else
+
+A graph and its digest take longer to make than a driver takes to get ready with everything at hand.
+So what a model's file becomes is kept under a digest of its bytes, and the graph is built only where
+nothing is kept yet, or for what only the graph has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.report_of import report_of
+from tflgpu.contract.device import Device, NodeDevice
+from tflgpu.devices.wanted import node_choice
+from tflgpu.errors import SavedModelError
+from tflgpu.ir.graph import Graph
+from tflgpu.ops.unknown import UnknownOp
+from tflgpu.options import InferencePreference
+from tflgpu.runtime.opened_device import OpenedDevice
+from tflgpu.runtime.provider import Provider
+from tflgpu.saved.asked import facts_of_options, facts_of_registry
+from tflgpu.saved.keeping import device_facts
+from tflgpu.saved.source import Facts, Source
+from tflgpu.saved.start import Start, start_of
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
+
+
+class _NotPlainError(Exception):
+    """A graph that takes more than its file to tell what becomes of it."""
+
+
+def compile_or_load(graph: Graph, target: Target, provider: Provider) -> Compiled:
+    """What a graph becomes: read from a saved model or from what is kept of the graph, else compiled.
+
+    Args:
+        graph: As it was read; it is not changed.
+        target: What to compile for, of the provider's device, which must be there.
+        provider: Says where compiled models come from.
+
+    Raises:
+        SavedModelError: a saved model was given, and it is not this one for this device.
+        PluginError, GraphError: as `tflgpu.compiler.compile.compile`.
+    """
+    opened = provider.opened
+    assert opened is not None
+    assert opened.device is not None
+    plugins = opened.registry.plugins
+    return opened.noted(provider.keeping.compiled(graph, target, opened.device, plugins))
+
+
+def kept_start(source: Source, provider: Provider) -> Start | None:
+    """What a model's file becomes, from what is kept of its bytes; kept now where it was not yet. None
+    where there is no device that runs kernels, or where more than the file decides what becomes of it:
+    then there must be a graph.
+
+    Raises:
+        PluginError, GraphError: as `compile_or_load`.
+        ModelError: as `Source.graph`, where that is built; as `Source.check`.
+    """
+    opened = provider.opened
+    if opened is None or not _keeps(provider, opened):
+        return None
+    source.compile = partial(_compiled, opened)
+    return _kept(source, provider, opened, partial(fresh_start, source, opened), anew=False)
+
+
+def keep_anew(source: Source, provider: Provider, start: Start) -> None:
+    """Keep this of a model's file, in the place of what was kept before."""
+    assert provider.opened is not None
+    _kept(source, provider, provider.opened, lambda: start, anew=True)
+
+
+def fresh_start(source: Source, opened: OpenedDevice) -> Start:
+    """What a model's file becomes, compiled now."""
+    graph = source.graph
+    # Kernels that a backend may have for unknown operators, and what runs without, are not in the key.
+    if any(isinstance(node.attrs, UnknownOp) for node in graph):
+        raise _NotPlainError
+    source.compiled = compiled = _compiled(opened, source)
+    source.check()
+    unmatched = (f"tflgpu: {each}" for each in node_choice(opened.options).unmatched(graph))
+    return start_of(graph, compiled, report_of(graph, compiled), (*source.warnings, *unmatched))
+
+
+def _kept(
+    source: Source,
+    provider: Provider,
+    opened: OpenedDevice,
+    make: Callable[[], Start],
+    *,
+    anew: bool,
+) -> Start | None:
+    device = opened.device
+    if device is None or isinstance(device, NodeDevice):
+        return None
+    try:
+        facts = _facts(opened, device)
+    except SavedModelError:
+        return None  # the reason is told where the graph is compiled
+    try:
+        return provider.keeping.start(source, facts, device, make, anew=anew)
+    except _NotPlainError:
+        return None
+
+
+def _keeps(provider: Provider, opened: OpenedDevice) -> bool:
+    """Whether what becomes of a file depends on nothing but what `_facts` say. An accuracy guard and a
+    trial of speed compile besides, and a rule that broke is left out from then on."""
+    options, keeping = provider.options, provider.keeping
+    return (
+        keeping.folder is not None
+        and keeping.saved is None
+        and options.accuracy_guard is None
+        and options.inference_preference is not InferencePreference.SUSTAINED_SPEED
+        and not opened.broken_rules
+    )
+
+
+def _facts(opened: OpenedDevice, device: Device) -> Facts:
+    known = opened.registry
+    return (
+        *device_facts(device, known.plugins),
+        ("usable", repr(opened.caps)),
+        ("alignment", str(device.alignment)),
+        ("computed in", opened.precision.name),
+        ("partitioning", opened.partitioning[0].name),
+        ("spares broken rules", str(opened.may_fall_back)),
+        *facts_of_options(opened.options),
+        *facts_of_registry(known, device.info.backend),
+    )
+
+
+def _compiled(opened: OpenedDevice, source: Source) -> Compiled:
+    # Not at the top: a start from a kept model compiles nothing.
+    from tflgpu.compiler.compile import compile as compile_graph
+
+    return opened.noted(compile_graph(source.graph, opened.target()))

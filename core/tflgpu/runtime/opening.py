@@ -1,0 +1,405 @@
+"""A source and a provider become a session.
+
+    source -> compile_or_load -> Start -> Loader -> Session
+                                            |
+              inference_preference: the faster of two is kept     only where an option asks for it
+              accuracy_guard: the first runs are compared
+
+Where there is no device, or nothing that pays goes to it, the CPU runs the graph as the file has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from tflgpu.blame import in_a_line, of_signal
+from tflgpu.compiler.compiled import Compiled
+from tflgpu.compiler.keep import Pairs
+from tflgpu.compiler.parts import Declined, Part, all_declined
+from tflgpu.compiler.report import DelegationReport, insist, tell
+from tflgpu.compiler.report_of import placed, report_of
+from tflgpu.devices.choose import ALL_ON_CPU
+from tflgpu.devices.cpu_side import CpuSide
+from tflgpu.devices.wanted import node_choice
+from tflgpu.errors import MemoryLimitError, SavedModelError, UnsupportedError
+from tflgpu.ir.graph import Graph
+from tflgpu.ir.rewrite import with_all_results
+from tflgpu.lowering.reason import ReasonCode
+from tflgpu.ops.unknown import refuse_unknown
+from tflgpu.options import InferencePreference
+from tflgpu.runtime.compile_or_load import (
+    compile_or_load,
+    fresh_start,
+    keep_anew,
+    kept_start,
+)
+from tflgpu.runtime.loading import Loader, Opened
+from tflgpu.runtime.opened_device import OpenedDevice
+from tflgpu.runtime.provider import Provider, failure_of_default, warn_of_default
+from tflgpu.runtime.session import Session
+from tflgpu.saved.source import Source
+from tflgpu.saved.start import Start
+
+if TYPE_CHECKING:
+    from tflgpu.compiler.target import Target
+
+_LOG = logging.getLogger("tflgpu")
+#: The report of what was loaded, which may be less than what was compiled.
+Report: TypeAlias = Callable[[Compiled], DelegationReport]
+
+
+def open_graph(
+    graph: Graph,
+    provider: Provider,
+    cpu: CpuSide,
+    *,
+    preserve_all: bool = False,
+    fuse: bool = True,
+    keeping: Pairs = (),
+) -> Session:
+    """A session of a graph, which is not changed.
+
+    Args:
+        graph: As the file has it.
+        provider: Where it runs. Where that `Provider.gives_way`, the CPU runs what fails there.
+        cpu: Runs what the device does not.
+        preserve_all: Every tensor of the file is there after a run: each operator leaves its
+            results in host memory, so that nothing is merged with anything.
+        fuse: Whether operators may be merged: several in one kernel, or in one another.
+        keeping: Results that are inputs of the next run. What can stay on the device between runs
+            is among the session's `kept`, and `not_kept` says why of the others.
+
+    Raises:
+        UnsupportedError: an operator that neither the device nor the CPU can run, or any refusal
+            where ``allow_fallback`` is off.
+        SavedModelError: a saved model was given, and it is not this one for this device; or there
+            is no device.
+        DeviceError: the device could not load a part, and was asked for or ``allow_fallback`` is
+            off. Otherwise that part runs on the CPU, which the report and a warning say.
+        PluginError: a plugin's graph pass or op broke its contract; or its kernel rule did, under
+            the same conditions. Otherwise other rules, or the CPU, take its place.
+        GraphError: a plugin's graph pass left a broken graph.
+    """
+    try:
+        return _opened(graph, provider, cpu, preserve_all, fuse, keeping)
+    except Exception as error:
+        if of_signal(error) or not provider.gives_way:
+            raise
+        session = _on_cpu(
+            graph, attrs.evolve(provider, reason=failure_of_default(error),
+                                code=ReasonCode.DEVICE_FAILED), cpu, preserve_all,
+        )  # fmt: skip
+        warn_of_default(error)  # the model is not at fault: the CPU takes it
+        return session
+
+
+def open_source(source: Source, provider: Provider, cpu: CpuSide) -> tuple[Session, Start] | None:
+    """A session of a model's file, from what is kept of it; kept now where it was not yet. None where
+    it takes the graph: nothing can be kept of it, or a device that gives way failed.
+
+    Raises:
+        DeviceError, PluginError, GraphError, UnsupportedError: as `open_graph`.
+        ModelError: as `Source.graph`, where that is built; as `Source.check`.
+    """
+    try:
+        return _opened_source(source, provider, cpu)
+    except Exception as error:
+        if of_signal(error) or not provider.gives_way:
+            raise
+        return None  # it may fail again with the graph, and then the CPU takes over
+
+
+def open_whole(graph: Graph, provider: Provider) -> Opened | Sequence[Declined]:
+    """A graph wholly on the device, or the operators that are in the way.
+
+    Raises:
+        StateError, DeviceError, PluginError, GraphError: as `open_graph`.
+    """
+    opened = _usable(provider)
+    if opened.device is None:
+        return declined(graph, provider)
+    target = opened.target().for_all()
+    compiled = compile_or_load(graph, target, provider)
+    if compiled.refusals:
+        return compiled.refusals
+    loader = attrs.evolve(opened.loader(), whole=True, may_fall_back=False)
+
+    def report(loaded: Compiled) -> DelegationReport:
+        return opened.signed(report_of(graph, loaded))
+
+    try:
+        session = _loaded(graph, compiled, target, provider, loader, report)
+    except MemoryLimitError as error:
+        return all_declined(graph, str(error), ReasonCode.DEVICE_LIMIT)
+    gain, seconds = (sum(getattr(p, n) for p in compiled.parts) for n in ("gain", "seconds"))
+    return Opened(session, gain, seconds, sum(plan.device_bytes for plan in compiled.plans))
+
+
+def declined(graph: Graph, provider: Provider) -> Sequence[Declined]:
+    """The operators that the device refuses, as far as that shows before kernels are made.
+
+    Raises:
+        StateError, PluginError, GraphError: as `open_graph`.
+    """
+    from tflgpu.compiler.compile import declined as declined_on
+
+    opened = _usable(provider)
+    if opened.device is None:
+        return all_declined(graph, opened.why_none, ReasonCode.NO_DEVICE)
+    _warn_of_names(graph, opened)
+    return declined_on(graph, opened.target())
+
+
+def compiled_on(graph: Graph, provider: Provider) -> Compiled:
+    """What a graph becomes on a provider's device, without loading it.
+
+    Raises:
+        StateError, PluginError, GraphError: as `open_graph`.
+    """
+    return compile_or_load(graph, _usable(provider).target(), provider)
+
+
+def sees_each_run(provider: Provider) -> str:
+    """The option for which runs are as they would be by themselves; "" where there is none."""
+    options = provider.options
+    if provider.keeping.saved is not None:
+        return "a saved model is used as it is (saved)"
+    if options.accuracy_guard is not None:
+        return "runs are made a second time with the same inputs (accuracy_guard)"
+    if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
+        return "two forms of the model are tried (inference_preference)"
+    return ""
+
+
+def insisted(report: DelegationReport, opened: OpenedDevice) -> DelegationReport:
+    """A report with the device in it.
+
+    Raises:
+        UnsupportedError: an operator stays on the CPU, and ``allow_fallback`` is off.
+    """
+    assert opened.device is not None
+    if not opened.options.allow_fallback:
+        insist(report, opened.device.info.name)
+    return opened.signed(report)
+
+
+# Inside
+
+
+def _usable(provider: Provider) -> OpenedDevice:
+    opened = provider.opened
+    assert opened is not None
+    opened.check_open()
+    return opened
+
+
+def _opened(
+    graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool, fuse: bool, keeping: Pairs
+) -> Session:
+    if provider.opened is None:
+        return _on_cpu(graph, provider, cpu, preserve_all)
+    opened = _usable(provider)
+    if opened.device is None:
+        return _without_device(graph, provider, opened, cpu, preserve_all)
+    refuse_unknown(graph, "neither the device nor the CPU can run")
+    _warn_of_names(graph, opened)
+    target = opened.target() if fuse else opened.target().unfused()
+    wanted = with_all_results(graph) if preserve_all else graph
+    compiled = compile_or_load(wanted, target, provider)
+    report = partial(_report, graph, opened)
+    if not compiled.delegated:
+        return _none_delegated(graph, report(compiled), provider, cpu, preserve_all)
+    loader, why = opened.loader(cpu), _keeps_nothing(provider) if keeping else ""
+    if keeping and not why:
+        session = opened.used(lambda: loader.open(compiled, report, pairs=keeping))
+    else:
+        session = _loaded(wanted, compiled, target, provider, loader, report)
+        session.not_kept = {given: why for _, given in keeping}
+    return _told(session, provider)
+
+
+def _keeps_nothing(provider: Provider) -> str:
+    if provider.gives_way:
+        return "nobody asked for this device, and the CPU goes on whatever becomes of it"
+    return sees_each_run(provider)
+
+
+def _opened_source(
+    source: Source, provider: Provider, cpu: CpuSide
+) -> tuple[Session, Start] | None:
+    if provider.opened is None:
+        return None
+    opened = _usable(provider)
+    start = kept_start(source, provider)
+    if start is None:
+        return None
+    try:
+        return _of_start(source, start, provider, opened, cpu), start
+    except Exception as error:
+        # Of what was compiled just now it is as it would be without a file; what was read may be
+        # what no compiler makes.
+        if vars(source).get("compiled") is start.compiled or of_signal(error):
+            raise
+        said = f"{type(error).__name__}: {in_a_line(error)}"
+    # What is compiled now may fail alike, for too little memory say: then the file is not to blame,
+    # and stays.
+    fresh = fresh_start(source, opened)
+    session = _of_start(source, fresh, provider, opened, cpu)
+    _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", said)
+    keep_anew(source, provider, fresh)
+    return session, fresh
+
+
+def _of_start(
+    source: Source, start: Start, provider: Provider, opened: OpenedDevice, cpu: CpuSide
+) -> Session:
+    compiled = start.compiled
+    if not compiled.delegated:
+        report = _report(source.graph, opened, compiled)
+        return _none_delegated(source.graph, report, provider, cpu, preserve_all=False)
+
+    def report_of_loaded(loaded: Compiled) -> DelegationReport:
+        if loaded is compiled:
+            return insisted(start.report, opened)
+        return _report(source.graph, opened, loaded)  # a part could not be loaded
+
+    loader, whole = opened.loader(cpu), partial(_whole, source, start)
+    return _told(opened.used(lambda: loader.open(compiled, report_of_loaded, whole)), provider)
+
+
+def _loaded(
+    graph: Graph,
+    compiled: Compiled,
+    target: Target,
+    provider: Provider,
+    loader: Loader,
+    report: Report,
+) -> Session:
+    """A loaded session; with SUSTAINED_SPEED the faster of two, and guarded where that is asked for."""
+    opened, options = provider.opened, provider.options
+    assert opened is not None
+    session = opened.used(lambda: loader.open(compiled, report))
+    if options.inference_preference is InferencePreference.SUSTAINED_SPEED:
+        session = _faster(session, graph, compiled, target, provider, loader, report)
+    if options.accuracy_guard is not None:
+        from tflgpu.compiler.compile import compile as compile_graph
+        from tflgpu.runtime.guard.guard import guard_session
+        from tflgpu.runtime.guard.workshop import Workshop
+
+        def again(graph: Graph, target: Target) -> Compiled:
+            return opened.noted(compile_graph(graph, target))
+
+        shop = Workshop(
+            graph, target, loader, again, report, provider.accuracy.append, options.allow_fallback
+        )
+        guard_session(session, shop, options.accuracy_guard)
+    return session
+
+
+def _faster(
+    session: Session,
+    graph: Graph,
+    compiled: Compiled,
+    target: Target,
+    provider: Provider,
+    loader: Loader,
+    report: Report,
+) -> Session:
+    from tflgpu.compiler.compile import compile as compile_graph
+    from tflgpu.runtime.trials import faster, noted
+
+    opened = provider.opened
+    assert opened is not None
+    if provider.keeping.saved is not None:
+        return noted(session, "inference_preference: a saved model is used as it is")
+    try:
+        other = opened.noted(compile_graph(graph, target.joining()))
+        load = partial(attrs.evolve(loader, whole=True).open, report=report)
+        return opened.used(
+            lambda: faster(session, compiled, other, load, opened.options.memory_limit)
+        )
+    except BaseException:
+        session.close()
+        raise
+
+
+def _on_cpu(graph: Graph, provider: Provider, cpu: CpuSide, preserve_all: bool) -> Session:
+    from tflgpu.runtime.cpu_session import open_cpu_session
+
+    return open_cpu_session(
+        graph,
+        provider.ops,
+        preserve_all=preserve_all,
+        side=cpu,
+        numerics=provider.numerics,
+        reason=provider.reason,
+        code=provider.code,
+    )
+
+
+def _without_device(
+    graph: Graph, provider: Provider, opened: OpenedDevice, cpu: CpuSide, preserve_all: bool
+) -> Session:
+    """The CPU runs all of it, since there is no device and none was asked for by name."""
+    if not opened.options.allow_fallback:
+        raise UnsupportedError(
+            "there is no device and allow_fallback is off: "
+            + opened.why_none.replace(ALL_ON_CPU, "")
+        )
+    provider.keeping.insist_on_device(None, opened.why_none)
+    session = _on_cpu(graph, provider, cpu, preserve_all)
+    session.report = attrs.evolve(session.report, choice=opened.choice.reasons)
+    return session
+
+
+def _none_delegated(
+    graph: Graph, report: DelegationReport, provider: Provider, cpu: CpuSide, preserve_all: bool
+) -> Session:
+    """The CPU runs all of it, as the file has it and not as the device would have had it."""
+    session = _on_cpu(graph, provider, cpu, preserve_all)
+    ran = session.report
+    session.report = attrs.evolve(
+        placed(report, {r.node: r.runs_on for r in ran.refusals}),
+        integers=ran.integers,
+        in_floats=ran.in_floats,
+        seconds=report.cpu_seconds,
+    )
+    return _told(session, provider)
+
+
+def _told(session: Session, provider: Provider) -> Session:
+    tell(session.report)
+    if provider.gives_way:
+        session.keep_at_hand()  # the CPU can go on with all there is, even if the device is lost
+    return session
+
+
+def _report(graph: Graph, opened: OpenedDevice, compiled: Compiled) -> DelegationReport:
+    return insisted(report_of(graph, compiled), opened)
+
+
+def _warn_of_names(graph: Graph, opened: OpenedDevice) -> None:
+    for sentence in node_choice(opened.options).unmatched(graph):
+        _LOG.warning("tflgpu: %s", sentence)
+
+
+def _whole(source: Source, start: Start) -> Compiled:
+    """The compiled graph with all of its nodes, where a start was kept without.
+
+    Raises:
+        SavedModelError: by the times that were measured since it has other parts.
+    """
+    found = source.compiled
+    if [_outline(p) for p in found.parts] != [_outline(p) for p in start.compiled.parts]:
+        raise SavedModelError("the parts of this model have changed since it was saved")
+    return found
+
+
+def _outline(part: Part) -> tuple[object, ...]:
+    edges = ([value.id for value in values] for values in (part.inputs, part.outputs))
+    return (part.delegated, part.count, *edges)
