@@ -163,7 +163,7 @@ class FlowSession(Session):
             if i not in self._arrays and tensor.data is None and i in known:
                 self._arrays[i] = tensor.dtype.blank(known[i])
 
-    def run(self) -> None:
+    def run(self, *, is_watched: bool = True) -> None:
         """As `Session.run`. A run that fails leaves variables as they were."""
         if self._closed:
             self.check_inherited("this interpreter's device")

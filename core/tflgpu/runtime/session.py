@@ -32,7 +32,7 @@ from tflgpu.values import frozen
 
 
 class Watcher(Protocol):
-    """Runs a session in the place of `Session.run`, as long as it is asked to."""
+    """Makes the runs of a session and looks at each, until the session needs it no more."""
 
     def run(self) -> None:
         """What `Session.run` is to do."""
@@ -191,14 +191,20 @@ class Session(Stateful, Holder):
         """Whether it was closed, and has nothing on a device any more."""
         return self._closed
 
-    def run(self) -> None:
+    def run(self, *, is_watched: bool = True) -> None:
         """Run the whole graph on what the input arrays hold.
+
+        Args:
+            is_watched: Whether a watcher makes the run, where there is one. It says no itself.
 
         Raises:
             StateError: the session is closed, or the process was forked since it was opened.
             InputError: an array that an output is bound to has become read-only.
             DeviceError: a step failed.
         """
+        if is_watched and self._watcher is not None:
+            self._watcher.run()
+            return
         if self._closed:
             self.check_inherited("this interpreter's device")
             raise StateError("this session is closed")
@@ -322,15 +328,12 @@ class Session(Stateful, Holder):
             self.complete, self._running = True, None
 
     def watch(self, watcher: Watcher) -> None:
-        """Let ``watcher`` run the session from now on; `Session.run` is there for it. It must not
-        hold the session alive."""
+        """Let ``watcher`` run the session from now on, by ``run(is_watched=False)``. It must not hold
+        the session alive."""
         self._watcher = watcher
-        # Shadows the method, so that a session without a watcher asks no questions.
-        vars(self)["run"] = watcher.run
 
     def unwatch(self) -> None:
         """Run by itself again."""
-        vars(self).pop("run", None)
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.close()
@@ -338,10 +341,9 @@ class Session(Stateful, Holder):
     def take_over(self, other: Session) -> None:
         """Run what another session of the same graph runs, with its arrays, state, results and
         report. What this one had is released, and ``other`` is spent."""
-        old = self._open
-        mine = vars(self)
-        for name in _TAKEN_OVER:
-            mine[name] = vars(other)[name]
+        old, traffic, watcher = self._open, self.traffic, self._watcher
+        vars(self).update(vars(other))
+        self.traffic, self._watcher = traffic, watcher
         other._open, other._closed = [], True
         close_all(old)
 
@@ -362,15 +364,6 @@ class Session(Stateful, Holder):
         if on_device:
             super().after_fork()
             self._closed = True
-
-
-#: What makes a session another one.
-_TAKEN_OVER = (
-    "report", "complete", "_running", "_steps", "_variables", "_at_rest", "_arrays", "_moves",
-    "_keepers", "_seen",
-    "_lenders", "_moving", "_after", "_open", "_own_moves", "_places", "_given", "_wanted",
-    "_copies",
-)  # fmt: skip
 
 
 def _on_device(step: Step) -> bool:

@@ -73,7 +73,7 @@ class Guard:
         session = self._session()
         assert session is not None
         state = {key: array.copy() for key, array in session.variables.items()}
-        Session.run(session)
+        session.run(is_watched=False)
         session.complete = False  # until the results are known to be good
         before = {v.id: session.arrays[v.id] for v in self._shop.graph.inputs} | state
         try:
