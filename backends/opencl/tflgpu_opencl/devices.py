@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyopencl as cl
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.driver_libraries import load_drivers
 from tflgpu.contract.forks import REMEDY, Begun
 from tflgpu.contract.listing import Found, Listing, vendor_named
 from tflgpu.errors import DeviceError
@@ -32,6 +34,8 @@ def find_devices() -> Listing[Any]:
     """
     ranked: list[tuple[Any, DeviceInfo, Any]] = []
     problems: list[str] = []
+    if reason := load_drivers(_driver_places(), "OCL_ICD_VENDORS"):
+        return Listing("OpenCL", (), reason)
     _listing.begun = True
     try:
         platforms = cl.get_platforms()
@@ -54,6 +58,17 @@ def find_devices() -> Listing[Any]:
             problems.append(f"{name}: it has no devices")
     reason = "; ".join(problems) or "no OpenCL platform has a device"
     return Listing.of("OpenCL", ranked, reason)
+
+
+def _driver_places() -> list[str]:
+    """Where OpenCL's loaders look for drivers: ocl-icd, Khronos's, and the one that comes with pyopencl."""
+    environ = os.environ
+    folder = environ.get("OPENCL_VENDOR_PATH") or "/etc/OpenCL/vendors"
+    chosen = environ.get("OCL_ICD_VENDORS") or folder
+    if chosen.endswith(".icd") and "/" not in chosen:
+        chosen = f"{folder}/{chosen}"
+    own = f"{environ['PYOPENCL_HOME']}/.libs" if "PYOPENCL_HOME" in environ else ""
+    return [chosen, own, *environ.get("OCL_ICD_FILENAMES", "").split(":")]
 
 
 def device_at(index: int) -> Found[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tflgpu.contract.driver_libraries import load_drivers, vulkan_manifests
 from tflgpu.contract.forks import call_in_child
 from tflgpu.errors import DeviceError
 
@@ -38,8 +39,8 @@ class Instance:
         """Make one.
 
         Raises:
-            DeviceError: the loader knows no Vulkan 1.1, has no driver, or lacks the validation
-                layer that the environment asks for.
+            DeviceError: the loader knows no Vulkan 1.1, has no driver, lacks the validation layer
+                that the environment asks for, or has a driver that would crash this process.
         """
         self.handle: Any = None
         self._messenger: Any = None
@@ -55,6 +56,8 @@ class Instance:
         if spare is not None:
             self.handle = spare
             return
+        if reason := load_drivers(vulkan_manifests(), "VK_DRIVER_FILES"):
+            raise DeviceError(reason)
         layers = [_LAYER] if validate else []
         if validate:
             _need_layer()

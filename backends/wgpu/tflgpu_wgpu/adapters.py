@@ -10,6 +10,7 @@ from typing import Any
 
 import wgpu
 from tflgpu.contract.device import DeviceInfo
+from tflgpu.contract.driver_libraries import load_drivers, vulkan_manifests
 from tflgpu.contract.listing import VENDORS, Listing, vendor_named
 from tflgpu.contract.parallel import aside
 from tflgpu.contract.waiting import of_signal
@@ -47,6 +48,8 @@ _MOST_BYTES = 2**31 - 16
 
 def find_adapters() -> Listing[Any]:
     """All adapters once each, GPUs first, by wgpu's handles."""
+    if reason := load_drivers(vulkan_manifests(), "VK_DRIVER_FILES"):
+        return Listing("WebGPU", (), reason)
     try:
         _leave_out_opengl()
         with _runtime_folder():
