@@ -7,7 +7,6 @@ is nothing yet, or where somebody asks for what only the graph has.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 
 from tflgpu.blame import in_a_line, of_signal
@@ -27,8 +26,6 @@ from tflgpu.saved.asked import facts_of_options, facts_of_registry
 from tflgpu.saved.keeping import device_facts
 from tflgpu.saved.origin import Facts, Origin
 from tflgpu.saved.start import Start, start_of
-
-_LOG = logging.getLogger("tflgpu")
 
 
 class _NotPlainError(Exception):
@@ -74,12 +71,10 @@ class StartingEngine(Engine):
             if vars(origin).get("compiled") is start.compiled or of_signal(error):
                 raise
             said = f"{type(error).__name__}: {in_a_line(error)}"
-        # What is compiled now may fail alike, for too little memory say: then the file is not to blame,
-        # and stays.
+        # What is compiled now may fail alike, for too little memory say: then the file stays.
         fresh = self._start(origin)
         session = self._opened_start(origin, fresh, side)
-        _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", said)
-        return session, self._kept.start(origin, facts, device, lambda: fresh, anew=True)
+        return session, self._kept.start(origin, facts, device, lambda: fresh, said)
 
     # Inside
 
