@@ -91,7 +91,7 @@ ALLOWED: dict[str, tuple[frozenset[str], str]] = {
                    "BIDIRECTIONAL_SEQUENCE_RNN", "BROADCAST_ARGS", "CONCATENATION", "DEPTHWISE_CONV_2D", "FLOOR_MOD",
                    "LOCAL_RESPONSE_NORMALIZATION", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "SPARSE_TO_DENSE",
                    "STABLEHLO_GATHER", "STABLEHLO_SCATTER", "LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM",
-                   "MATRIX_DIAG", "MATRIX_SET_DIAG", "TRANSPOSE", "SPLIT", "WHILE"}), "is about what LiteRT gets wrong of them"),
+                   "MATRIX_DIAG", "MATRIX_SET_DIAG", "STRIDED_SLICE", "TRANSPOSE", "SPLIT", "WHILE"}), "is about what LiteRT gets wrong of them"),
     str(ROOT / "backends/litert/tflgpu_litert/shapes.py"): (
         frozenset({"MULTINOMIAL"}), "is about what LiteRT does not tell of it",
     ),

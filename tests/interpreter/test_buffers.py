@@ -103,11 +103,15 @@ def test_closed_while_bound(reference: Any, opened: Open) -> None:
     x = one.allocate_buffer(0)
     x.write(X)
     one.bind_input(0, x)
-    x.close()
     one.invoke()
+    x.close()
+    closed = (
+        r"input 0 \('x'\) is bound to a DeviceBuffer.*this buffer is closed.*what is in it is lost"
+    )
+    for call in (one.invoke, one.invoke_async, lambda: one.get_tensor(0), one.unbind):
+        with pytest.raises(StateError, match=closed):
+            call()
     np.testing.assert_array_equal(one.get_tensor(3), Y)
-    with pytest.raises(StateError, match=r"what is in it is lost.*unbind before closing"):
-        one.unbind(0)
     one.bind_input(0, X * 2)
     one.invoke()
     np.testing.assert_array_equal(one.get_tensor(3), (X * 2 + models.C) * models.C)

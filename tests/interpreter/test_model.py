@@ -179,6 +179,39 @@ def test_what_does_not_fit(model: tflgpu.Model, arrays: list[Any], said: str) ->
     check(model(numbers(1, 4), numbers(1, 4)), numbers(1, 4), numbers(1, 4))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
+def test_bytes_and_samples_are_not_taken_for_numbers(
+    model: tflgpu.Model, options: dict[str, Any], dtype: type
+) -> None:
+    """How large 255 is for a model only its author knows. Bytes are none of a quantized input's steps by chance,
+    and as whole numbers they are what they are."""
+    given = np.array([[1, 2, 3, 4]], dtype)
+    with pytest.raises(
+        tflgpu.InputError,
+        match=rf"'a' \(float32\[1, 4\]\): an array of {dtype.__name__} is not converted.*"
+        rf"x\.astype\(np\.float32\).*\(x / {np.iinfo(dtype).max}\)\.astype\(np\.float32\)",
+    ):
+        model(given, numbers(1, 4))
+    check(model(given.astype(np.float32), numbers(1, 4)), given, numbers(1, 4))
+    with (
+        tflgpu.Pool(linear(), **options) as pool,
+        pytest.raises(tflgpu.InputError, match="is not converted"),
+    ):
+        pool(given, numbers(1, 4))
+    for wanted in (DType.I8, DType.I32):
+        tensors = [TensorSpec("x", (1, 4), wanted), TensorSpec("y", (2, 2), wanted),
+                   TensorSpec("shape", (2,), DType.I32, data=[2, 2])]  # fmt: skip
+        moved = write_model(
+            ModelSpec(tensors, [OperatorSpec("RESHAPE", {}, [0, 2], [1])], [0], [1])
+        )
+        with tflgpu.Model(moved, **options) as other:
+            if wanted is DType.I32 or dtype is np.int8:
+                assert other(given)[0].tolist() == [[1, 2], [3, 4]]
+                continue
+            with pytest.raises(tflgpu.InputError, match=f"of {dtype.__name__} is not converted"):
+                other(given)
+
+
 def test_names_that_do_not_fit(model: tflgpu.Model) -> None:
     with pytest.raises(tflgpu.InputError, match="no input is called 'c'; there are 'a', 'b'"):
         model(numbers(1, 4), c=numbers(1, 4))

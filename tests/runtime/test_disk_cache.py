@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -123,6 +124,20 @@ class TestEntries:
         cache.store("key", CONTENT)
         assert cache.load("key") == (None if "folder" in kind else CONTENT)
         assert not list(cache.path("key").parent.glob("*.tmp"))
+
+    @pytest.mark.parametrize("error", [errno.ENOMEM, errno.EMFILE])
+    def test_what_cannot_be_read_now_stays(
+        self, error: int, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cache.store("key", CONTENT)
+
+        def lacking(path: str, most: int) -> bytes:
+            raise OSError(error, os.strerror(error))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_cache.whole_file, "content", lacking)
+            assert cache.load("key") is None
+        assert cache.load("key") == CONTENT
 
     @POSIX
     def test_an_unreadable_file(self, cache: DiskCache) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import logging
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from saved_models import FACTS, graph_of, small_model, target_of
+from tflgpu.cache import whole_file
 from tflgpu.compiler import compile as compiling
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
@@ -280,6 +282,52 @@ def test_a_clock_that_was_set_back_makes_nothing_young(folder: Path) -> None:
     os.utime(left, (time.time() + 1e6,) * 2)
     prune(folder)
     assert not left.exists()
+
+
+def test_what_another_process_has_removed_is_gone(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a folder and what follows: that is no trouble, and nothing is said of it."""
+    opened(folder)
+    path = only(folder)
+    path.unlink()
+    with caplog.at_level(logging.DEBUG):
+        assert store.drop(path)
+    read = store.read_saved
+
+    def late(path: Path, *rest: Any) -> Compiled:
+        path.unlink(missing_ok=True)
+        return read(path, *rest)
+
+    opened(folder)
+    with monkeypatch.context() as patch, caplog.at_level(logging.DEBUG):
+        patch.setattr(store, "read_saved", late)
+        opened(folder)
+    assert only(folder) == path
+    assert not [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("error", [errno.ENOMEM, errno.EMFILE])
+def test_what_cannot_be_read_now_stays(
+    error: int, folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """No memory to map it, or no descriptor: the process lacks something, and the file nothing."""
+    opened(folder)
+    before = only(folder).read_bytes()
+
+    def lacking(path: Path) -> memoryview:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(store, "drop", lambda path: pytest.fail("it was dropped"))
+        patch.setattr(whole_file, "mapped", lacking)
+        opened(folder)
+    assert "dropped" not in caplog.text
+    assert only(folder).read_bytes() == before
+    assert len(compiled) == 2
+    opened(folder)
+    assert len(compiled) == 2
 
 
 def test_a_folder_that_is_not_there_is_empty(folder: Path) -> None:

@@ -123,6 +123,11 @@ def quirk(node: Node, ops: Mapping[str, OpDef], edge: Collection[int] | None = N
         )
     if node.op == "LOCAL_RESPONSE_NORMALIZATION" and node.attrs.radius > _RADIUS:
         return f"LiteRT crashes on a radius of {node.attrs.radius}"
+    if node.op == "STRIDED_SLICE" and any(
+        stride < 0 and node.attrs.shrink_axis_mask >> i & 1
+        for i, stride in enumerate(node.const(3))
+    ):
+        return "LiteRT writes no result of STRIDED_SLICE where a shrunk dimension has a negative stride"
     if node.op == "FLOOR_MOD" and not node.input(0).dtype.is_float:
         return "LiteRT crashes on FLOOR_MOD of the smallest whole number and -1"
     if node.op == "BROADCAST_ARGS":

@@ -83,7 +83,8 @@ class DiskCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.drop(key, error.strerror or str(error))
+            if not whole_file.is_lack(error):
+                self.drop(key, error.strerror or str(error))
             return None
         content = data[_START:]
         if data[:_START] == _header(key, content):

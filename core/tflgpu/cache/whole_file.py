@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -13,6 +14,12 @@ from tflgpu.cache import private_folder
 
 #: What a file is called until it is whole.
 TEMPORARY = ".tmp"
+_LACKING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+
+
+def is_lack(error: BaseException | None) -> bool:
+    """Whether a file could not be read because the process lacked memory or descriptors at that moment."""
+    return isinstance(error, OSError) and error.errno in _LACKING
 
 
 # A pipe must not be waited for.

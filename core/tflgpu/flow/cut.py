@@ -90,6 +90,8 @@ def cut(
         _part(info, known, compiled, later), ops, None, warn, foreign, subgraphs,
         [i for i in _pending(later) if any(i in o.inputs for o in compiled)],
     )  # fmt: skip
+    for index in known.constants.keys() & built.values.keys():
+        built.values[index].computed = True
     left = [n for n in built if not _is_ready(n)]
     _refuse(left)
     of_file = len(info.tensors)  # what is read in the place of an input is made anew

@@ -69,7 +69,10 @@ class Bound:
             return np.array(_seen_as(self.given.array, self.shape, self.dtype))
         assert self.buffer is not None
         found: Array = np.empty(self.shape, self.dtype)
-        self.buffer.read(found)
+        try:
+            self.buffer.read(found)
+        except StateError as error:
+            raise self._lost(error) from error
         self.traffic.to_host += found.nbytes
         return found
 
@@ -90,8 +93,31 @@ class Bound:
             np.copyto(target, value)
             return
         assert self.buffer is not None
-        self.buffer.write(value)
+        try:
+            self.buffer.write(value)
+        except StateError as error:
+            raise self._lost(error) from error
         self.traffic.to_device += value.nbytes
+
+    def check_open(self) -> None:
+        """See that its owner has not closed the buffer of the device that it is bound to: nothing new could
+        be in it.
+
+        Raises:
+            StateError: the buffer or its device is closed.
+        """
+        check = getattr(self.buffer, "check_open", None)
+        try:
+            if self.given.owned and check is not None:
+                check()
+        except StateError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: StateError) -> StateError:
+        return StateError(
+            f"{self.port.told} is bound to {self.given.kind}: {error}; what is in it is lost. Bind it to "
+            "something else, or call resize_tensor_input or close; the next time unbind before closing"
+        )
 
     def ensure(self) -> None:
         """Have its contents after the last run in host memory.
@@ -177,13 +203,7 @@ class Bindings:
                 else:
                     np.copyto(session.arrays[index], contents)
         elif session is not None:
-            try:
-                contents = bound.read()
-            except StateError as error:
-                raise StateError(
-                    f"{bound.port.told}: {error}; what is in it is lost. Bind it to something else, "
-                    "or call resize_tensor_input or close; the next time unbind before closing"
-                ) from error
+            contents = bound.read()
             session.put(index, None)
             session.settle()  # what was lent is not for these contents
             np.copyto(session.arrays[index], contents)
@@ -209,6 +229,12 @@ class Bindings:
             if made.buffer is not bound.buffer:
                 bound.close()
             self._bound[index] = made
+
+    def check_inputs(self) -> None:
+        """As `Bound.check_open`, of every input, before a run."""
+        for bound in self._bound.values():
+            if bound.port.is_input:
+                bound.check_open()
 
     def contents(self, index: int) -> Array | None:
         """For `Interpreter.get_tensor`: what a bound tensor has, None where it is not bound.

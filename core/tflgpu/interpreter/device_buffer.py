@@ -24,7 +24,8 @@ class DeviceBuffer:
     """A tensor in a device's memory, as `Interpreter.allocate_buffer` makes it.
 
     It may be bound to inputs and outputs of any model on the same opened device, so that what one
-    model leaves another reads. It lives until `close`; models that are bound to it then go on.
+    model leaves another reads. It lives until `close`; a model whose input is bound to it then refuses to
+    run until something else is bound.
 
     Attributes:
         shape: As NumPy's.

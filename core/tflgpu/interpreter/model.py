@@ -134,7 +134,7 @@ class Model(Holder):
         """Run on one array per input, by position in the model's order or by name.
 
         An array of another type is converted where no value changes (floats: where only digits are
-        lost). Where the model has open dimensions (-1) they become the arrays'. Where it has a
+        lost), but for bytes and samples (whole numbers of 8 and 16 bits) to floats. Where the model has open dimensions (-1) they become the arrays'. Where it has a
         leading dimension of 1 and arrays have N there, it is run N times (or, made with a ``batch``,
         that many fewer), and so have the results; an array with 1 there is then for each of the N.
 

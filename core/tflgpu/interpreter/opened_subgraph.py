@@ -141,6 +141,8 @@ class OpenedSubgraph:
         if self._lost:
             lost, why = all_named(self.info, sorted(self._lost)), next(iter(self._lost.values()))
             raise StateError(f"{why}; set it again: {lost}")
+        if self.bindings.any:
+            self.bindings.check_inputs()
         if memory.session.is_broken:
             memory = self._open_again(memory)
         return memory

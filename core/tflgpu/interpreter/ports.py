@@ -51,7 +51,8 @@ def converted(port: Port, value: Any) -> Array:
     """An array of the input's type.
 
     Raises:
-        InputError: it is no array of numbers, or would change.
+        InputError: it is no array of numbers, or would change; or it is of bytes or samples (whole numbers
+            of 8 or 16 bits), which a model may expect in any range.
     """
     is_text = port.dtype.kind == "S"
     if np.ma.is_masked(value):
@@ -64,13 +65,25 @@ def converted(port: Port, value: Any) -> Array:
         raise InputError(f"input {port.described}: no array can be made of it: {error}") from error
     if array.dtype == port.dtype or (is_text and array.dtype.kind in "OSU"):
         return array  # texts are looked at one by one when they are set
+    is_small = array.dtype.kind in "iu" and array.dtype.itemsize <= 2
+    if is_small and port.dtype.kind == "f":
+        raise InputError(
+            f"input {port.described}: an array of {array.dtype} is not converted, since only the model's "
+            f"author knows the range that it expects; convert it by x.astype(np.{port.dtype}) or, where "
+            f"that is from 0 to 1, (x / {np.iinfo(array.dtype).max}).astype(np.{port.dtype}); of bytes "
+            "tflgpu.converters.FromBytes does so on the device"
+        )
     if array.dtype.kind in "fiub" and port.dtype.kind == "f":
         with np.errstate(over="ignore"):
             found = array.astype(port.dtype)
         if np.array_equal(np.isinf(found), np.isinf(array)):
             return found  # digits are lost at most
         raise InputError(f"input {port.described}: values to {_largest(array)} do not fit")
-    if array.dtype.kind in "iu" and port.dtype.kind in "iu":
+    if (
+        array.dtype.kind in "iu"
+        and port.dtype.kind in "iu"
+        and (not is_small or np.can_cast(array.dtype, port.dtype))
+    ):
         found = array.astype(port.dtype)
         if np.array_equal(found, array):
             return found

@@ -41,6 +41,7 @@ class Value:
     Where ``shape_known`` is False, ``shape`` is only what the file has in that place: the real one
     depends on numbers that are computed when the model runs. Nothing may be concluded from it.
     ``packed`` is the type that the file gives its numbers where that has less than a byte for each.
+    ``computed`` says of a constant that operators made it, so that LiteRT has none there.
     """
 
     id: int
@@ -53,6 +54,7 @@ class Value:
     shape_signature: Shape | None = None
     shape_known: bool = True
     packed: DType | None = None
+    computed: bool = False
 
     @property
     def spec(self) -> TensorSpec:

@@ -1,6 +1,7 @@
 """Convolution without shared memory: one invocation, a few pixels, one slice of channels.
 
-What CPUs that run OpenCL like best: their caches do the staging.
+What CPUs that run OpenCL like best: their caches do the staging. Long sums of few results (a model's heads) are
+added up in parts, so that what f32 loses does not grow with their length; kernels of GPUs share such sums out.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import attrs
 
 from tflgpu.kernels.gemm import Problem, Product
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer
+from tflgpu.language.tree import Buffer, Expr, Name
 from tflgpu.language.types import Scalar
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.view import ReadView, WriteView
 
 _WORKGROUP = (8, 8, 1)
+#: Slices of a long sum, slices of results that are few, slices of a part.
+_LONG, _FEW, _PART = 64, 64, 8
 
 
 @attrs.frozen
@@ -50,8 +53,13 @@ def _write(
     ]
     safe_rows = [k.let(k.min(row0 + i, problem.pixels - 1), "r") for i in range(block.rows)]
     gathers = [problem.gather(k, src, row) for row in safe_rows]
-    sums = [[k.var(k.f32(0.0, 4), "acc") for _ in range(block.columns)] for _ in range(block.rows)]
-    with k.loop(0, problem.depth, name="q") as q:
+
+    def zeros(name: str) -> list[list[Name]]:
+        return [
+            [k.var(k.f32(0.0, 4), name) for _ in range(block.columns)] for _ in range(block.rows)
+        ]
+
+    def add(q: Expr, sums: list[list[Name]]) -> None:
         values = [k.let(gather(q), "x") for gather in gathers]
         base = k.let(q * (4 * problem.slices), "w0")
         for lane in range(4):
@@ -60,6 +68,19 @@ def _write(
                 weight = k.let(k.load(weights, at, Scalar.F32), "w")
                 for i in range(block.rows):
                     k.fma_to(sums[i][j], values[i].lane(lane), weight)
+
+    sums = zeros("acc")
+    if problem.depth < _LONG or problem.pixels * problem.slices > _FEW:
+        with k.loop(0, problem.depth, name="q") as q:
+            add(q, sums)
+    else:
+        with k.loop(0, problem.depth, _PART, name="first") as first:
+            parts = zeros("part")
+            with k.loop(first, k.min(first + _PART, problem.depth), name="q") as q:
+                add(q, parts)
+            for i, row in enumerate(parts):
+                for j, part in enumerate(row):
+                    k.add_to(sums[i][j], part)
     for j in range(block.columns):
         column = column0 + j
         with k.if_(column < problem.slices):

@@ -18,9 +18,18 @@ def _total(k: Builder, attributes: StoredTotal, operands: Sequence[Expr]) -> Exp
     # In f32 whatever the precision: f16 has no room for totals.
     total = k.call("round", k.cast(operands[0], Scalar.F32) * attributes.inverse)
     total = k.let(k.clamp(total, -float(LARGEST), float(LARGEST)), "total")
+    if attributes.offset or attributes.away:
+        total = k.select(k.is_nan(total), 0.0, total)
+        total = k.let(total + float(attributes.offset), "moved")
     if attributes.multiplier is not None:
         whole = times(k, k.let(k.cast(total, Scalar.I32), "whole"), attributes.multiplier)
+        if attributes.bias:
+            whole = whole + int(attributes.bias)
         steps = k.cast(k.clamp(whole, result.low, result.high), Scalar.F32)
+    elif attributes.away:
+        steps = k.let(total * attributes.factor + attributes.bias, "steps")
+        steps = k.call("trunc", steps + k.call("sign", steps) * 0.5)
+        steps = k.clamp(steps, float(result.low), float(result.high))
     else:
         total = k.select(k.is_nan(total), 0.0, total)
         steps = k.call("round", total * attributes.factor + zero) - zero

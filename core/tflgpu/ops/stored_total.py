@@ -5,19 +5,24 @@ a BATCH_MATMUL of real numbers, in the place of what rounds others:
 
     total = x / unit, a whole number
     result = scale * (clamp(round(total * factor + zero point)) - zero point), halves to the even number
-    result = scale * clamp(total * multiplier), rounded twice
+    result = scale * clamp((total + offset) * multiplier + bias), rounded twice
+    result = scale * clamp(round((total + offset) * factor + bias)), halves away from 0
 
 The first is XNNPACK's arithmetic, where in sums the zero point decides which of two numbers is even, and in
-products there is none; the second that of TFLite's kernels (`tflgpu.ops.fixed_point`).
+products there is none; the others are those of TFLite's kernels (`tflgpu.ops.fixed_point`), which also run MEAN and
+SUM of 8 bits where the axes are no constant of the file. Some leave the operand's zero point in the sum (offset)
+and take it off the result (bias).
 
 Sources: XNNPACK's `rsum` and its conversion, measured; TFLite's `kernels/internal/reference/integer_ops/
-mean.h` with `kernels/reduce.cc` (the count of elements is part of the multiplier).
+mean.h` and `optimized/integer_ops/mean.h` with `kernels/reduce.cc` (the count of elements is part of the
+multiplier); its `QuantizedMeanOrSum`, measured.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -43,13 +48,17 @@ _BYTES = frozenset({DType.I8, DType.U8})
 
 @attrs.frozen
 class StoredTotal:
-    """``multiplier`` takes the place of ``factor`` where it is not None."""
+    """``multiplier`` takes the place of ``factor`` where it is not None; ``away`` rounds halves of what
+    ``factor`` gives away from 0, and not to the even number."""
 
     unit: float
     result: QuantizeAndDequantize
     zero_point: int = 0
     factor: float = 0.0
     multiplier: Multiplier | None = None
+    offset: int = 0
+    bias: float = 0.0
+    away: bool = False
 
     @property
     def inverse(self) -> float:
@@ -80,15 +89,27 @@ def of_mean(node: Node) -> Behind | None:
         return None
     a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
     result, unit = QuantizeAndDequantize.of(y.quant, y.dtype), float(a) / count
-    if x.dtype in _BYTES:
+    if x.dtype in _BYTES and not node.input(1).computed:
         factor = float(np.float32(a / b) / np.float32(count))
         return Behind(OP, StoredTotal(unit, result, y.quant.zero_point[0], factor))
+    if x.dtype in _BYTES and _keeps_plane(node):
+        zero = x.quant.zero_point[0]
+        steps = float(np.float32(zero) * a / b)
+        by = Multiplier.of(float(a) / (count * float(b)))
+        bias = -int(steps + math.copysign(0.5, steps))
+        return _multiplied(unit, result, by, count << 8, offset=count * zero, bias=bias)
     by = Multiplier.of(float(a) / float(b))
     bits = min(count.bit_length() - 1, 31 + by.shift)
-    if x.dtype is not DType.I16 or bits < 0:
+    if x.dtype not in {*_BYTES, DType.I16} or bits < 0:
         return None
     by = Multiplier((by.value << bits) // count, by.shift - bits)
-    return _multiplied(unit, result, by, count << 15)
+    return _multiplied(unit, result, by, count << (15 if x.dtype is DType.I16 else 8))
+
+
+def _keeps_plane(node: Node) -> bool:
+    """Whether it reduces height and width of an image to 1, for which LiteRT has a kernel of its own."""
+    axes = {int(axis) % 4 for axis in node.const(1).reshape(-1)}
+    return len(node.input(0).shape) == 4 and axes == {1, 2} and bool(node.attrs.keep_dims)
 
 
 def of_sum(node: Node) -> Behind | None:
@@ -97,10 +118,18 @@ def of_sum(node: Node) -> Behind | None:
     if x.dtype not in _BYTES or x.dtype is not y.dtype or not (x.quant and y.quant and y.elements):
         return None
     a, b = np.float32(x.quant.scale[0]), np.float32(y.quant.scale[0])
-    if not 0 < x.elements // y.elements << 8 <= LARGEST:
+    count = x.elements // y.elements
+    if not 0 < count << 8 <= LARGEST:
         return None
     result = QuantizeAndDequantize.of(y.quant, y.dtype)
-    return Behind(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
+    if not node.input(1).computed:
+        return Behind(OP, StoredTotal(float(a), result, y.quant.zero_point[0], float(a / b)))
+    zero = x.quant.zero_point[0]
+    bias = float(np.float32(-zero) * (a / b) * np.float32(count))
+    made = StoredTotal(
+        float(a), result, factor=float(a / b), offset=count * zero, bias=bias, away=True
+    )
+    return Behind(OP, made)
 
 
 def of_product(node: Node, depth: int) -> Behind | None:
@@ -122,12 +151,17 @@ def of_product(node: Node, depth: int) -> Behind | None:
 
 
 def _multiplied(
-    unit: float, result: QuantizeAndDequantize, by: Multiplier, most: int
+    unit: float,
+    result: QuantizeAndDequantize,
+    by: Multiplier,
+    most: int,
+    offset: int = 0,
+    bias: float = 0.0,
 ) -> Behind | None:
     """None where totals of up to ``most`` need more than 32 bits."""
     if most > LARGEST or most << by.left >= 2**31 or not math.isfinite(1 / unit):
         return None
-    return Behind(OP, StoredTotal(unit, result, multiplier=by))
+    return Behind(OP, StoredTotal(unit, result, multiplier=by, offset=offset, bias=bias))
 
 
 def _parse(fields: Fields) -> StoredTotal:
@@ -137,7 +171,10 @@ def _parse(fields: Fields) -> StoredTotal:
     result = QuantizeAndDequantize(scale, fields.integer("low"), fields.integer("high"))
     factor = fields.number("factor")
     by = Multiplier.of(factor) if fields.flag("twice") else None
-    return StoredTotal(unit, result, fields.integer("zero_point"), factor, by)
+    return StoredTotal(
+        unit, result, fields.integer("zero_point"), factor, by, fields.integer("offset"),
+        fields.number("bias"), fields.flag("away"),
+    )  # fmt: skip
 
 
 def _infer(attributes: StoredTotal, operands: Sequence[Operand | None]) -> list[TensorSpec]:
@@ -151,8 +188,12 @@ def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[
     total = np.rint(np.nan_to_num(x.astype(np.float32) * np.float32(attributes.inverse)))
     total = np.clip(total, -LARGEST, LARGEST)
     by, result, zero = attributes.multiplier, attributes.result, np.float32(attributes.zero_point)
+    total, bias = total + np.float32(attributes.offset), np.float32(attributes.bias)
     if by is not None:
-        steps = multiply(total.astype(np.int64), by.value, by.left, by.right)
+        steps = multiply(total.astype(np.int64), by.value, by.left, by.right) + int(bias)
+    elif attributes.away:
+        steps = total * np.float32(attributes.factor) + bias
+        steps = np.trunc(steps + np.copysign(np.float32(0.5), steps))
     else:
         steps = np.rint(total * np.float32(attributes.factor) + zero) - zero
     found = np.clip(steps, result.low, result.high) * np.float32(result.scale)
@@ -161,12 +202,17 @@ def _reference(attributes: StoredTotal, arrays: Sequence[Array | None]) -> list[
 
 def _samples() -> list[Sample]:
     def sample(
-        id: str, shape: tuple[int, ...], factor: float, twice: bool = False, drawn: bool = False
+        id: str,
+        shape: tuple[int, ...],
+        factor: float,
+        twice: bool = False,
+        drawn: bool = False,
+        **more: Any,
     ) -> Sample:
         # Totals that f16 has too.
         fields = {
             "unit": 1 / 64, "scale": 1 / 8, "low": -121, "high": 134, "zero_point": -7,
-            "factor": factor, "twice": twice,
+            "factor": factor, "twice": twice, **more,
         }  # fmt: skip
         whole = np.random.default_rng(3).integers(-2000, 2000, shape) / 64
         given = Arg(shape, low=-9, high=9) if drawn else Arg.of(whole.astype(np.float32))
@@ -177,6 +223,8 @@ def _samples() -> list[Sample]:
         sample("odd", (67,), 0.0371),
         sample("twice", (3, 5, 7), 0.0371, twice=True),
         sample("drawn", (2, 3, 7), 0.0371, drawn=True),
+        sample("twice_beside", (3, 5, 7), 0.0371, twice=True, offset=-819, bias=30.0),
+        sample("away", (2, 3, 5, 6), 1 / 16, offset=-819, bias=51.1875, away=True),
     ]
 
 

@@ -72,13 +72,14 @@ def kept_start(source: Source, provider: Provider) -> Start | None:
     if opened is None or not _keeps(provider, opened):
         return None
     source.compile = partial(_compiled, opened)
-    return _kept(source, provider, opened, partial(fresh_start, source, opened), anew=False)
+    return _kept(source, provider, opened, partial(fresh_start, source, opened))
 
 
-def keep_anew(source: Source, provider: Provider, start: Start) -> None:
-    """Keep this of a model's file, in the place of what was kept before."""
+def keep_instead(source: Source, provider: Provider, start: Start, failed: str) -> None:
+    """Keep ``start`` of a model's file in the place of what could not be loaded, ``failed`` says why. Where
+    they are the same, the device or the memory was to blame, and what is kept stays."""
     assert provider.opened is not None
-    _kept(source, provider, provider.opened, lambda: start, anew=True)
+    _kept(source, provider, provider.opened, lambda: start, failed)
 
 
 def fresh_start(source: Source, opened: OpenedDevice) -> Start:
@@ -98,8 +99,7 @@ def _kept(
     provider: Provider,
     opened: OpenedDevice,
     make: Callable[[], Start],
-    *,
-    anew: bool,
+    failed: str = "",
 ) -> Start | None:
     device = opened.device
     if device is None or isinstance(device, NodeDevice):
@@ -109,7 +109,7 @@ def _kept(
     except SavedModelError:
         return None  # the reason is told where the graph is compiled
     try:
-        return provider.keeping.start(source, facts, device, make, anew=anew)
+        return provider.keeping.start(source, facts, device, make, failed)
     except _NotPlainError:
         return None
 

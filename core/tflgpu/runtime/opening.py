@@ -35,7 +35,7 @@ from tflgpu.options import InferencePreference
 from tflgpu.runtime.compile_or_load import (
     compile_or_load,
     fresh_start,
-    keep_anew,
+    keep_instead,
     kept_start,
 )
 from tflgpu.runtime.loading import Loader, Opened
@@ -246,12 +246,10 @@ def _opened_source(
         if vars(source).get("compiled") is start.compiled or of_signal(error):
             raise
         said = f"{type(error).__name__}: {in_a_line(error)}"
-    # What is compiled now may fail alike, for too little memory say: then the file is not to blame,
-    # and stays.
+    # What is compiled now may fail alike, for too little memory say: then the file stays.
     fresh = fresh_start(source, opened)
     session = _of_start(source, fresh, provider, opened, cpu)
-    _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", said)
-    keep_anew(source, provider, fresh)
+    keep_instead(source, provider, fresh, said)
     return session, fresh
 
 

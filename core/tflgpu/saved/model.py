@@ -134,6 +134,22 @@ def write_saved(
         raise SavedModelError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
+def is_saved(
+    path: Path,
+    root: Compiled | Start,
+    graph: Graph,
+    key: Key,
+    code_of: CodeOf | None = None,
+    source: Source | None = None,
+) -> bool:
+    """Whether `write_saved` would write what a file has already, by the digest at its start."""
+    try:
+        start = next(saved_bytes(root, graph, key, code_of, source))
+        return mapped(path)[: len(start)] == start
+    except SavedModelError:
+        return False
+
+
 def read_saved(
     path: Path, graph: Graph, key: Key, compile: Callable[[], Compiled] | None = None
 ) -> Compiled:
@@ -162,7 +178,9 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except SavedModelError as error:
-        raise error if str(path) in str(error) else SavedModelError(f"{path}: {error}") from error
+        if str(path) in str(error):
+            raise
+        raise SavedModelError(f"{path}: {error}") from error
 
 
 def mapped(path: Path) -> memoryview:

@@ -20,6 +20,7 @@ from tflgpu.cache import private_folder
 from tflgpu.cache.age import age_of
 from tflgpu.cache.disk_cache import cache_folder, cache_key
 from tflgpu.cache.file_lock import exclusive
+from tflgpu.cache.whole_file import is_lack
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
@@ -201,23 +202,21 @@ def prune(folder: Path, limit: int = LIMIT) -> Sequence[Entry]:
 
 def drop(path: Path) -> bool:
     """Remove a file; whether it is gone."""
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            path.unlink()
-        except OSError as error:
-            _LOG.warning("tflgpu: %s cannot be removed: %s", path, error.strerror)
-            return False
+    try:
+        path.unlink(missing_ok=True)  # another process may have removed it
+    except OSError as error:
+        _LOG.warning("tflgpu: %s cannot be removed: %s", path, error.strerror)
+        return False
     return True
 
 
 def _read(path: Path, read: Callable[[Path], T]) -> T | None:
-    if not path.exists():
-        return None
     try:
         found = read(path)
     except SavedModelError as error:
-        _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", error)
-        drop(path)
+        if not isinstance(error.__cause__, FileNotFoundError) and not is_lack(error.__cause__):
+            _LOG.warning("tflgpu: a saved model is dropped, and made anew: %s", error)
+            drop(path)
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # used now

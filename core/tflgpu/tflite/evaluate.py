@@ -57,6 +57,7 @@ def evaluate(node: Node, definition: OpDef, where: str) -> bool:
     for value, result in zip(node.outputs, results, strict=True):
         value.data = np.ascontiguousarray(result).reshape(value.shape)
         value.data.setflags(write=False)
+        value.computed = True
     return True
 
 
