@@ -1,0 +1,58 @@
+"""What the definition of an operator imports."""
+
+from __future__ import annotations
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Node, TensorSpec, Value
+from tflgpu.ir.quant import Quantization
+from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.facets import (
+    Batched,
+    Behind,
+    Filter,
+    Held,
+    Hybrid,
+    InDigits,
+    Instead,
+    Integers,
+    Items,
+    OnTheFly,
+    Pads,
+    Reordered,
+    Rounding,
+    Work,
+    no_zeros,
+)
+
+__all__ = [
+    "Accuracy",
+    "Arg",
+    "Array",
+    "Batched",
+    "Behind",
+    "DType",
+    "Draw",
+    "Fields",
+    "Filter",
+    "Held",
+    "Hybrid",
+    "InDigits",
+    "Instead",
+    "Integers",
+    "Items",
+    "NoAttrs",
+    "Node",
+    "OnTheFly",
+    "OpDef",
+    "Operand",
+    "Pads",
+    "Quantization",
+    "Reordered",
+    "Rounding",
+    "Sample",
+    "TensorSpec",
+    "Value",
+    "Work",
+    "no_attrs",
+    "no_zeros",
+]

@@ -1,0 +1,19 @@
+"""What graph passes import."""
+
+from __future__ import annotations
+
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
+from tflgpu.passes.base import Pass
+from tflgpu.passes.context import PassContext
+
+__all__ = [
+    "Array",
+    "DType",
+    "Graph",
+    "Node",
+    "Pass",
+    "PassContext",
+    "TensorSpec",
+    "Value",
+]

@@ -1,0 +1,46 @@
+"""What a plugin's module of hooks imports: what it registers, and what it answers. Imports no kernels."""
+
+from __future__ import annotations
+
+from tflgpu.compat.entry import CompatEntry, Verdict
+from tflgpu.contract.allowances import Allowances
+from tflgpu.contract.device import API_VERSION, BackendInfo, DeviceInfo, Probe
+from tflgpu.errors import (
+    CompileError,
+    DeviceError,
+    DeviceLostError,
+    KernelError,
+    ModelError,
+    OptionError,
+    PluginError,
+    TflgpuError,
+    UnsupportedError,
+)
+from tflgpu.hookspecs import hookimpl
+from tflgpu.lowering.caps import DeviceCaps
+from tflgpu.lowering.reason import ReasonCode, Unsupported
+from tflgpu.options import DelegateOptions
+
+__all__ = [
+    "API_VERSION",
+    "Allowances",
+    "BackendInfo",
+    "CompatEntry",
+    "CompileError",
+    "DelegateOptions",
+    "DeviceCaps",
+    "DeviceError",
+    "DeviceInfo",
+    "DeviceLostError",
+    "KernelError",
+    "ModelError",
+    "OptionError",
+    "PluginError",
+    "Probe",
+    "ReasonCode",
+    "TflgpuError",
+    "Unsupported",
+    "UnsupportedError",
+    "Verdict",
+    "hookimpl",
+]

@@ -1,0 +1,40 @@
+"""What printers of kernels import."""
+
+from __future__ import annotations
+
+from tflgpu.language.c_family import CPrinter
+from tflgpu.language.check import check
+from tflgpu.language.defining import DefiningPrinter
+from tflgpu.language.generator import ShaderGenerator
+from tflgpu.language.interpreter import interpret
+from tflgpu.language.needs import Features, Needs, check_needs, needs_of
+from tflgpu.language.printer import Printer
+from tflgpu.language.tree import Buffer, Expr, Kernel, Stmt
+from tflgpu.language.types import BOOL, F16, F32, I32, U32, Scalar, Size3, Type
+from tflgpu.lowering.caps import DeviceCaps
+
+__all__ = [
+    "BOOL",
+    "F16",
+    "F32",
+    "I32",
+    "U32",
+    "Buffer",
+    "CPrinter",
+    "DefiningPrinter",
+    "DeviceCaps",
+    "Expr",
+    "Features",
+    "Kernel",
+    "Needs",
+    "Printer",
+    "Scalar",
+    "ShaderGenerator",
+    "Size3",
+    "Stmt",
+    "Type",
+    "check",
+    "check_needs",
+    "interpret",
+    "needs_of",
+]
