@@ -31,7 +31,7 @@ _FLAGS = ("elementwise", "is_custom", "stateful", "is_view", "shape_only", "keep
 #: Functions of an op that it need not have.
 _FACETS = ("generate", "affine", "moves", "copies", "reorder", "work", "states", "at_run_time",
            "int16_table", "stored_where", "as_stored", "in_digits", "hybrid", "batch",
-           "refit")  # fmt: skip
+           "refit", "zeros_where")  # fmt: skip
 _POSITIONS = ("counts", "settings", "indices", "checked")
 
 

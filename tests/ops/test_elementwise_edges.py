@@ -247,7 +247,9 @@ def test_arithmetic_of_scaled_numbers_is_refused(op: str) -> None:
 
 def test_an_activation_that_no_kernel_has_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="SIGN_BIT"):
-        OPS["ADD"].parse(Fields("ADD", {"fused_activation_function": Activation.SIGN_BIT.value}))
+        OPS["CONCATENATION"].parse(
+            Fields("CONCATENATION", {"fused_activation_function": Activation.SIGN_BIT.value})
+        )
 
 
 def test_quantizing_rounds_halves_to_the_even_step_and_clamps() -> None:

@@ -20,8 +20,6 @@ litert = pytest.importorskip("ai_edge_litert.interpreter", reason="needs tflgpu[
 NOT_IN_LITERT = {
     ("CONV_2D", "no_bias"): "LiteRT's kernel refuses a missing bias",
     ("DEPTHWISE_CONV_2D", "no_bias"): "LiteRT's kernel crashes without a bias",
-    ("CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
-    ("DEPTHWISE_CONV_2D", "tanh"): "LiteRT's kernel leaves a fused TANH out without a word",
     ("FULLY_CONNECTED", "tanh"): "LiteRT's kernel refuses a fused TANH",
     **{
         ("DENSIFY", id): "LiteRT's kernel wants a sparse constant; see test_densify"

@@ -160,9 +160,7 @@ class Target:
         )
         if refused is not None:
             return refused
-        reason = self.ops[node.op].limits(node) or (
-            unchecked(node, self.ops) if self.strict else None
-        )
+        reason = self.ops[node.op].limits(node) or unchecked(node, self.ops, strict=self.strict)
         if reason is not None:
             return Unsupported(reason)  # of an op that the device has, in this form
         found = self.kernels.select(node, site)

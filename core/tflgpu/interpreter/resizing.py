@@ -32,6 +32,11 @@ def new_shape(
             f"{all_named(info, info.inputs)}"
         )
     tensor = info.tensors[index]
+    if tensor.default is not None and shape != tensor.shape:
+        raise ResizeError(
+            f"Attempting to resize a fixed-size tensor: {named(tensor)} has contents in the file, of "
+            f"shape {list(tensor.shape)}"
+        )
     if any(d < 0 for d in shape):
         raise ResizeError(f"{named(tensor)} cannot be resized to {listed(shape)}: a negative size")
     try:

@@ -150,11 +150,13 @@ class OpDef:
             the host by its reference then; others refuse them.
         shape_only: Whether results depend on the operands' shapes alone, never on contents, so
             that they are constants although the operands are not.
+        zeros_where: Node -> whether TFLite's kernel only fills its results with zeros (of quantized tensors,
+            stored ones), so that they are constants.
         generate: Draws a random sample, for the conformance suite; without it the suite resizes
             the samples, which is enough where operands of any size fit together.
         filter: Which operand is what, where the op sums products of data with a filter.
         activation_field: The attribute that holds a fused `Activation`, applied to the one result.
-            The op computes all of them but SIGN_BIT.
+            The op computes all of them but SIGN_BIT, whatever of them a file can ask for.
         computes: The activation that the op itself is, of operand 0.
         affine: Node -> ``scale * x + shift`` per channel, which it computes before any fused
             activation; None where it does not.
@@ -198,7 +200,8 @@ class OpDef:
         positions: The attribute that holds the type of all results, which are positions in an operand:
             i64 or i32. "" = there is none.
         result_type: The type of all results, where TFLite's kernel gives it to them whatever the file says
-            (`tflgpu.tflite.settled`); None: the file has to say the type that the op makes.
+            (`tflgpu.tflite.settled`): a type, the position of the operand that has it, or the name of the
+            option that says it; None: the file has to say the type that the op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while the
             model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.
@@ -231,6 +234,7 @@ class OpDef:
     is_view: bool = False
     texts: bool = False
     shape_only: bool = False
+    zeros_where: Callable[[Node], bool] | None = None
     generate: Callable[[Draw], Sample] | None = None
     filter: Filter | None = None
     activation_field: str = ""
@@ -255,7 +259,7 @@ class OpDef:
     settings: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     positions: str = ""
-    result_type: DType | None = None
+    result_type: DType | int | str | None = None
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
     held: Held = Held.NUMBERS

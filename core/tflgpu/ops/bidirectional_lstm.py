@@ -16,6 +16,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.activation import computable_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.both_ways import check_second, join, join_specs, sizes_of, steps_of
@@ -23,7 +24,6 @@ from tflgpu.ops.facets import Hybrid, Work
 from tflgpu.ops.lstm_cell import Cell, CellRunner, Places, check_operands, hybrid_cell
 from tflgpu.ops.products import floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.windows import fused_activation
 
 OP = "BIDIRECTIONAL_SEQUENCE_LSTM"
 _COUNT = 48
@@ -60,7 +60,7 @@ def _parse(fields: Fields) -> BothLstm:
         clips.append(fields.number(name))
         if not clips[-1] >= 0:
             raise ModelError(f"{OP}: option {name} is {clips[-1]}, must be >= 0")
-    cell = Cell(fused_activation(fields), clips[0], clips[1], rounding_of(fields))
+    cell = Cell(computable_activation(fields), clips[0], clips[1], rounding_of(fields))
     return BothLstm(cell, fields.flag("time_major", True), fields.flag("merge_outputs"))
 
 

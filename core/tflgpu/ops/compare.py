@@ -255,9 +255,9 @@ OPS = (
     _op("LOGICAL_OR", np.logical_or, _BOOL, _logic_samples),
     OpDef("SELECT", no_attrs, _infer_select("SELECT"), _select(False), _select_samples,
           accuracy=Accuracy.EXACT, max_version=4, elementwise=True, keeps_values=True,
-          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select),
+          elementwise_where=lambda node: not chooses_rows(node), batch=_batch_select, result_type=1),
     OpDef("SELECT_V2", no_attrs, _infer_select("SELECT_V2"), _select(True), _select_v2_samples,
-          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True),
+          accuracy=Accuracy.EXACT, max_version=2, elementwise=True, keeps_values=True, result_type=1),
     OpDef("ZEROS_LIKE", no_attrs, infer_unary("ZEROS_LIKE", _ANY), _zeros_like, _zeros_samples,
-          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True),
+          accuracy=Accuracy.EXACT, elementwise=True, keeps_values=True, result_type=0),
 )  # fmt: skip

@@ -109,6 +109,6 @@ def _samples() -> Sequence[Sample]:
 OPS = (
     OpDef(
         _NAME, _parse, infer_unary(_NAME, frozenset({DType.F32})), _reference, _samples,
-        accuracy=Accuracy.ACCUMULATE, max_version=2, elementwise=True,
+        accuracy=Accuracy.ACCUMULATE, max_version=2, elementwise=True, result_type=0,
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Fields, OpDef, Operand
 from tflgpu.ops.facets import Hybrid, Work
@@ -46,7 +46,6 @@ from tflgpu.ops.lstm_cell import (
 from tflgpu.ops.lstm_samples import basic_samples, full_samples, sequence_samples
 from tflgpu.ops.products import PRODUCT_TYPES, floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.windows import fused_activation
 
 _BASIC_NAMES = ("input", "previous output", "weights", "biases", "previous cell state")
 
@@ -80,7 +79,7 @@ def _cell(fields: Fields) -> AnyCell:
     if not scales.real:
         eight = fields.op == "LSTM" and len(scales.intermediates) == INTERMEDIATES
         return (integer_cell_8 if eight else integer_cell)(scales, *clips)
-    return Cell(fused_activation(fields), *clips, rounding_of(fields))
+    return Cell(computable_activation(fields), *clips, rounding_of(fields))
 
 
 def _parse_lstm(fields: Fields) -> AnyBasic | AnyCell:

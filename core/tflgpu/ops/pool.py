@@ -17,6 +17,7 @@ import numpy as np
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
 from tflgpu.ops import draws
+from tflgpu.ops.activation import fused_clamp
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Padding, Sample
 from tflgpu.ops.elementwise import QUANTIZED, check_unscaled
@@ -27,7 +28,6 @@ from tflgpu.ops.products import finish, floats, needed, take
 from tflgpu.ops.windows import (
     Window,
     WindowAttrs,
-    fused_activation,
     pad_image,
     place,
     tap_view,
@@ -63,7 +63,7 @@ def _parse(fields: Fields) -> Pool:
         stride_h=fields.integer("stride_h", minimum=1),
         stride_w=fields.integer("stride_w", minimum=1),
         padding=fields.padding(),
-        activation=fused_activation(fields),
+        activation=fused_clamp(fields),
         filter_height=fields.integer("filter_height", minimum=1),
         filter_width=fields.integer("filter_width", minimum=1),
     )

@@ -266,11 +266,11 @@ OPS = (
     OpDef(
         "RESIZE_BILINEAR", _parse_bilinear, _infer("RESIZE_BILINEAR"), _reference_bilinear, _samples,
         generate=draws.resize, accuracy=Accuracy.ACCUMULATE, max_version=4, copies=_copies,
-        one_scale=True, batch=each_row(0), as_stored=_as_stored,
+        one_scale=True, batch=each_row(0), as_stored=_as_stored, result_type=0,
     ),
     OpDef(
         "RESIZE_NEAREST_NEIGHBOR", _parse, _infer("RESIZE_NEAREST_NEIGHBOR"), _reference_nearest,
         _nearest_samples, accuracy=Accuracy.EXACT, max_version=4, keeps_values=True, copies=_copies,
-        batch=each_row(0),
+        batch=each_row(0), result_type=0,
     ),
 )  # fmt: skip

@@ -18,14 +18,13 @@ import numpy as np
 from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ops.activation import apply_activation
+from tflgpu.ops.activation import apply_activation, computable_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.both_ways import check_second, join, join_specs, sizes_of, steps_of
 from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
 from tflgpu.ops.products import floats, needed, take
 from tflgpu.ops.quantize_on_the_fly import rounded, rounding_of
-from tflgpu.ops.windows import fused_activation
 
 _NAMES = ("input", "weights", "recurrent weights", "bias", "hidden state")
 _TWO_WAYS = (
@@ -64,13 +63,13 @@ class BothWays(Rnn):
 
 def _parse(fields: Fields) -> Rnn:
     time_major = fields.flag("time_major")
-    return Rnn(fused_activation(fields), time_major, rounding=rounding_of(fields))
+    return Rnn(computable_activation(fields), time_major, rounding=rounding_of(fields))
 
 
 def _parse_both(fields: Fields) -> BothWays:
     merged = fields.flag("merge_outputs")
     time_major = fields.flag("time_major")
-    return BothWays(fused_activation(fields), time_major, merged, rounding=rounding_of(fields))
+    return BothWays(computable_activation(fields), time_major, merged, rounding=rounding_of(fields))
 
 
 def _units(

@@ -202,12 +202,12 @@ OPS = (
     OpDef(
         "SPLIT", _parse_split, _infer_split, _reference_split, _split_samples,
         accuracy=Accuracy.EXACT, max_version=5, keeps_values=True, copies=lambda node: 1,
-        batch=_batch_split(0, 1),
+        batch=_batch_split(0, 1), result_type=1,
     ),
     OpDef(
         "SPLIT_V", _parse_split, _infer_split_v, _reference_split_v, _split_v_samples,
         accuracy=Accuracy.EXACT, max_version=3, keeps_values=True, copies=copies_first,
-        batch=_batch_split(2, 0),
+        batch=_batch_split(2, 0), result_type=0,
     ),
     OpDef(
         "UNPACK", _parse_unpack, _infer_unpack, _reference_unpack, _unpack_samples,

@@ -23,6 +23,7 @@ import numpy as np
 from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
+from tflgpu.ops.activation import computable_activation
 from tflgpu.ops.axes import present
 from tflgpu.ops.base import Accuracy, Activation, Arg, Fields, OpDef, Operand, Sample
 from tflgpu.ops.facets import Hybrid, OnTheFly, Rounding, Work
@@ -30,7 +31,6 @@ from tflgpu.ops.fixed_point import Multiplier, multiply
 from tflgpu.ops.integer_scales import Scales
 from tflgpu.ops.products import check_bias, finish, floats, needed
 from tflgpu.ops.quantize_on_the_fly import rounding_of
-from tflgpu.ops.windows import fused_activation
 
 OP = "SVDF"
 INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
@@ -68,7 +68,7 @@ _I16, _I8 = (-(1 << 15), (1 << 15) - 1), (-(1 << 7), (1 << 7) - 1)
 def _parse(fields: Fields) -> Svdf | IntegerSvdf:
     rank, scales = fields.integer("rank", minimum=1), Scales.of_fields(fields)
     if scales.real:
-        return Svdf(rank, fused_activation(fields), rounding_of(fields))
+        return Svdf(rank, computable_activation(fields), rounding_of(fields))
     if fields.activation() is not Activation.RELU:
         raise UnsupportedError(f"{OP} of i8: TFLite's kernel takes RELU only, which it leaves out")
     scales.check_types(TYPES)

@@ -33,7 +33,7 @@ from tflgpu.tflite.operators import (
 )
 from tflgpu.tflite.schema import COMPOSITE
 from tflgpu.tflite.source import Source, name_of, open_source
-from tflgpu.tflite.tensors import read_tensor, read_tensors, with_empty_constants
+from tflgpu.tflite.tensors import as_input, read_tensor, read_tensors, with_empty_constants
 
 _VERSION = 3
 
@@ -109,8 +109,9 @@ def _read_later(data: memoryview) -> LaterModel | None:
         return None
     buffers, count = LaterBuffers(model, _buffer, file), model.count("subgraphs")
 
-    def tensor(table: Table, index: int, tensors: int) -> TensorInfo:
-        return read_tensor(file, table, index, tensors, buffers)
+    def tensor(table: Table, index: int, tensors: int, is_input: bool) -> TensorInfo:
+        found = read_tensor(file, table, index, tensors, buffers)
+        return as_input(found) if is_input else found
 
     whole = Whole(lambda: _read(FlatFile(data)))
     subgraphs = tuple(
@@ -152,6 +153,8 @@ def _subgraph(
     check_indices(inputs, f"{table.where}: input", limits)
     check_indices(outputs, f"{table.where}: output", limits)
     operators = tuple(_of_texts(operator, tensors) for operator in operators)
+    for i in inputs:
+        tensors[i] = as_input(tensors[i])
     written = {*inputs, *(i for op in operators for i in op.outputs)}
     return SubgraphInfo(
         name=table.text("name"),
