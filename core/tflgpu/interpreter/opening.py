@@ -15,6 +15,7 @@ from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.delegation import Delegation
+from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.unknown import for_the_host
@@ -78,6 +79,12 @@ class Opening(Holder):
                 somebody wrote to the file since it was opened.
             DeviceError, PluginError, GraphError: as `Delegation.open_session`.
         """
+        with budget_of(len(self.model.content)):
+            return self._open(number, shapes, warn)
+
+    def _open(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> tuple[Session, Seen | None]:
         build = partial(self._graph, number, dict(shapes))
         origin = Origin(self.model.content, number, shapes, build, self.digest)
         origin.check()
