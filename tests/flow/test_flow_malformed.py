@@ -183,7 +183,7 @@ MISTAKES: dict[str, tuple[bytes, str]] = {
     "a variable that is a number": (_handle_of_numbers(), "its operands are f32"),
     "a handle that is assigned": (_assigned_twice(), "not a variable and a tensor"),
     "what comes too early": (_late(), "operator 0 .NEG. reads tensor 3"),
-    "deep": (_deep(100), "deep in each other; at most"),
+    "deep": (_deep(100), "more than 32 deep in each other"),
 }  # fmt: skip
 
 

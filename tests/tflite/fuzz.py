@@ -134,7 +134,7 @@ def _number(f: Field, rng: random.Random) -> Any:
     if f.number.kind == "b":
         return rng.random() < 0.5
     if f.number.kind == "f":
-        return rng.choice((0.0, -1.0, math.inf, math.nan, 1e-40, 3.5))
+        return rng.choice((0.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, 3.5))
     limits = np.iinfo(f.number)
     values = (-2, -1, 0, 1, 2, 3, 5, 127, 32767, 2**31 - 1, -(2**31), 2**40)
     return rng.choice([v for v in values if limits.min <= v <= limits.max])
@@ -344,7 +344,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = _peak_rss()
     start = time.perf_counter()
     result = run(
-        options.count, options.seed, models, options.first, options.cap, use, rewritten, options.tell
+        options.count,
+        options.seed,
+        models,
+        options.first,
+        options.cap,
+        use,
+        rewritten,
+        options.tell,
     )
     seconds = time.perf_counter() - start
     print(f"cases     {options.count} from {len(models.files)} models, seed {options.seed}")

@@ -53,10 +53,7 @@ class Loop:
     def __call__(self, env: Env) -> None:
         """Run the body as long as the condition holds."""
         state: list[Given] = [env[i] for i in self._inputs]
-        if self._blocks is not None:
-            state = self._blocks.run(state)
-        else:
-            state = self._run_by_rounds(state)
+        state = self._run_by_rounds(state) if self._blocks is None else self._blocks.run(state)
         for i, made in zip(self._outputs, state, strict=True):
             # Copied, since the body's next run, for another operator perhaps, overwrites it.
             env[i] = np.array(made) if isinstance(made, np.ndarray) else made

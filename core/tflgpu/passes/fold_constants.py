@@ -15,7 +15,6 @@ from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Graph, Node, Value
 from tflgpu.ir.rewrite import Rewriter
 from tflgpu.ops.base import OpDef
-from tflgpu.ops.unknown import unknown_reason
 from tflgpu.passes.base import Pass
 from tflgpu.passes.context import PassContext
 
@@ -39,7 +38,7 @@ def run(graph: Graph, context: PassContext) -> int:
 
 
 def _may_fold(node: Node, definition: OpDef) -> bool:
-    if definition.stateful or unknown_reason(node.attrs) is not None or not node.outputs:
+    if definition.stateful or not node.outputs:
         return False
     # References see stored numbers without their scales; DEQUANTIZE has a pass of its own.
     if any(v is not None and v.quant is not None for v in (*node.inputs, *node.outputs)):
