@@ -11,6 +11,7 @@ import pytest
 from tflgpu.blame import Failed, attempt, of_signal
 from tflgpu.contract.party import Party
 from tflgpu.errors import DeviceError, PluginError
+from tflgpu.ir.dtypes import DType
 from tflgpu.ops.foreign import checked_op
 from tflgpu.plugins import registry
 
@@ -142,6 +143,11 @@ def test_other_exits_are_still_faults() -> None:
 
 def _restores_not(number: int, frame: Any) -> None:
     raise SystemExit(3)
+
+
+def test_an_error_in_an_enumeration_is_no_handler_s() -> None:
+    """`signal.SIG_DFL`, which is installed for most signals, is of one."""
+    assert isinstance(attempt(DType, "no such type"), Failed)
 
 
 def test_an_error_without_a_traceback() -> None:

@@ -289,3 +289,24 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         pytest.raises(SavedModelError, match="cannot be written"),
     ):
         delegate.save(small_model(), tmp_path / "nowhere" / "m.tflgpu")
+
+
+def test_a_forged_file_has_no_operators_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest is right, since all of it was written so."""
+    model, path = small_model(), tmp_path / "m.tflgpu"
+    write = keeping_module.write_saved
+
+    def forging(to: Path, compiled: Any, *args: Any, **kwargs: Any) -> None:
+        compiled.parts[0].nodes[0].origins = (999,)
+        write(to, compiled, *args, **kwargs)
+
+    monkeypatch.setattr(keeping_module, "write_saved", forging)
+    with tflgpu.GpuDelegate(**REF) as delegate:
+        delegate.save(model, path)
+    with (
+        tflgpu.GpuDelegate(saved=path, **REF) as delegate,
+        pytest.raises(SavedModelError, match="operators that the model does not have"),
+    ):
+        run(model, delegate)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tflgpu.ir.budget import MAX_BYTES
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
-from tflgpu.ir.sizes import MAX_BYTES
 from tflgpu.lowering.reason import ReasonCode, Unsupported
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.base import OpDef

@@ -18,6 +18,7 @@ from tflgpu.errors import DeviceError
 from tflgpu.flow.operators import keeps_state, reached
 from tflgpu.flow.store import Store
 from tflgpu.interpreter.batching import Batching
+from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Shape
 from tflgpu.ops.unknown import for_the_host
@@ -136,6 +137,23 @@ class SessionOpener(Holder):
                 that runs nowhere; or the file was written to since it was opened.
             DeviceError, PluginError, GraphError: as `tflgpu.runtime.opening.open_graph`.
         """
+        with budget_of(len(self.model.content)):
+            return self._open(number, shapes, warn)
+
+    def keeps_state(self, number: int) -> bool:
+        """Whether running a subgraph by `FlowSession` may read or change state."""
+        subgraphs = self.model.subgraphs
+        return keeps_state(subgraphs, [number]) or any(
+            tensor.is_variable
+            for i in reached(subgraphs, [number])
+            for tensor in subgraphs[i].tensors
+        )
+
+    # Inside
+
+    def _open(
+        self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]
+    ) -> tuple[Session, Edge | None]:
         build = partial(self._graph, number, dict(shapes))
         source = Source(self.model.content, number, shapes, build, self.digest)
         source.check()
@@ -175,17 +193,6 @@ class SessionOpener(Holder):
             strict=self.options.strict,
         )
         return made, None
-
-    def keeps_state(self, number: int) -> bool:
-        """Whether running a subgraph by `FlowSession` may read or change state."""
-        subgraphs = self.model.subgraphs
-        return keeps_state(subgraphs, [number]) or any(
-            tensor.is_variable
-            for i in reached(subgraphs, [number])
-            for tensor in subgraphs[i].tensors
-        )
-
-    # Inside
 
     def _graph(
         self, number: int, shapes: Mapping[int, Shape], warn: Callable[[str], object]

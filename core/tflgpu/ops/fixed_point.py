@@ -44,7 +44,13 @@ class Multiplier:
 
     @classmethod
     def of(cls, real: float) -> Multiplier:
-        """The closest to a real number, which is not negative."""
+        """The closest to a real number, which is not negative.
+
+        Raises:
+            ModelError: it is infinite or NaN, as options and quotients of scales of a file may be.
+        """
+        if not math.isfinite(real):
+            raise ModelError(f"no fixed-point number stands for a factor of {real}")
         fraction, shift = math.frexp(real)
         value = math.floor(fraction * 2.0**31 + 0.5)
         if value == 1 << 31:

@@ -12,9 +12,9 @@ import numpy as np
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import listed
+from tflgpu.ir.budget import MAX_RESULTS
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec
-from tflgpu.ir.sizes import MAX_RESULTS
 from tflgpu.ops.axes import (
     const_integer,
     const_integers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node
 from tflgpu.values import frozen
 
@@ -77,8 +78,17 @@ def refuse_unknown(graph: Graph, where: str) -> None:
         raise UnsupportedError(f"{where} {len(unknown)} operators: {listed}{_ADVICE * dynamic}")
     states = [v for v in graph.values.values() if v.is_variable]
     for value in (*graph.inputs, *graph.outputs, *states):
-        if not value.dtype.has_numpy:
-            raise UnsupportedError(
-                f"{where} the model: tensor {value.id} ({quoted(value.name)}) is {value.dtype.value}, "
-                "which no input, output or state tensor can be"
-            )
+        check_held(value.dtype, value.id, value.name, where)
+
+
+def check_held(dtype: DType, tensor: int, name: str, where: str, *, texts: bool = False) -> None:
+    """That there are arrays of a tensor's type on the host, those of ``texts`` among them.
+
+    Raises:
+        UnsupportedError: there are none.
+    """
+    if not dtype.has_numpy and not (texts and dtype is DType.STRING):
+        raise UnsupportedError(
+            f"{where} the model: tensor {tensor} ({quoted(name)}) is {dtype.value}, which no input, "
+            "output or state tensor can be; convert the model with inputs and outputs of another type"
+        )

@@ -21,9 +21,9 @@ import numpy as np
 from tflgpu.blame import Failed, attempt
 from tflgpu.errors import GraphError, ModelError
 from tflgpu.ir.brief import listed, quoted
+from tflgpu.ir.budget import check_size
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, Value
-from tflgpu.ir.sizes import check_size
 from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import NoAttrs, OpDef, Operand

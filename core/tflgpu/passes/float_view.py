@@ -41,6 +41,7 @@ from typing import Union
 import attrs
 import numpy as np
 
+from tflgpu.errors import ModelError
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Graph, Node, TensorSpec, Value
 from tflgpu.ir.rewrite import merged_origins
@@ -268,7 +269,10 @@ class _Viewing:
         made = [v for v in node.outputs if is_quantized(v)]
         if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
             return False
-        found = op.as_stored(node)
+        try:
+            found = op.as_stored(node)
+        except ModelError:  # its numbers are out of reach of whole ones
+            return False
         if isinstance(found, Behind):
             return found
         if isinstance(found, Instead):

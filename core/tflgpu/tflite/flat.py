@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tflgpu.errors import ModelError
+from tflgpu.ir.budget import Budget
 from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.layouts import Field, Kind, Layout
 from tflgpu.tflite.schema import layout
@@ -33,25 +34,21 @@ _NUMBERS = {
 # As many as the C++ verifier visits at most.
 _MAX_TABLES = 1_000_000
 
-# Bytes copied into Python values, as a multiple of the file's size. An honest file has few vectors
-# that several tables share; a hostile one may have a million tables share one long vector.
-_COPIES = 2
-_COPIES_FLOOR = 1 << 16
-
 DAMAGED = "the file is damaged or was not written by a TFLite converter; fetch or convert it again"
 
 
 class FlatFile:
     """The bytes of a flatbuffer, and what may still be spent on reading them."""
 
-    __slots__ = ("_copies", "_tables", "data", "size")
+    __slots__ = ("_budget", "data", "size")
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
         self.size = len(data)
         # A table takes four bytes and the offset to it four; no file has more unless they are shared.
-        self._tables = min(_MAX_TABLES, self.size // 8)
-        self._copies = _COPIES * self.size + _COPIES_FLOOR
+        # A hostile one may have a million tables share one long vector, too.
+        tables = min(_MAX_TABLES, self.size // 8)
+        self._budget = Budget(nodes=tables, nbytes=2 * self.size + (1 << 16))
 
     def root(self, where: str, table: str) -> Table:
         """The root table."""
@@ -61,13 +58,10 @@ class FlatFile:
         """The table at an absolute position.
 
         Raises:
-            ModelError: it, or its vtable, is not within the file; or tables were visited too often.
+            ModelError: it, or its vtable, is not within the file.
+            BudgetError: tables were visited too often.
         """
-        self._tables -= 1
-        if self._tables < 0:
-            raise ModelError(
-                f"{where}: more tables than a file of {self.size:,} bytes can hold; {DAMAGED}"
-            )
+        self._budget.spend("nodes", 1, where)
         self.require(position, 4, where)
         vtable = position - int(_I32.unpack_from(self.data, position)[0])
         self.require(vtable, 4, f"{where}: vtable")
@@ -110,11 +104,7 @@ class FlatFile:
 
     def spend(self, size: int, where: str) -> None:
         """Account for ``size`` bytes that are about to be copied into Python values."""
-        self._copies -= size
-        if self._copies < 0:
-            raise ModelError(
-                f"{where}: the values read are many times the file's {self.size:,} bytes; {DAMAGED}"
-            )
+        self._budget.spend("nbytes", size, where)
 
 
 class Table:

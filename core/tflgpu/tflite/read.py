@@ -12,7 +12,9 @@ import attrs
 
 from tflgpu.errors import ModelError
 from tflgpu.ir.brief import quoted
+from tflgpu.ir.budget import budget_of
 from tflgpu.ir.dtypes import DType
+from tflgpu.tflite.bodies import check_nesting
 from tflgpu.tflite.flat import DAMAGED, FlatFile, Table
 from tflgpu.tflite.inline import inlined
 from tflgpu.tflite.later import LaterBuffers, LaterModel, LaterSubgraph, Whole
@@ -68,9 +70,13 @@ def read_model(
         if later is not None:
             return later
         found = _read(FlatFile(data))
-        return found if as_written else inlined(found)
+        if as_written:
+            return found
+        with budget_of(len(data)):
+            check_nesting(found.subgraphs)
+        return inlined(found)
     except ModelError as error:
-        raise ModelError(f"{name_of(source)}: {error}") from error.__cause__
+        raise type(error)(f"{name_of(source)}: {error}") from error.__cause__
 
 
 def _read(file: FlatFile) -> ModelFile:
