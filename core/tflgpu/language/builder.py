@@ -56,8 +56,8 @@ class Builder(MatrixBuilder, SubgroupBuilder):
     """Collects statements in order; `build` checks them and gives the `Kernel`."""
 
     def __init__(self, name: str, workgroup: Size3) -> None:
-        self._sound(workgroup_problem(workgroup))
         self.name = name
+        self._sound(workgroup_problem(workgroup))
         self.workgroup = workgroup
         self._buffers: list[Buffer] = []
         self._shared: list[Shared] = []
@@ -387,8 +387,6 @@ class Builder(MatrixBuilder, SubgroupBuilder):
 
     def _fresh(self, name: str) -> str:
         count = self._idents.get(name, 0)
-        if not count and not (name.isidentifier() and name.isascii()):
-            raise refused(f"{self.name}: {name!r} is no name")
         ident = f"{name}_{count}" if count else name
         while ident in self._idents:
             count += 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from tflgpu.errors import KernelError
 from tflgpu.language.author import Place, here, shown
@@ -25,7 +25,7 @@ from tflgpu.language.expressions import Expr, Name, Operand
 if TYPE_CHECKING:
     from tflgpu.language.builder import Builder
 
-_INSTEAD = "name the value before: old = k.let(...)"
+_INSTEAD = "Name the old value before: old = k.let(...)"
 
 
 def _in_place(combine: Callable[[Any, Any], Any]) -> Callable[[Variable, Operand], Variable]:
@@ -147,10 +147,10 @@ class Reads:
         while block is not None:
             if ident in block.used:
                 read, used = block.used[ident]
-                raise KernelError(
-                    f"{self._kernel}: {ident} is set at {shown(place)} in a loop, which uses at "
-                    f"{shown(used)} what an expression made before the loop, at {shown(read.place)}, "
-                    f"reads of it; {_INSTEAD}"
+                raise self._refusal(
+                    read,
+                    f"which is set at {shown(place)} in a loop: used in that loop, at {shown(used)}, it "
+                    f"would give another value each time. {_INSTEAD}",
                 )
             block = block.parent
         self._block.before.setdefault(ident, self._values.get(ident, 0))
@@ -168,34 +168,30 @@ class Reads:
                 read = found(id(expr))
                 if read is not None:
                     self._check(read)
-            elif isinstance(expr, Variable):
-                raise KernelError(
-                    f"{self._kernel}: a node was made of the variable {expr.ident} itself, at "
-                    f"{shown(here())}: make it of {expr.ident}.read()"
-                )
 
     def _check(self, read: _Read) -> None:
         ident = read.name.ident
         if read.value != self._values.get(ident, 0):
-            self._refuse(read, f"{ident} was set at {shown(self._set_at[ident])}")
-        place: Place | None = None
+            raise self._refusal(
+                read,
+                f"which was set at {shown(self._set_at[ident])}: used at {shown(here())}, it would give "
+                f"the new value. {_INSTEAD}",
+            )
         block = self._block
         while block is not read.block:
             if block.is_loop and ident not in block.used:
-                place = place or here()
-                block.used[ident] = read, place
+                block.used[ident] = read, here()
             if block.parent is None:
-                self._refuse(
+                raise self._refusal(
                     read,
-                    f"that is in an if or a loop which has ended; where {ident} was to change there, "
-                    f"write {ident} += ... or k.set",
+                    f"inside an if or a loop, and is used behind that, at {shown(here())}. Where that "
+                    f"is to change {ident}, write {ident} += ... or k.set",
                 )
             block = block.parent
 
-    def _refuse(self, read: _Read, why: str) -> NoReturn:
-        raise KernelError(
-            f"{self._kernel}: what is used at {shown(here())} was made at {shown(read.place)} and "
-            f"reads {read.name.ident} anew: {why}; or {_INSTEAD}"
+    def _refusal(self, read: _Read, why: str) -> KernelError:
+        return KernelError(
+            f"{self._kernel}: the expression made at {shown(read.place)} reads {read.name.ident}, {why}"
         )
 
     def enter(self, *, is_loop: bool = False, is_else: bool = False) -> None:
@@ -213,6 +209,7 @@ class Reads:
             outer.before.setdefault(ident, value)
             self._values[ident] = self._another()
         self._block, outer.last = outer, block
+        block.parent = None  # neither waits for Python's collector
 
     def _another(self) -> int:
         self._count += 1
