@@ -103,8 +103,7 @@ def _check(kernel: Kernel) -> None:
         )
     if not any(b.access != "read" for b in kernel.buffers):
         scope.fail("no buffer is written")
-    for each in (*kernel.buffers, *kernel.shared):
-        problem = memory_problem(each)
+    for problem in (*map(memory_problem, kernel.buffers), *map(memory_problem, kernel.shared)):
         if problem:
             scope.fail(problem)
     memory = [*(b.name for b in kernel.buffers), *(a.name for a in kernel.shared)]
