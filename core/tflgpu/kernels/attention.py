@@ -23,8 +23,9 @@ from tflgpu.kernels.domain import horizontal, power_of_two
 from tflgpu.kernels.team import Member, Teams
 from tflgpu.kernels.unary import tanh
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule, Site
 from tflgpu.lowering.view import ReadView
@@ -214,9 +215,9 @@ class _Kernel:
 class _Row:
     """One query: where it lies, and what it knows of the keys so far."""
 
-    largest: Name
-    total: Name
-    sums: list[Name]
+    largest: Variable
+    total: Variable
+    sums: list[Variable]
 
     def __init__(self, kernel: _Kernel, index: Expr) -> None:
         self.kernel = kernel

@@ -10,8 +10,9 @@ import attrs
 from tflgpu.kernels.accept import NUMBERS, takes
 from tflgpu.kernels.domain import Domain, Share, Steps, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar, Type
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView
@@ -40,7 +41,7 @@ class _Search:
         take = k.let(self.better(a[0], b[0]) | tie, "take")
         return [k.select(take, b[0], a[0]), k.select(take, b[1], a[1])]
 
-    def scan(self, at: Share, view: ReadView, item: Expr) -> list[Name]:
+    def scan(self, at: Share, view: ReadView, item: Expr) -> list[Variable]:
         """The best of this invocation's steps, in each lane."""
         k, domain = self.k, self.domain
         steps = Steps(at, domain, view, self.compute, item)

@@ -22,8 +22,9 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.kernels.tiles import Tile
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.view import ReadView, WriteView
 
@@ -223,7 +224,7 @@ class _Stage:
 
 
 def _accumulate(
-    k: Builder, tile: Tile, lane: _Lane, stage: _Stage, sums: Sequence[Sequence[Name]]
+    k: Builder, tile: Tile, lane: _Lane, stage: _Stage, sums: Sequence[Sequence[Variable]]
 ) -> None:
     a0 = k.let(stage.a_base + lane.y * stage.pitch, "pa")
     b0 = k.let(stage.b_base + lane.x, "pb")
@@ -242,7 +243,7 @@ def _accumulate(
                     k.fma_to(sums[i][j], left[i].lane(lane_of_q), right)
 
 
-def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Name]]) -> None:
+def _add_splits(k: Builder, tile: Tile, lane: _Lane, sums: Sequence[Sequence[Variable]]) -> None:
     """Sum the splits' accumulators into those of split 0."""
     threads = tile.cols * tile.rows
     blocks = tile.block_rows * tile.block_cols

@@ -29,8 +29,9 @@ from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
 from tflgpu.language.matrix import TILE, Matrix, MatrixRole
-from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import F16x4, F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.precision import Precision
@@ -217,7 +218,7 @@ class _Stage:
             at = k.let(b_base + item // tile.slices * tile.b_pitch + item % tile.slices, "ib")
             maybe(k, inside, lambda at=at, i=i: self._commit_weights(at, i))  # type: ignore[misc]
 
-    def _commit_input(self, at: Expr, reg: Name) -> None:
+    def _commit_input(self, at: Expr, reg: Variable) -> None:
         k = self.k
         if len(self.a) == 1:
             k.store_shared(self.a[0], at, k.cast(reg, Scalar.F16))

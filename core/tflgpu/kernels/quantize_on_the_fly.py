@@ -9,8 +9,9 @@ from __future__ import annotations
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import F32, F32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.lowering.view import ReadView, decompose
@@ -40,7 +41,7 @@ def _build(low: Lowering) -> None:
     _round(low, domain, _ends(low, domain, teams, ends))
 
 
-def _range(at: Share, domain: Domain, view: ReadView) -> tuple[Steps, Name, Name]:
+def _range(at: Share, domain: Domain, view: ReadView) -> tuple[Steps, Variable, Variable]:
     """The lowest and the highest element of an item, four lanes each, which all members have."""
     k = at.k
     width = 1 if domain.over_channels else 4

@@ -12,8 +12,9 @@ from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
 from tflgpu.kernels.domain import Domain, Share, Steps, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name, Shared
+from tflgpu.language.tree import Expr, Shared
 from tflgpu.language.types import F32, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.softmax import L2_EPSILON
@@ -62,7 +63,7 @@ class Row:
         )
         return self._merge(sums, lambda a, b: a + b)
 
-    def _merge(self, lanes: Name, merge: Callable[[Expr, Expr], Expr]) -> Expr:
+    def _merge(self, lanes: Variable, merge: Callable[[Expr, Expr], Expr]) -> Expr:
         k = self.k
         value = k.var(horizontal(k, lanes, merge), "merged")
         self.at.combine([self._room], [value], lambda a, b: [merge(a[0], b[0])], everywhere=True)
