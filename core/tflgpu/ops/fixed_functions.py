@@ -105,6 +105,25 @@ def tanh(bits: int) -> Array:
     return _fixed(np.where(x == 0, 0, np.where(x < 0, -size, size)))
 
 
+@functools.lru_cache(None)
+def logistic_by_f32() -> Array:
+    """The same as `logistic`, computed in f32 and cut off towards 0."""
+    real = (np.arange(_LOW, _HIGH + 1) * 2.0**-12).astype(np.float32)
+    power = np.exp(-real.astype(np.float64)).astype(np.float32)
+    return _cut_off(np.float32(1) / (np.float32(1) + power))
+
+
+@functools.lru_cache(None)
+def tanh_by_f32(bits: int) -> Array:
+    """The same as `tanh`, computed in f32 and cut off towards 0."""
+    real = (np.arange(_LOW, _HIGH + 1) * 2.0 ** (bits - 15)).astype(np.float32)
+    return _cut_off(np.tanh(real.astype(np.float64)).astype(np.float32))
+
+
+def _cut_off(x: Array) -> Array:
+    return _fixed(_clipped(np.trunc(x * np.float32(1 << 15))))
+
+
 def _fixed(table: Array) -> Array:
     found = table.astype(np.int16)
     found.setflags(write=False)

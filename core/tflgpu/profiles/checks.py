@@ -165,7 +165,7 @@ def _warp(seen: Seen) -> str:
 
 
 #: By the name that a table of rules has for it.
-CHECKS: Mapping[str, Callable[[Seen], str]] = {
+NAMED_CHECKS: Mapping[str, Callable[[Seen], str]] = {
     "alpha": _alpha,
     "branches": _branches,
     "broadcast": _broadcast,

@@ -51,7 +51,7 @@ def delegated(
         why = rules.refusal(seen, quantized=quantized)
         if why:
             reasons[op.index] = why
-        elif found := rules.rules[op.name].flaws(seen):
+        elif found := rules.flaws(seen):
             flaws[op.index] = found
     every = tuple(op.index for op in subgraph.operators)
     if set(reasons) == around.halving and len(reasons) < len(every):
