@@ -12,11 +12,10 @@ from ai_edge_litert.interpreter import Interpreter, InterpreterWithCustomOps
 from ai_edge_litert.interpreter import OpResolverType as LiteRTResolver
 from tflgpu.contract.waiting import of_signal
 from tflgpu.errors import OptionError
-from tflgpu.ir.dtypes import Array
+from tflgpu.ir.dtypes import Array, DType
+from tflgpu.ir.graph import Graph
 from tflgpu.options import OpResolverType
-from tflgpu.tflite.cut import SmallModel
-from tflgpu.tflite.spec import ModelSpec, TensorSpec
-from tflgpu.tflite.write import write_model
+from tflgpu.tflite.cut import SmallModel, small_model
 
 # Of "Node number 3 (RESHAPE) failed to prepare." Delegates' nodes come behind those of the model.
 _NODE = re.compile(r"Node number (\d+) \(")
@@ -151,9 +150,11 @@ def try_registerers(settings: Settings) -> None:
     Raises:
         OptionError: LiteRT does not find one of them, or one of them raises.
     """
-    nothing = write_model(ModelSpec([TensorSpec("x", (1,))], [], [0], [0]))
+    x = Graph("nothing").add_value((1,), DType.F32)
+    nothing = small_model([], [x], [x], {})
+    assert isinstance(nothing, SmallModel)
     try:
-        InterpreterWithCustomOps(settings.registerers, model_content=nothing)
+        InterpreterWithCustomOps(settings.registerers, model_content=nothing.content)
     except Exception as error:  # whatever a registerer in Python raises
         if of_signal(error):
             raise
