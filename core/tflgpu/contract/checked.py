@@ -190,6 +190,7 @@ class CheckedNodeDevice(_Checked):
 
         Raises:
             UnsupportedError: the device takes none.
+            OptionError: as there.
         """
         if not offers(self._inner, CustomOps):
             raise UnsupportedError(f"{self._party.label} takes no operators in native code")

@@ -247,8 +247,12 @@ class CustomOps(Protocol):
     somebody has in native code."""
 
     def register_custom_ops(self, registerers: Sequence[Any]) -> None:
-        """Take them from now on. A registerer is what
-        `tflgpu.interpreter.InterpreterWithCustomOps` says; called once, before anything else."""
+        """Call each of them, and take its operators from now on. A registerer is what
+        `tflgpu.interpreter.InterpreterWithCustomOps` says; called once, before anything else.
+
+        Raises:
+            OptionError: there is no function of a name, or a function raises.
+        """
         ...
 
 

@@ -71,6 +71,7 @@ class CpuSide:
         Raises:
             DeviceError: the backend that was asked for cannot run here, or nothing that is here
                 takes custom operators in native code, and there are some.
+            OptionError: a registerer of such operators is not found, or raises.
             StateError: it is closed.
         """
         if self._closed:
@@ -144,6 +145,8 @@ class CpuSide:
                 break
             try:
                 found = self._opened(name)
+            except OptionError:  # of a registerer, which another backend would not know either
+                raise
             except TflgpuError as error:
                 lacking.append(str(error))
                 continue
@@ -171,6 +174,11 @@ class CpuSide:
                 if not offers(device, CustomOps):
                     raise UnsupportedError(f"backend {name} takes no operators in native code")
                 device.register_custom_ops(self._registerers)
+            except OptionError as error:
+                device.close()
+                raise OptionError(
+                    f"custom_op_registerers {shown(list(self._registerers))}: {error}"
+                ) from error
             except TflgpuError as error:
                 device.close()
                 raise DeviceError(self._no_registerers(str(error))) from error

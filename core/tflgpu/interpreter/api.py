@@ -22,6 +22,7 @@ from tflgpu.interpreter.providers import provider_of
 from tflgpu.interpreter.session_opener import SessionOpener, is_kept
 from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
 from tflgpu.options.kinds import Count
@@ -318,8 +319,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
                 if len(keys) != 1:
                     listed = ", ".join(map(repr, keys)) or "none"
                     raise InputError(
-                        f"signature_key is only left out where a model has one signature; "
-                        f"this one has {listed}"
+                        f"SignatureDef signature_key is None and model has {len(keys)} Signatures. None "
+                        f"is only allowed when the model has 1 SignatureDef; this one has {listed}"
                     )
                 (signature_key,) = keys
             return SignatureRunner(self, signature_key)
@@ -391,7 +392,11 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             return found
         count = len(self._model.subgraphs)
         if not isinstance(index, int) or not 0 <= index < count:
-            raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
+            raise InputError(
+                f"Invalid subgraph index {shown(index)} exceeds max subgraph index {count}: there is no "
+                f"subgraph {shown(index)}. subgraph_index is out of range: {shown(index)} for the model, "
+                f"which has {count} subgraphs."
+            )
         made = self._subgraphs[index] = self._make(index)
         return made
 
@@ -421,12 +426,19 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             known = {s.key: s for s in self._model.signatures}
             if key not in known:
                 listed = ", ".join(map(repr, known)) or "none"
-                raise InputError(f"no signature {shown(key)}; the model has {listed}")
+                given = (
+                    f'Invalid signature_key provided: "{clipped(str(key))}".'
+                    if key
+                    else "None signature_key provided."
+                )
+                raise InputError(
+                    f"{given} There is no signature {shown(key)}; the model has {listed}"
+                )
             return known[key], self._subgraph(known[key].subgraph), self._busy
 
     def _check_views(self) -> None:
         if self._main.has_views:
             raise StateError(
-                "a NumPy view of a tensor is still held; keep the function that tensor() "
-                "returned instead, and call it each time"
+                "There is at least 1 reference to internal data: a NumPy view of a tensor is still held; "
+                "keep the function that tensor() returned instead, and call it each time"
             )

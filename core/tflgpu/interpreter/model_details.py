@@ -9,6 +9,7 @@ from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
+from tflgpu.interpreter.resizing import no_tensor
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.tflite.bodies import STATE
 from tflgpu.tflite.model_file import ModelFile
@@ -65,7 +66,11 @@ class ModelDetails:
             InputError: no such tensor or subgraph, or one of a type that NumPy lacks.
         """
         with self._busy:
-            return self._subgraph(subgraph_index).details(tensor_index)
+            subgraph, index = self._subgraph(subgraph_index), as_index(tensor_index)
+            count = len(subgraph.info.tensors)
+            if index >= count:  # in LiteRT, tensors of kernels follow, which have no shape
+                raise InputError(f"Tensor with no shape found. {no_tensor(index, count)}")
+            return subgraph.details(index)
 
     def _get_ops_details(self) -> list[dict[str, Any]]:
         """A dictionary per operator of the file: index, op_name, inputs, outputs, types.
@@ -88,7 +93,9 @@ class ModelDetails:
             info, index = self._main.info, as_index(op_index)
             if not 0 <= index < len(info.operators):
                 count = len(info.operators)
-                raise InputError(f"there is no operator {index}; the model has {count}, from 0")
+                raise InputError(
+                    f"Invalid node index: there is no operator {index}; the model has {count}, from 0"
+                )
             return operator_details(info.operators[index], info.tensors)
 
     @property

@@ -135,8 +135,8 @@ class OpenedSubgraph:
         memory = self._memory
         if memory is None:
             raise NotAllocatedError(
-                "the model is not ready to run; call allocate_tensors() first, and again after "
-                "resize_tensor_input()"
+                "Invoke called on model that is not ready: call allocate_tensors() first, and again "
+                "after resize_tensor_input()"
             )
         if memory.session.inherited:
             memory = self._open_in_child(memory)

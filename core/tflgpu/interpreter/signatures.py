@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tflgpu.errors import InputError, OptionError
 from tflgpu.interpreter.arguments import array_of
-from tflgpu.ir.brief import quoted
+from tflgpu.ir.brief import clipped, quoted
 
 if TYPE_CHECKING:
     from tflgpu.interpreter.api import Interpreter
@@ -30,8 +31,13 @@ class SignatureRunner:
             InputError: the model has no such signature.
             StateError: the interpreter is closed or in use.
         """
-        if interpreter is None or signature_key is None:
-            raise OptionError("a SignatureRunner is for an interpreter and a signature_key")
+        for name, given in (("interpreter", interpreter), ("signature_key", signature_key)):
+            if given is None:
+                raise OptionError(
+                    f"None {name} provided. A SignatureRunner is for an interpreter and a signature_key"
+                )
+        assert interpreter is not None
+        assert signature_key is not None
         signature, subgraph, busy = interpreter._signature(signature_key)  # noqa: SLF001
         self._settle = interpreter._settle  # noqa: SLF001
         self._key = signature.key
@@ -53,7 +59,8 @@ class SignatureRunner:
             subgraph = self._subgraph
             if inputs.keys() != self._inputs.keys():
                 raise InputError(
-                    f"signature {quoted(self._key)} takes {_names(self._inputs)}, not {_names(inputs)}"
+                    f"{_wrong(inputs, self._inputs)}: signature {quoted(self._key)} takes "
+                    f"{_names(self._inputs)}, not {_names(inputs)}"
                 )
             arrays = {
                 index: array_of(subgraph.tensor(index), inputs[name])
@@ -81,3 +88,14 @@ class SignatureRunner:
 
 def _names(names: Any) -> str:
     return ", ".join(names) or "no inputs"
+
+
+def _wrong(given: Mapping[str, Any], wanted: Mapping[str, int]) -> str:
+    """How LiteRT says that the names of arguments are not those of the inputs."""
+    if len(given) != len(wanted):
+        return (
+            "Invalid number of inputs provided for running a SignatureDef, expected "
+            f"{len(wanted)} vs provided {len(given)}"
+        )
+    unknown = next(name for name in given if name not in wanted)
+    return f"Invalid Input name ({clipped(unknown)}) for SignatureDef"

@@ -10,14 +10,17 @@ from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_index, check_view
 from tflgpu.interpreter.details import tensor_details
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
-from tflgpu.interpreter.resizing import named
+from tflgpu.interpreter.resizing import named, no_tensor
 from tflgpu.ir.dtypes import Array
+from tflgpu.ir.graph import Shape
 from tflgpu.runtime.session import Session
 from tflgpu.tflite.model_file import TensorInfo
 
 #: Bytes from which on results are taken over rather than copied.
 _LENT = 256 << 10
 T = TypeVar("T")
+#: What LiteRT says of a tensor that is to be set and has no memory.
+_UNSET = ("Cannot set tensor: Tensor is unallocated.", "Try calling allocate_tensors() first")
 
 
 class Subgraph(OpenedSubgraph):
@@ -42,7 +45,7 @@ class Subgraph(OpenedSubgraph):
         index = as_index(index)
         tensors = self.info.tensors
         if not 0 <= index < len(tensors):
-            raise InputError(f"there is no tensor {index}; the model has 0 to {len(tensors) - 1}")
+            raise InputError(no_tensor(index, len(tensors)))
         return tensors[index]
 
     def get(self, index: int) -> Any:
@@ -84,16 +87,16 @@ class Subgraph(OpenedSubgraph):
         if self._is_plain and self._known.put(self._session(), index, value):
             self._recovery.inputs_changed = True
             return
-        target = self.array(index)
+        target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]
         if not target.flags.writeable:
             raise InputError(f"{named(info)} is a constant of the model and cannot be set")
         source = array_of(info, value)
         if source.shape != target.shape:
             raise InputError(
-                f"{named(info)} has shape {list(target.shape)}, the value has "
-                f"{list(source.shape)}; reshape it, or call resize_tensor_input and "
-                "allocate_tensors first"
+                f"{_mismatch(info, source.shape, target.shape)} {named(info)} has shape "
+                f"{list(target.shape)}, the value has {list(source.shape)}; reshape it, or call "
+                "resize_tensor_input and allocate_tensors first"
             )
         bound = self.bindings.get(info.index)
         is_input = info.index in self.info.inputs
@@ -146,8 +149,13 @@ class Subgraph(OpenedSubgraph):
         view: Array = array.view()
         return view
 
-    def array(self, index: int) -> Array:
-        """The array that a tensor lives in.
+    def array(
+        self,
+        index: int,
+        what: str = "Tensor data is null.",
+        advice: str = "Run allocate_tensors() first",
+    ) -> Array:
+        """The array that a tensor lives in. ``what`` and ``advice`` begin messages, in LiteRT's words.
 
         Raises:
             InputError: no such tensor, or one that is not kept in memory.
@@ -158,14 +166,16 @@ class Subgraph(OpenedSubgraph):
         if info.data is not None:
             return info.data
         memory = self._memory
-        session = self._session(named(info)) if memory is None else memory.session
+        session = (
+            self._session(f"{what} {advice}: {named(info)}") if memory is None else memory.session
+        )
         if memory is not None and session.inherited:
             session = self._open_in_child(memory).session
         if not session.complete and info.index not in self.info.inputs:
             self._check_complete(info, session)
         if info.index not in self._visible:
             raise InputError(
-                f"{named(info)} is an intermediate result, which is not kept; make the "
+                f"{what} {named(info)} is an intermediate result, which is not kept; make the "
                 "interpreter with experimental_preserve_all_tensors=True to read it"
             )
         if session.comes_by_run and info.index not in session.arrays:
@@ -191,3 +201,12 @@ class Subgraph(OpenedSubgraph):
                 f"{named(info)} has no results: the last run failed or was interrupted; invoke() "
                 "runs the model again"
             )
+
+
+def _mismatch(info: TensorInfo, given: Shape, wanted: Shape) -> str:
+    """How LiteRT says that a value has the wrong shape."""
+    begin, what = "Cannot set tensor: Dimension mismatch.", f"input {info.index}."
+    if len(given) != len(wanted):
+        return f"{begin} Got {len(given)} but expected {len(wanted)} for {what}"
+    at = next(i for i, sizes in enumerate(zip(given, wanted, strict=True)) if len(set(sizes)) > 1)
+    return f"{begin} Got {given[at]} but expected {wanted[at]} for dimension {at} of {what}"

@@ -18,6 +18,7 @@ from tflgpu.ir.budget import Budget
 from tflgpu.ir.dtypes import Array
 from tflgpu.tflite.layouts import Field, Kind, Layout
 from tflgpu.tflite.schema import layout
+from tflgpu.tflite.sniff import NOT_FLAT
 
 _U16 = struct.Struct("<H")
 _I32 = struct.Struct("<i")
@@ -35,6 +36,8 @@ _NUMBERS = {
 _MAX_TABLES = 1_000_000
 
 DAMAGED = "the file is damaged or was not written by a TFLite converter; fetch or convert it again"
+#: The same of bytes that are no flatbuffer at all.
+_NOT_FLAT = f"{NOT_FLAT}: {DAMAGED}"
 
 
 class FlatFile:
@@ -67,7 +70,7 @@ class FlatFile:
         self.require(vtable, 4, f"{where}: vtable")
         length = int(_U16.unpack_from(self.data, vtable)[0])
         if length < 4 or length % 2:
-            raise ModelError(f"{where}: vtable of {length} bytes; {DAMAGED}")
+            raise ModelError(f"{where}: vtable of {length} bytes. {_NOT_FLAT}")
         self.require(vtable, length, f"{where}: vtable")
         return Table(self, position, vtable, length, where, fields)
 
@@ -79,7 +82,7 @@ class FlatFile:
     def _offset(self, position: int, where: str) -> int:
         offset = int(_U32.unpack_from(self.data, position)[0])
         if offset == 0:
-            raise ModelError(f"{where}: an offset of 0 points to itself; {DAMAGED}")
+            raise ModelError(f"{where}: an offset of 0 points to itself. {_NOT_FLAT}")
         self.require(position + offset, 1, where)
         return position + offset
 
@@ -99,7 +102,7 @@ class FlatFile:
         if position < 0 or position + size > self.size:
             raise ModelError(
                 f"{where}: needs {size:,} bytes at offset {position:,} of a file of "
-                f"{self.size:,} bytes; {DAMAGED}"
+                f"{self.size:,} bytes. {_NOT_FLAT}"
             )
 
     def spend(self, size: int, where: str) -> None:
@@ -136,7 +139,7 @@ class Table:
         if offset == 0:
             return None
         if offset < 4:
-            raise ModelError(f"{self.where}: {field.name} lies in the table's header; {DAMAGED}")
+            raise ModelError(f"{self.where}: {field.name} lies in the table's header. {_NOT_FLAT}")
         position = self._position + offset
         if position + size > self._file.size:
             self._file.require(position, size, f"{self.where}: {field.name}")
@@ -172,7 +175,7 @@ class Table:
         start, count = self._file.vector(self._file.follow(position, where), 1, where)
         self._file.require(start, count + 1, where)
         if self._file.data[start + count] != 0:
-            raise ModelError(f"{where}: string without its final zero byte; {DAMAGED}")
+            raise ModelError(f"{where}: string without its final zero byte. {_NOT_FLAT}")
         self._file.spend(count, where)
         return bytes(self._file.data[start : start + count]).decode("utf-8", "backslashreplace")
 

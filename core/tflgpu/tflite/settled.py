@@ -19,6 +19,8 @@ from tflgpu.ops.base import OpDef
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, OperatorInfo, SubgraphInfo, TensorInfo
 
+#: Types that an option may ask for.
+_POSITIONS = (DType.I32, DType.I64)
 #: Types that a scale of the file is for.
 _SCALED = frozenset({DType.I8, DType.U8, DType.I16})
 
@@ -54,10 +56,8 @@ def _made(
     if isinstance(said, DType):
         return said
     if isinstance(said, str):
-        try:
-            return DType.from_tflite(operator.fields[said])  # type: ignore[arg-type]
-        except KeyError:
-            return None
+        code = operator.fields.get(said)
+        return next((kind for kind in _POSITIONS if kind.tflite == code), None)
     source = operator.inputs[said] if said < len(operator.inputs) else -1
     return None if source < 0 else found.get(source, tensors[source].dtype)
 
