@@ -28,7 +28,7 @@ from tflgpu.tflite.model_file import OperatorInfo, SubgraphInfo
 _Types = list[DType]
 
 
-def check_bodies(subgraphs: Sequence[SubgraphInfo], start: int) -> None:
+def check_bodies(subgraphs: tuple[SubgraphInfo, ...], start: int) -> None:
     """Check all that running subgraph ``start`` may lead to.
 
     Raises:

@@ -104,9 +104,11 @@ class FlowSession(Session):
         check_bodies(model.subgraphs, number)
         info = model.subgraphs[number]
         graph = Graph(info.name or "main")
-        for i in (*info.inputs, *info.outputs):
-            tensor = info.tensors[i]
-            check_held(tensor.dtype, i, tensor.name, "nothing here runs", texts=True)
+        for i, dtype in (
+            *((i, info.tensors[i].dtype) for i in info.inputs),
+            *((i, info.tensors[i].dtype.unpacked) for i in info.outputs),
+        ):
+            check_held(dtype, i, info.tensors[i].name, "nothing here runs", texts=True)
         for i in dict.fromkeys(info.inputs):
             tensor = info.tensors[i]
             shape = shapes.get(i, tensor.shape)
@@ -165,7 +167,7 @@ class FlowSession(Session):
         for i in self._info.outputs:
             tensor = self._info.tensors[i]
             if i not in self._arrays and tensor.data is None and i in known:
-                self._arrays[i] = tensor.dtype.blank(known[i])
+                self._arrays[i] = tensor.dtype.unpacked.blank(known[i])
 
     def run(self, *, is_watched: bool = True) -> None:
         """As `Session.run`. A run that fails leaves variables as they were."""

@@ -28,6 +28,8 @@ from tests.tflite import samples
 
 ROOT = Path(__file__).parents[2]
 BOOL, I32 = DType.BOOL, DType.I32
+PACKED = (DType.I2, DType.I4, DType.U4)
+HELD_BY_NO_ARRAY = (DType.BF16, DType.RESOURCE)
 
 
 def _laughs(levels: int, width: int = 8) -> bytes:
@@ -143,25 +145,47 @@ def test_constants_are_folded_within_the_budget(monkeypatch: pytest.MonkeyPatch)
     assert (folded, len(graph.nodes)) == (16, 24)
 
 
-TYPES = (DType.I2, DType.I4, DType.U4, DType.BF16, DType.RESOURCE)
+def _padded(given: DType, made: DType) -> bytes:
+    """A model whose shapes come when it runs."""
+    tensors = [TensorSpec("x", (4,), given), TensorSpec("p", (1, 2), I32),
+               TensorSpec("y", (4,), given), TensorSpec("z", (4,), made)]  # fmt: skip
+    steps = [OperatorSpec("PAD", {}, [0, 1], [2]), OperatorSpec("CAST", {}, [2], [3])]
+    return write_model(ModelSpec(tensors, steps, [0, 1], [3]))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.value)
-@pytest.mark.parametrize("result", [False, True], ids=["input", "output"])
-def test_edges_of_types_without_arrays(dtype: DType, result: bool) -> None:
-    """Of a model whose shapes come when it runs."""
-    types = (DType.F32, dtype) if result else (dtype, DType.F32)
-    tensors = [TensorSpec("x", (4,), types[0]), TensorSpec("p", (1, 2), I32),
-               TensorSpec("y", (4,), DType.F32), TensorSpec("z", (4,), types[1])]  # fmt: skip
-    steps = [OperatorSpec("PAD", {}, [0, 1], [2]), OperatorSpec("RELU", {}, [2], [3])]
-    content = write_model(ModelSpec(tensors, steps, [0, 1], [3]))
-    with GpuDelegate(backend="cpu_ref") as delegate:
-        for delegates in ([], [delegate]):
-            with (
-                pytest.raises((UnsupportedError, ModelError), match=dtype.value),
-                Interpreter(model_content=content, experimental_delegates=delegates) as interpreter,
-            ):
-                interpreter.allocate_tensors()
+@pytest.mark.parametrize("backend", ["", "cpu_ref"])
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [*((t, DType.F32) for t in (*PACKED, *HELD_BY_NO_ARRAY)), *((DType.F32, t) for t in HELD_BY_NO_ARRAY)],
+    ids=lambda t: t.value,
+)  # fmt: skip
+def test_edges_of_types_without_arrays(given: DType, made: DType, backend: str) -> None:
+    delegates = [GpuDelegate(backend=backend)] if backend else []
+    with (
+        Interpreter(
+            model_content=_padded(given, made), experimental_delegates=delegates
+        ) as interpreter,
+        pytest.raises(
+            (UnsupportedError, ModelError),
+            match=f"is (of type )?({given.value}|{made.value}), which",
+        ),
+    ):
+        interpreter.allocate_tensors()
+
+
+@pytest.mark.parametrize("backend", ["", "cpu_ref"])
+@pytest.mark.parametrize("dtype", PACKED, ids=lambda t: t.value)
+def test_results_of_types_that_arrays_hold_as_others(dtype: DType, backend: str) -> None:
+    delegates = [GpuDelegate(backend=backend)] if backend else []
+    content = _padded(DType.F32, dtype)
+    with Interpreter(model_content=content, experimental_delegates=delegates) as interpreter:
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(0, np.float32([1, 0, 1, 1]))
+        interpreter.set_tensor(1, np.int32([[1, 0]]))
+        interpreter.invoke()
+        found = interpreter.get_tensor(3)
+        assert found.dtype == dtype.unpacked.numpy
+        np.testing.assert_array_equal(found, [0, 1, 0, 1, 1])
 
 
 def test_damaged_models_are_refused_or_run() -> None:
