@@ -198,7 +198,8 @@ def _known(kind: type[Any], checks: Checks) -> Known:
         def make(*values: Any) -> Any:
             return kind(**dict(zip(names, values, strict=True)))
 
-    # attrs gives a frozen class a __setattr__ of its own, and one that compares an __eq__.
+    # attrs gives a frozen class a __setattr__ of its own, and one that compares a __hash__. (The __eq__
+    # of an expression compares nothing.)
     plain = vars(object)
-    by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__eq__"))
+    by_value = not any(getattr(kind, n) is plain[n] for n in ("__setattr__", "__hash__"))
     return Known(kind, name_of(kind), tuple(f.name for f in fields), make, by_value, checks)
