@@ -58,7 +58,8 @@ class NodeCell:
     """The constants of one direction of a node.
 
     Attributes:
-        gates: Those that have weights of their own; without the first of four it is 1 - forget gate.
+        gates: Those that have weights of their own; without the first of four it is 1 - forget
+            gate.
         cells, outputs: Sizes.
     """
 
@@ -111,8 +112,8 @@ class NodeCell:
 def run_cell(
     low: Lowering, places: CellOperands, steps: Steps, write: Callable[[Builder], WriteView]
 ) -> None:
-    """Dispatch a cell that goes through time, with its states in variables. ``write`` gives where the
-    outputs go, [rows, outputs]."""
+    """Dispatch a cell that goes through time, with its states in variables. ``write`` gives where
+    the outputs go, [rows, outputs]."""
     own = NodeCell.of(low.node, places)
     products = [InputProduct(0, own.of_gates(own.weights.weights))]
     more = [low.node.optional_input(i) for i in places.second_weights]
@@ -356,8 +357,8 @@ class CellLoop:
 
 
 def run_directions(low: Lowering, ways: Sequence[CellOperands]) -> None:
-    """Dispatch a cell for each direction, and one more that puts their outputs beside each other where
-    they are one result: a slice of four may have outputs of both."""
+    """Dispatch a cell for each direction, and one more that puts their outputs beside each other
+    where they are one result: a slice of four may have outputs of both."""
     shape, attributes = low.node.input(0).shape, low.attrs
     batch, times = sizes_of(shape, attributes.time_major)
     rows = math.prod(shape[:-1])

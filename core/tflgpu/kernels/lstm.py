@@ -1,8 +1,9 @@
-"""LSTM with the full kernel and the sequence LSTMs: a cell that goes through time, on real numbers or on
-stored ones. LSTM with the basic kernel: all gates as one product, then the cell, element by element.
+"""LSTM with the full kernel and the sequence LSTMs: a cell that goes through time, on real numbers
+or on stored ones. LSTM with the basic kernel: all gates as one product, then the cell, element by
+element.
 
-The basic cell reads the sums of gates from a temporary in f32; the node's own copies of them, and of
-the joined input, are results that hardly any model reads, but they are results.
+The basic cell reads the sums of gates from a temporary in f32; the node's own copies of them, and
+of the joined input, are results that hardly any model reads, but they are results.
 """
 
 from __future__ import annotations

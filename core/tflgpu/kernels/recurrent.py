@@ -1,5 +1,5 @@
-"""What recurrent kernels share: sums over the inputs of all steps at once, and a team that goes through
-time; of real numbers in f32, of stored ones in i32.
+"""What recurrent kernels share: sums over the inputs of all steps at once, and a team that goes
+through time; of real numbers in f32, of stored ones in i32.
 
 Only what depends on the step before has to wait for it. So the inputs of all steps are multiplied
 first, by as many invocations as there are sums; then one workgroup a row of the batch goes through
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import numpy as np
@@ -37,7 +38,7 @@ from tflgpu.ops.integer_scales import I16
 
 _WORKGROUP = 64
 _VECTOR = 16  # bytes of a slice in shared memory
-#: What a slice of stored sums has: what is added first, then its multiplier's value, left and right.
+#: What a slice of stored sums has: what is added first, then a multiplier's value, left and right.
 ROWS = 4
 
 
@@ -73,8 +74,9 @@ def multiply(
     columns: int,
     start: int = 0,
 ) -> None:
-    """Add to ``total`` the products of a vector, which ``load`` gives by slices, and slice ``column`` of
-    ``columns`` of packed matrices, which begin at element ``start``; in the type of ``total``."""
+    """Add to ``total`` the products of a vector, which ``load`` gives by slices, and slice
+    ``column`` of ``columns`` of packed matrices, which begin at element ``start``; in the type of
+    ``total``."""
     scalar = total.type.scalar
     with k.loop(0, slices, name="q") as q:
         value = k.let(k.cast(load(q), scalar), "x")
@@ -89,7 +91,8 @@ def multiply(
 
 @attrs.frozen
 class InputProduct:
-    """Operand ``index`` of the node, [..., inputs], times a matrix [units, inputs] for each gate."""
+    """Operand ``index`` of the node, [..., inputs], times a matrix [units, inputs] for each
+    gate."""
 
     index: int
     matrices: Sequence[Array]
@@ -97,8 +100,8 @@ class InputProduct:
 
 @attrs.frozen(eq=False)
 class Factors:
-    """What makes of sums of stored numbers those of the next step: what is added first, for each gate
-    [units], and a multiplier for each."""
+    """What makes of sums of stored numbers those of the next step: what is added first, for each
+    gate [units], and a multiplier for each."""
 
     offsets: Sequence[Array]
     multipliers: Sequence[Multiplier]
@@ -123,8 +126,8 @@ class Factors:
         return shift_right(k, upper_half(k, total << left if grows else total, value), right)
 
     def overflow(self, matrices: Sequence[Array]) -> bool:
-        """Whether a sum of 8-bit numbers times these matrices, shifted to the left as its multiplier
-        wants, may need more than 32 bits."""
+        """Whether a sum of 8-bit numbers times these matrices, shifted to the left as its
+        multiplier wants, may need more than 32 bits."""
         return any(
             int((np.abs(m.astype(np.int64)).sum(axis=1) * 128 + np.abs(o)).max()) << by.left
             >= 1 << 31
@@ -139,9 +142,9 @@ def input_sums(
     factors: Factors | None = None,
     result: int | None = None,
 ) -> Temp:
-    """One dispatch: [rows, gates * padded units], the sums of products and biases, f32; of stored numbers
-    finished by ``factors`` and clamped to 16 bits, i32. The rows are those of the operands, in their
-    order. They are result number ``result`` of the node too, where that is given."""
+    """One dispatch: [rows, gates * padded units], the sums of products and biases, f32; of stored
+    numbers finished by ``factors`` and clamped to 16 bits, i32. The rows are those of the operands,
+    in their order. They are result number ``result`` of the node too, where that is given."""
     first = products[0]
     columns = len(first.matrices) * slices_of(len(first.matrices[0]))
     rows = math.prod(low.node.input(first.index).shape[:-1])
@@ -166,7 +169,8 @@ def input_sums(
         start = k.load(low.weights(k, pack_vectors(biases), "bias", scalar=scalar), column)
     total = k.var(start, "acc")
     for view, weights in parts:
-        multiply(k, total, lambda q, v=view: v.load(row, q), view.slices, weights, column, columns)  # type: ignore[misc]
+        load = partial(view.load, row)
+        multiply(k, total, load, view.slices, weights, column, columns)
     value: Expr = total
     if factors is not None and numbers is not None:
         value = k.clamp(factors.finished(k, total, numbers, column), *I16)
@@ -177,7 +181,8 @@ def input_sums(
 
 
 class Sections:
-    """Arrays of whole slices behind each other in one buffer: some devices bind no more than eight."""
+    """Arrays of whole slices behind each other in one buffer: some devices bind no more than
+    eight."""
 
     def __init__(self) -> None:
         self._parts: list[Array] = []

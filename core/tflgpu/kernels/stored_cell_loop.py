@@ -1,8 +1,8 @@
-"""A recurrent cell on stored numbers on a device: as `kernels/cell_loop.py`, in i32 and without layer
-norms, bit for bit as TFLite's reference kernels (`ops/stored_cell.py`).
+"""A recurrent cell on stored numbers on a device: as `kernels/cell_loop.py`, in i32 and without
+layer norms, bit for bit as TFLite's reference kernels (`ops/stored_cell.py`).
 
-The functions of gates come from a table of 65536 numbers, which have the sigmoid in their lower halves and
-tanh in their upper ones.
+The functions of gates come from a table of 65536 numbers, which have the sigmoid in their lower
+halves and tanh in their upper ones.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def _functions(bits: int) -> Array:
 
 
 def why_not_stored(node: Node) -> str | None:
-    """Why a cell on stored numbers, whose weights are constant, cannot run in 32 bits; None where it
-    can."""
+    """Why a cell on stored numbers, whose weights are constant, cannot run in 32 bits; None where
+    it can."""
     own, cell = NodeCell.of(node, LSTM), node.attrs.cell
     sums = [
         (input_factors(own, cell), own.of_gates(own.weights.weights)),

@@ -1,5 +1,5 @@
-"""SVDF: features of the input, then the outputs and, beside them, the state that moves on a step. On stored
-numbers in i32, bit for bit as TFLite's reference kernel."""
+"""SVDF: features of the input, then the outputs and, beside them, the state that moves on a step.
+On stored numbers in i32, bit for bit as TFLite's reference kernel."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ It has five operands (input, previous output, weights, biases, previous cell sta
 (output, cell state, and two intermediates: the input and the previous output joined, and the gates
 before their functions). It keeps nothing; its activation is always TANH, and nothing is clipped.
 
-On whole numbers it is as the first quantized models have it: u8 in and out, a cell state of i16 with 4
-bits before the point. Gates are sums of 32 bits, brought to 16 with 3 bits before the point. The input and
-the output have the scale 1 / 128 and stand around 128, whatever the file says.
+On whole numbers it is as the first quantized models have it: u8 in and out, a cell state of i16
+with 4 bits before the point. Gates are sums of 32 bits, brought to 16 with 3 bits before the point.
+The input and the output have the scale 1 / 128 and stand around 128, whatever the file says.
 
-Sources: TFLite's `kernels/lstm.cc` (basic::Eval) and `kernels/internal/reference/reference_ops.h` (LstmCell on
-whole numbers).
+Sources: TFLite's `kernels/lstm.cc` (basic::Eval) and `kernels/internal/reference/reference_ops.h`
+(LstmCell on whole numbers).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the operands of a recurrent cell are: the table that says what the cell is made of.
 
-A gate, a peephole, a projection or a layer norm whose operands are absent is one that the cell does not
-have. An LSTM has four gates and two states, an RNN one of each.
+A gate, a peephole, a projection or a layer norm whose operands are absent is one that the cell does
+not have. An LSTM has four gates and two states, an RNN one of each.
 """
 
 from __future__ import annotations

@@ -196,9 +196,9 @@ class StoredCellStep(CellStep):
     def _with_cells(
         self, total: Array, cells: Array, weights: Array, outputs: int, by: Multiplier
     ) -> Array:
-        """A gate that sees the cells. TFLite's kernel counts them by the outputs: with a projection it
-        goes over the first cells only, of all rows that it steps together one after another. (Where
-        there are more outputs than cells it leaves its memory; all cells are seen here.)"""
+        """A gate that sees the cells. TFLite's kernel counts them by the outputs: with a projection
+        it goes over the first cells only, of all rows that it steps together one after another.
+        (Where there are more outputs than cells it leaves its memory; all cells are seen here.)"""
         outputs = min(outputs, cells.shape[1])
         rows, size = (1, len(cells)) if self._together else (len(cells), 1)
         seen = outputs * size

@@ -1,13 +1,13 @@
-"""The logistic function and tanh of 16-bit fixed-point numbers, and 1 / sqrt of whole ones, as TFLite's
-integer LSTMs compute them: by polynomials and Newton's method, each step rounded.
+"""The logistic function and tanh of 16-bit fixed-point numbers, and 1 / sqrt of whole ones, as
+TFLite's integer LSTMs compute them: by polynomials and Newton's method, each step rounded.
 
-What comes is some steps off from the rounded function, so a function that is computed and rounded is not
-the same. A function of 16 bits is one table of 65536 results here, `table[q + 32768]` for the operand q,
-whose real number is ``q * 2 ** (bits - 15)``; results are steps of 1 / 32768.
+What comes is some steps off from the rounded function, so a function that is computed and rounded
+is not the same. A function of 16 bits is one table of 65536 results here, `table[q + 32768]` for
+the operand q, whose real number is ``q * 2 ** (bits - 15)``; results are steps of 1 / 32768.
 
-Sources: gemmlowp's `fixedpoint/fixedpoint.h` (exp_on_negative_values, logistic, tanh, which TFLite's
-`kernels/internal/reference/portable_tensor_utils.cc` calls as ApplySigmoid and ApplyTanh) and TFLite's
-`kernels/internal/quantization_util.h` (GetInvSqrtQuantizedMultiplierExp).
+Sources: gemmlowp's `fixedpoint/fixedpoint.h` (exp_on_negative_values, logistic, tanh, which
+TFLite's `kernels/internal/reference/portable_tensor_utils.cc` calls as ApplySigmoid and ApplyTanh)
+and TFLite's `kernels/internal/quantization_util.h` (GetInvSqrtQuantizedMultiplierExp).
 """
 
 from __future__ import annotations

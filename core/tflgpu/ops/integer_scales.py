@@ -1,5 +1,5 @@
-"""The scales of an operator that computes on stored numbers by all of its tensors', those among them
-that a file only gives to say a scale of what is computed on the way (its intermediates)."""
+"""The scales of an operator that computes on stored numbers by all of its tensors', those among
+them that a file only gives to say a scale of what is computed on the way (its intermediates)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TensorScale(NamedTuple):
 
 @attrs.frozen
 class Scales:
-    """The types and scales of a node's tensors. Asking for a scale that a tensor does not have raises
-    an `UnsupportedError`."""
+    """The types and scales of a node's tensors. Asking for a scale that a tensor does not have
+    raises an `UnsupportedError`."""
 
     op: str
     operands: tuple[tuple[DType, Quantization | None] | None, ...]

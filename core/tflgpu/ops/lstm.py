@@ -1,9 +1,9 @@
-"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats and of whole numbers;
-BIDIRECTIONAL_SEQUENCE_LSTM, versions 1-3, of floats.
+"""LSTM, versions 1-5, and UNIDIRECTIONAL_SEQUENCE_LSTM, versions 1-4, of floats and of whole
+numbers; BIDIRECTIONAL_SEQUENCE_LSTM, versions 1-3, of floats.
 
-LSTM has two kernels that share nothing but the name. The full one is the cell of the sequence ops: it
-keeps its output and cell states in variables between runs. The basic one (`ops/basic_lstm.py`) keeps
-nothing. Cells of two directions have no layer normalisation.
+LSTM has two kernels that share nothing but the name. The full one is the cell of the sequence ops:
+it keeps its output and cell states in variables between runs. The basic one (`ops/basic_lstm.py`)
+keeps nothing. Cells of two directions have no layer normalisation.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _infer(
     places = LSTM if len(operands) == _COUNTS[1] else attrs.evolve(LSTM, norms=())
     stored = isinstance(attributes.cell, StoredCell)
     batch = sizes_of(source.shape, attributes.time_major)[0]
-    # LiteRT takes recurrent weights of rank 1 for a diagonal in sequences, whatever its option says.
+    # In sequences LiteRT takes recurrent weights of rank 1 for a diagonal, whatever the option says.
     check = _CellCheck(op, operands, places, _STORED if stored else PRODUCT_TYPES)
     return result_specs(source, [check.sizes(batch, diagonals=rank == 3)[1]])
 
@@ -133,7 +133,8 @@ def _infer_both(
     cells = {cells for cells, _ in sizes}
     if len(cells) > 1:
         raise ModelError(
-            f"{op}: the directions have {sorted(cells)} cells; TFLite's kernel takes as many in both"
+            f"{op}: the directions have {sorted(cells)} cells; TFLite's kernel takes as many in "
+            "both"
         )
     return result_specs(source, [outputs for _, outputs in sizes], merged=attributes.merged)
 
@@ -148,11 +149,13 @@ class _CellCheck:
     types: frozenset[DType]
 
     def sizes(self, batch: int, *, diagonals: bool = False) -> tuple[int, int]:
-        """Cells and outputs. With ``diagonals`` recurrent weights of rank 1 are those of a diagonal.
+        """Cells and outputs. With ``diagonals`` recurrent weights of rank 1 are those of a
+        diagonal.
 
         Raises:
             ModelError: an operand is missing or does not fit the others; names it.
-            UnsupportedError: the operands, or diagonals, are whole numbers of which no cell is known.
+            UnsupportedError: the operands, or diagonals, are whole numbers of which no cell is
+                known.
         """
         op, operands, places = self.op, self.operands, self.places
         source = needed(op, operands[0], "input")

@@ -1,12 +1,12 @@
 """Recurrent operators: a cell that goes through time, in one direction or in both.
 
-A cell is described by two tables. `CellOperands` says at which positions of the node its operands are,
-and so what it is made of; `Cell` (of real numbers) or `StoredCell` (of stored ones) says what is done
-with them: activation, clips, scales. `ops/cell_steps.py` computes a step of either.
+A cell is described by two tables. `CellOperands` says at which positions of the node its operands
+are, and so what it is made of; `Cell` (of real numbers) or `StoredCell` (of stored ones) says what
+is done with them: activation, clips, scales. `ops/cell_steps.py` computes a step of either.
 
 Of two directions the second goes from the end to the beginning, with weights and states of its own.
-A second input of such an operator comes from the backward direction of one before. With weights of its
-own, both directions read it beside the input; without any, LiteRT's kernels do not read it.
+A second input of such an operator comes from the backward direction of one before. With weights of
+its own, both directions read it beside the input; without any, LiteRT's kernels do not read it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Recurrent:
 
 
 def sizes_of(shape: Sequence[int], time_major: bool) -> tuple[int, int]:
-    """Batch and time steps of sequences [time, batch, inputs] or [batch, time, inputs], or of a single
-    step [batch, inputs]."""
+    """Batch and time steps of sequences [time, batch, inputs] or [batch, time, inputs], or of a
+    single step [batch, inputs]."""
     if len(shape) == 2:
         return shape[0], 1
     return (shape[1], shape[0]) if time_major else (shape[0], shape[1])
@@ -84,7 +84,8 @@ def result_specs(
 
 
 def recurrent_op(name: str, ways: Sequence[CellOperands], **definition: Any) -> OpDef:
-    """An operator with the operands ``ways``, one for each direction, and what is left to say of it."""
+    """An operator with the operands ``ways``, one for each direction, and what is left to say of
+    it."""
     return OpDef(
         name, reference=partial(run, name, ways), accuracy=Accuracy.ACCUMULATE, stateful=True,
         states=lambda attributes: tuple(i for way in ways for i in way.states), work=_work,
@@ -93,7 +94,8 @@ def recurrent_op(name: str, ways: Sequence[CellOperands], **definition: Any) -> 
 
 
 def _hybrid(places: CellOperands, node: Node) -> Hybrid:
-    """What is rounded: rows of the input, and of a second one, and what the cell multiplies inside."""
+    """What is rounded: rows of the input, and of a second one, and what the cell multiplies
+    inside."""
     cell = node.attrs.cell
     assert isinstance(cell, Cell)  # one on stored numbers has no float data
     axes = (len(node.input(0).shape) - 1,)
@@ -147,8 +149,8 @@ def run(
 def _joined(
     op: str, cell: Cell | StoredCell, arrays: Sequence[Array | None], places: CellOperands
 ) -> tuple[Array, CellWeights]:
-    """What a direction reads, and its weights, as it computes with them: those of a second input beside
-    the input's."""
+    """What a direction reads, and its weights, as it computes with them: those of a second input
+    beside the input's."""
 
     def get(index: int) -> Array | None:
         array = arrays[index] if index < len(arrays) else None

@@ -83,8 +83,8 @@ def _units(
     for index, operand, shape in zip(at, given, wanted, strict=True):
         if operand.shape != shape:
             raise ModelError(
-                f"{op}: the {names[index]} (operand {index}) of shape {list(operand.shape)} should be "
-                f"{list(shape)}"
+                f"{op}: the {names[index]} (operand {index}) of shape {list(operand.shape)} "
+                f"should be {list(shape)}"
             )
     return units
 
@@ -93,8 +93,8 @@ def _case(
     id: str, shape: tuple[int, ...], *units: int, second: int = 0, weights: bool = False,
     activation: Activation = Activation.TANH, **options: Any,
 ) -> Sample:  # fmt: skip
-    """A case of as many directions as there are numbers of ``units``; with a ``second`` input of that
-    size, which has ``weights`` or none."""
+    """A case of as many directions as there are numbers of ``units``; with a ``second`` input of
+    that size, which has ``weights`` or none."""
     batch, inputs = sizes_of(shape, options.get("time_major", False))[0], shape[-1]
     args: list[Arg | None] = [Arg(shape)]
     for size in units:

@@ -1,27 +1,27 @@
-"""The arithmetic of a long short-term memory cell on stored numbers, as TFLite computes it: i8 in and
-out, gates of 16 bits, a cell state of i16 whose scale is a power of two.
+"""The arithmetic of a long short-term memory cell on stored numbers, as TFLite computes it: i8 in
+and out, gates of 16 bits, a cell state of i16 whose scale is a power of two.
 
-    gate  = W x + R h + P * c            each product summed in 32 bits, brought to the gate's scale and
-                                         added to what is there in 16 bits, clamped
+    gate  = W x + R h + P * c            each product summed in 32 bits, brought to the gate's
+                                         scale, added to what is there in 16 bits, and clamped
     gate  = normalised, where it has a layer norm
     c'    = forget * c + input * tanh(content)
-    hid   = sigmoid(output) * tanh(c')   as 8 bits, on a scale that the file gives beside the operands
+    hid   = sigmoid(output) * tanh(c')   as 8 bits, on a scale that the file gives as an intermediate
     h'    = projection of hid, or hid
 
-A gate's scale is 2 ** -12, but where there is a layer norm: then the file gives it too. Biases are i32;
-without layer norms they are on the scale of the input's products.
+A gate's scale is 2 ** -12, but where there is a layer norm: then the file gives it too. Biases are
+i32; without layer norms they are on the scale of the input's products.
 
-A file with twelve intermediates means another kernel, of 8-bit products: each product is brought to a
-scale of its own and clamped to 8 bits before it goes to the gate's scale, hid stays 16 bits wide, and
-functions and layer norms are computed in f32. It has neither peepholes nor weights of an input gate,
-and always layer norms and a projection with a bias: TFLite's kernel reads these without looking whether
-they are there. It leaves the output state's product out of the output gate: its multiplier to the
-gate's scale is never set. What is the same bit for bit but for tanh, which is the C library's there: of
-its 65536 results some dozen are a step off.
+A file with twelve intermediates means another kernel, of 8-bit products: each product is brought to
+a scale of its own and clamped to 8 bits before it goes to the gate's scale, hid stays 16 bits wide,
+and functions and layer norms are computed in f32. It has neither peepholes nor weights of an input
+gate, and always layer norms and a projection with a bias: TFLite's kernel reads these without
+looking whether they are there. It leaves the output state's product out of the output gate: its
+multiplier to the gate's scale is never set. What is the same bit for bit but for tanh, which is the
+C library's there: of its 65536 results some dozen are a step off.
 
-Sources: TFLite's `kernels/lstm.cc` (PopulateQuantizedLstmParams8x8_16, PopulateQuantizedLstmParams8x8_8),
-`kernels/lstm_eval.cc` (LstmStepInteger8x8_16, LstmStepInteger8x8_8) and
-`kernels/internal/reference/portable_tensor_utils.cc`.
+Sources: TFLite's `kernels/lstm.cc` (PopulateQuantizedLstmParams8x8_16,
+PopulateQuantizedLstmParams8x8_8), `kernels/lstm_eval.cc` (LstmStepInteger8x8_16,
+LstmStepInteger8x8_8) and `kernels/internal/reference/portable_tensor_utils.cc`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tflgpu.ops.fixed_functions import MOST_BITS
 from tflgpu.ops.fixed_point import Multiplier
 from tflgpu.ops.integer_scales import I8, I16, Scales, TensorScale
 
-#: Intermediates of a cell of 8-bit products: of each gate the sum's, the input's and the output state's.
+#: Intermediates of a cell of 8-bit products: by gate the sum's, the input's, the output state's.
 INTERMEDIATES = 12
 _F32 = np.float32
 _GATE_SCALE = _F32(2.0**-12)
@@ -57,8 +57,8 @@ _TYPES = dict(
 
 @attrs.frozen
 class StoredProduct:
-    """What brings the sums of a product to a gate's scale, or to 8 bits: then ``zero`` stands for 0 in
-    them, and ``to_gate`` brings those to the gate's scale."""
+    """What brings the sums of a product to a gate's scale, or to 8 bits: then ``zero`` stands for 0
+    in them, and ``to_gate`` brings those to the gate's scale."""
 
     scale: Multiplier
     zero: int = 0
@@ -75,8 +75,8 @@ class GateNorm:
 
 @attrs.frozen
 class StoredGate:
-    """Products of the input, of the output state and of the cells, and a layer norm; None where there
-    is none."""
+    """Products of the input, of the output state and of the cells, and a layer norm; None where
+    there is none."""
 
     weights: StoredProduct
     recurrent: StoredProduct | None
@@ -115,8 +115,8 @@ class StoredCell:
 def stored_cell(
     scales: Scales, cell_clip: float, projection_clip: float, *, eight: bool
 ) -> StoredCell:
-    """The arithmetic of a node with such scales, whose clips are real numbers; ``eight`` says that its
-    products are of 8 bits.
+    """The arithmetic of a node with such scales, whose clips are real numbers; ``eight`` says that
+    its products are of 8 bits.
 
     Raises:
         UnsupportedError: TFLite's kernel would not compute it, or on numbers that are not known.
@@ -182,7 +182,8 @@ def _power(scales: Scales) -> int:
     power = round(float(np.log2(found)))
     if abs(float(np.log2(found)) - power) >= 1e-3 or not 0 <= _FRACTION + power <= MOST_BITS:
         raise UnsupportedError(
-            f"{scales.op}: the cell state's scale is {found}, not a power of two from 2**-15 to 2**-9"
+            f"{scales.op}: the cell state's scale is {found}, not a power of two from 2**-15 to "
+            "2**-9"
         )
     return power
 
@@ -191,8 +192,8 @@ def _power_of_eight_bits(scales: Scales) -> int:
     """The same of a cell of 8-bit products, which has what its kernel reads."""
     if not all(scales.has(index) for index in (*LSTM.norms[FORGET_GATE:], *LSTM.projection)):
         raise UnsupportedError(
-            f"{scales.op} of i8 with {INTERMEDIATES} intermediates has layer norms and a projection "
-            "with a bias, of which one is absent"
+            f"{scales.op} of i8 with {INTERMEDIATES} intermediates has layer norms and a "
+            "projection with a bias, of which one is absent"
         )
     scales.check_types({i: t for i, t in _TYPES.items() if i not in LSTM.peepholes})
     found = scales.of(LSTM.states[1]).step

@@ -1,4 +1,5 @@
-"""SVDF, versions 1-4, of floats and of whole numbers: a layer over the last steps, by filters of low rank.
+"""SVDF, versions 1-4, of floats and of whole numbers: a layer over the last steps, by filters of
+low rank.
 
     f    = F x                                  a number for each filter
     s'   = s without its oldest column, and f
@@ -6,8 +7,9 @@
 
 The state s, [batch, filters * steps], is kept in a variable between runs.
 
-Of whole numbers (i8 in and out, a state and T of i16, b of i32) sums are made in 32 bits; f is brought to
-the state's scale and clamped to 16 bits, y to the result's. TFLite's kernel takes RELU only, and does nothing about it.
+Of whole numbers (i8 in and out, a state and T of i16, b of i32) sums are made in 32 bits; f is
+brought to the state's scale and clamped to 16 bits, y to the result's. TFLite's kernel takes RELU
+only, and does nothing about it.
 
 Source of that: TFLite's `kernels/svdf.cc` (Prepare) and `kernels/internal/reference/svdf.h`
 (EvalIntegerSVDF).
@@ -38,8 +40,8 @@ INPUT, FEATURES, TIMES, BIAS, STATE = range(5)
 
 @attrs.frozen
 class StoredSvdf:
-    """The arithmetic on stored numbers: what brings sums to the state's scale and to the result's, and
-    the stored numbers that stand for 0."""
+    """The arithmetic on stored numbers: what brings sums to the state's scale and to the result's,
+    and the stored numbers that stand for 0."""
 
     features: Multiplier
     result: Multiplier
@@ -49,8 +51,8 @@ class StoredSvdf:
 
 @attrs.frozen
 class Svdf:
-    """Options; ``rounding`` is that of float rows where the weights are 8-bit numbers, ``stored`` says
-    how it is computed on stored ones."""
+    """Options; ``rounding`` is that of float rows where the weights are 8-bit numbers, ``stored``
+    says how it is computed on stored ones."""
 
     rank: int
     activation: Activation
@@ -155,9 +157,18 @@ def _samples() -> list[Sample]:
 
 OPS = (
     OpDef(
-        OP, _parse, _infer, _reference, _samples, accuracy=Accuracy.ACCUMULATE, max_version=4,
-        stateful=True, states=lambda attributes: (STATE,), activation_field="activation", work=_work,
+        OP,
+        _parse,
+        _infer,
+        _reference,
+        _samples,
+        accuracy=Accuracy.ACCUMULATE,
+        max_version=4,
+        stateful=True,
+        states=lambda attributes: (STATE,),
+        activation_field="activation",
+        work=_work,
         hybrid=lambda node: Hybrid((OnTheFly((1,), node.attrs.rounding),)),
-        stored_where=lambda attributes: isinstance(attributes, Svdf) and attributes.stored is not None,
+        stored_where=lambda found: isinstance(found, Svdf) and found.stored is not None,
     ),
-)  # fmt: skip
+)
