@@ -48,7 +48,7 @@ class _Shared:
 
 def _close(engine: StartingEngine) -> None:
     try:
-        engine.close()
+        engine._close()  # noqa: SLF001
     except TflgpuError as error:  # nobody asked for it, and nobody can do anything
         _LOG.warning("tflgpu: default delegate: %s", error)
 

@@ -43,7 +43,7 @@ class GpuDelegate(StartingEngine):
 
     ``progress`` is told, while a model is prepared, how many of its kernels the driver has made ready and
     of how many: ``progress=lambda ready, whole: print(f"{ready} of {whole} kernels")``. It is called from
-    threads, one at a time, and may not use the delegate.
+    threads, one at a time, and may not use the delegate, except that `close` takes effect when the model is ready.
 
     Raises:
         OptionError: an unknown option, a bad value, or a clash.
@@ -101,12 +101,6 @@ class GpuDelegate(StartingEngine):
         device = None if choice is None else choice.device
         where = "no device" if device is None else f"{device.backend} device {device.index}"
         return f"<GpuDelegate: {where}{'' if device is None else f', {device.name}'}>"
-
-    def __enter__(self) -> GpuDelegate:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _options(options: DelegateOptions | None, kwargs: Mapping[str, object]) -> DelegateOptions:

@@ -13,6 +13,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import on_device
 from tflgpu.contract.device import Device, NodeDevice
 from tflgpu.contract.forks import Holder, immortal
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.devices.honoured import objections
@@ -34,8 +35,8 @@ _LOG = logging.getLogger("tflgpu")
 CHOICE = logging.getLogger("tflgpu.choice")
 
 
-class OpenedDevice(Holder):
-    """The device that options ask for, opened, and the CPU beside it.
+class OpenedDevice(Closable, Holder):
+    """The device that options ask for, opened, and the CPU beside it. The interpreters that use it are closed first.
 
     Attributes:
         options: As the user gave them.
@@ -59,6 +60,7 @@ class OpenedDevice(Holder):
         self._is_default = is_default
         self._registry: Registry = registry()
         self._closed = False
+        self._guard = RunGuard("this delegate")
         self._cpu = CpuSide(self._registry, self.options)
         self._renewal = Renewal()
         self._device: Device | NodeDevice | None = None
@@ -116,16 +118,6 @@ class OpenedDevice(Holder):
         if self._device is not None:
             self._renewal.replace(self._device, session, self._open)
 
-    def close(self) -> None:
-        """Release the device; twice is harmless. Close the interpreters that use it first."""
-        self._closed = True
-        self._cpu.close()
-        if self.inherited:
-            return
-        self._renewal.close()
-        if self._device is not None:
-            self._device.close()
-
     def after_fork(self) -> None:
         """A child may not touch its device."""
         if self._device is not None:
@@ -134,6 +126,18 @@ class OpenedDevice(Holder):
             immortal(self._device)
 
     # Inside
+
+    def _close(self) -> None:
+        self._guard.close(self._release)
+
+    def _release(self) -> None:
+        self._closed = True
+        self._cpu.close()
+        if self.inherited:
+            return
+        self._renewal.close()
+        if self._device is not None:
+            self._device.close()
 
     def _check_open(self) -> None:
         self.check_inherited("this delegate's device")
@@ -151,7 +155,7 @@ class OpenedDevice(Holder):
         try:
             notes = objections(self.options, self._device, explicit=self.choice.explicit)
         except OptionError:
-            self.close()
+            self._close()
             raise
         for note in notes:
             _LOG.warning("tflgpu: %s", note)
