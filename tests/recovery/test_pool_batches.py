@@ -305,14 +305,14 @@ def test_who_has_less_time_than_the_deadline_is_served_where_a_copy_is_free(
 
 def test_threads_that_close_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each comes back when all is released, and no copy is closed twice."""
-    closed, close, together = [], Model.close, threading.Barrier(4)
+    closed, close, together = [], Model._close, threading.Barrier(4)
 
     def slow(self: Model) -> None:
         closed.append(self)
         time.sleep(0.005)
         close(self)
 
-    monkeypatch.setattr(Model, "close", slow)
+    monkeypatch.setattr(Model, "_close", slow)
     pool = pool_of(batch=4)
 
     def end() -> int:

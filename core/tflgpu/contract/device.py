@@ -182,7 +182,8 @@ class Recording(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything; twice is harmless."""
+        """Release everything; twice is harmless. Not called by a thread that is inside of a run of it
+        (`tflgpu.contract.run_guard` sees to that)."""
         ...
 
 
@@ -322,5 +323,6 @@ class Device(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what was loaded on it and release the device; twice is harmless."""
+        """Close what was loaded on it and release the device; twice is harmless. Likewise not called from
+        inside of a run on it."""
         ...

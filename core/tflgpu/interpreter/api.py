@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
 from tflgpu.interpreter.batching import Batching
 from tflgpu.interpreter.buffer_methods import BufferMethods
-from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.invocation import Invocation, Lanes
 from tflgpu.interpreter.model_details import ModelDetails
 from tflgpu.interpreter.providers import provider_of
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
 
 
-class Interpreter(OfProcess, BufferMethods, ModelDetails):
+class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
     """Runs a `.tflite` model, on the best GPU there is where no delegate is named.
 
         interpreter = tflgpu.Interpreter("model.tflite")
@@ -51,7 +53,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
     numbers.
 
     Any values are allowed as inputs, NaN and infinities too. One thread at a time may use an
-    interpreter; a call that comes while another thread's is running raises `StateError`.
+    interpreter; a call that comes while another thread's is running raises `StateError`, and so does one
+    from inside a call of the same thread (by a signal's handler, say).
     """
 
     #: Of custom operators in native code: see `InterpreterWithCustomOps`.
@@ -137,7 +140,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         ):
             truth(name, value)
         resolver = resolver_of(experimental_op_resolver_type)
-        self._busy = Busy()
+        self._busy = RunGuard("this interpreter", waits=False)
         preserve_all = truth("experimental_preserve_all_tensors", experimental_preserve_all_tensors)
         fuse = not truth(
             "experimental_disable_delegate_node_fusion", experimental_disable_delegate_node_fusion
@@ -219,21 +222,24 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             InputError: an index of no input, or another type or shape than it has.
             StateError, DeviceError: as `invoke`; the latter also from `Invocation.wait`.
         """
-        with self._busy:
-            if not self._main.allocated:
-                self._main.run()  # says what lacks
+        with self._busy.call:
             if inputs is not None and not isinstance(inputs, Mapping):
                 raise InputError(
                     f"inputs are values by tensor index, {{0: image}}, not {shown(inputs)}"
                 )
-            for index in inputs or ():
+            given = {}
+            for index, value in (inputs or {}).items():
                 if index not in self._main.info.inputs:
                     raise InputError(f"tensor {shown(index)} is no input of the model")
-            self._check_outputs_free()
-            if self._lanes is None or not self._lanes.fits:
-                self._close_lanes()
-                self._lanes = Lanes(self._main, self._most, self._opener)
-            return self._lanes.begin(inputs or {}, self._make_lane)
+                given[index] = self._main.as_array(index, value)
+            with self._busy:
+                if not self._main.allocated:
+                    self._main.run()  # says what lacks
+                self._check_outputs_free()
+                if self._lanes is None or not self._lanes.fits:
+                    self._close_lanes()
+                    self._lanes = Lanes(self._main, self._most, self._opener)
+                return self._lanes.begin(given, self._make_lane)
 
     def reset_all_variables(self) -> None:
         """Set the model's state, if it has any, to zero. Resource variables become what they are in a
@@ -273,6 +279,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             InputError: no such tensor, or another type or shape.
             StateError: not allocated, closed or in use.
         """
+        if type(value) is not np.ndarray:
+            value = self._main.as_array(tensor_index, value)
         with self._busy:
             if self._lanes is not None and as_index(tensor_index) not in self._main.info.inputs:
                 self._settle()  # state comes after the runs in flight
@@ -313,17 +321,17 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         Raises:
             InputError: no signature of that key, or no key and not exactly one signature.
         """
-        with self._busy:
-            if signature_key is None:
+        if signature_key is None:
+            with self._busy:
                 keys = [s.key for s in self._model.signatures]
-                if len(keys) != 1:
-                    listed = ", ".join(map(repr, keys)) or "none"
-                    raise InputError(
-                        f"SignatureDef signature_key is None and model has {len(keys)} Signatures. None "
-                        f"is only allowed when the model has 1 SignatureDef; this one has {listed}"
-                    )
-                (signature_key,) = keys
-            return SignatureRunner(self, signature_key)
+            if len(keys) != 1:
+                listed = ", ".join(map(repr, keys)) or "none"
+                raise InputError(
+                    f"SignatureDef signature_key is None and model has {len(keys)} Signatures. None "
+                    f"is only allowed when the model has 1 SignatureDef; this one has {listed}"
+                )
+            (signature_key,) = keys
+        return SignatureRunner(self, signature_key)
 
     # Beyond tf.lite
 
@@ -361,21 +369,14 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             "runs with ai_edge_litert.interpreter.Interpreter, which takes a GpuDelegate too"
         )
 
-    def close(self) -> None:
-        """Release memory and what is on the device; twice is harmless. A delegate that was given
-        stays open. A call of another thread that is under way is waited for, and later ones are
-        refused.
-        """
-        self._busy.close(self._release)
-
     def __enter__(self) -> Self:
         with self._busy:
             return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     # Inside
+
+    def _close(self) -> None:
+        self._busy.close(self._release)
 
     def _release(self) -> None:
         # In this order, so that a call that was interrupted can be made again.
@@ -420,7 +421,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             self._lanes.close()
         self._lanes = None
 
-    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, Busy]:
+    def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, RunGuard]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""
         with self._busy:
             known = {s.key: s for s in self._model.signatures}

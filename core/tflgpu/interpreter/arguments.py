@@ -153,6 +153,15 @@ def shape_of(size: Any) -> Shape:
     return tuple(int(d) for d in sizes)
 
 
+def as_array(info: TensorInfo, value: Any) -> Array:
+    """What NumPy makes of a value for a tensor. That may call the value's own code (``__array__``), so
+    that no lock is held here."""
+    is_array = isinstance(value, (np.ndarray, np.generic))
+    # Of a list of texts NumPy drops final zeros, unless they stay objects.
+    kept = info.dtype is DType.STRING and not is_array
+    return np.asarray(value, np.object_ if kept else None)
+
+
 def array_of(info: TensorInfo, value: Any) -> Array:
     """``value`` as an array of a tensor's type; nothing is converted but the byte order.
 
@@ -160,10 +169,9 @@ def array_of(info: TensorInfo, value: Any) -> Array:
         InputError: it has another type, a number that 2 or 4 bits cannot hold, or is a text that
             UTF-8 cannot say.
     """
+    source = as_array(info, value)
     if info.dtype is DType.STRING:
-        is_array = isinstance(value, (np.ndarray, np.generic))  # of a list NumPy drops final zeros
-        return _texts_of(info, np.asarray(value, None if is_array else np.object_))
-    source = np.asarray(value)
+        return _texts_of(info, source)
     expected = np.dtype(numpy_type(info))
     if source.dtype != expected and source.dtype.newbyteorder("=") != expected:
         raise InputError(

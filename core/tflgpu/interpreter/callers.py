@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.run_guard import Closable, RunGuard
 from tflgpu.errors import OptionError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
@@ -19,17 +20,16 @@ from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.kinds import Count
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tflgpu.delegate import GpuDelegate
 
 T = TypeVar("T")
 
 #: A number of copies beyond it is a mistake, which would take all memory before it was seen.
 _MOST_COPIES = 1024
+_THREADS = "tflgpu-pool"
 
 
-class Pool(Holder):
+class Pool(Closable, Holder):
     """A `.tflite` model that many threads, or coroutines, call at once.
 
         with tflgpu.Pool("mobilenet.tflite", size=3) as pool:
@@ -91,7 +91,7 @@ class Pool(Holder):
         batches = batches_of(batch, sizes)
         check_deadline(deadline)
         # A loan may end wherever objects are collected, under this lock, too.
-        self._lock, self._ending = threading.RLock(), threading.RLock()
+        self._lock, self._guard = threading.RLock(), RunGuard("this pool")
         self._free: deque[Model] = deque()
         self._waiting: deque[_Waiter] = deque()
         self._closed = False
@@ -121,7 +121,7 @@ class Pool(Holder):
             self.belongs_to_process()
             return
         self._free.extend(self._models)
-        self._workers = ThreadPoolExecutor(len(self._models), "tflgpu-pool")
+        self._workers = ThreadPoolExecutor(len(self._models), _THREADS)
         self.belongs_to_process()
 
     def __call__(self, *arrays: Any, timeout: float | None = None, **named: Any) -> Results:
@@ -140,14 +140,15 @@ class Pool(Holder):
             InputError, DeviceError: as `Model.__call__`.
         """
         timeout = timeout_of(timeout)
-        if self._gather is not None:
-            self._check_open()
-            return self._gather.call(arrays, named, timeout)
-        loan = self._borrow(timeout)
-        try:
-            return loan.model(*arrays, **named)
-        finally:
-            loan.end()
+        with self._guard.call:
+            if self._gather is not None:
+                self._check_open()
+                return self._gather.call(arrays, named, timeout)
+            loan = self._borrow(timeout)
+            try:
+                return loan.model(*arrays, **named)
+            finally:
+                loan.end()
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
         """The same by a thread of the pool's. The arrays are read until the future is done.
@@ -155,15 +156,16 @@ class Pool(Holder):
         Raises:
             StateError: the pool is closed, or was made before this process was forked.
         """
-        self._check_open()
-        if self._gather is not None:
-            return self._gather.submit(arrays, named)
-        workers = self._workers
-        assert workers is not None
-        try:
-            return workers.submit(self, *arrays, **named)
-        except RuntimeError:  # it was closed just now
-            raise StateError("this pool is closed") from None
+        with self._guard.call:
+            self._check_open()
+            if self._gather is not None:
+                return self._gather.submit(arrays, named)
+            workers = self._workers
+            assert workers is not None
+            try:
+                return workers.submit(self, *arrays, **named)
+            except RuntimeError:  # it was closed just now
+                raise StateError("this pool is closed") from None
 
     async def run(self, *arrays: Any, **named: Any) -> Results:
         """The same for a coroutine, while others have their turn.
@@ -190,36 +192,10 @@ class Pool(Holder):
         """With a ``batch``: how many runs there were, by the number of items that were gathered."""
         return {} if self._gather is None else self._gather.runs
 
-    def close(self) -> None:
-        """Refuse calls from now on, wait for those that are being served, and release everything;
-        twice is harmless. Callers that wait for a copy are refused too."""
-        if self.inherited:
-            return
-        with self._lock:
-            self._closed = True
-            while self._waiting:
-                self._waiting.popleft().serve(None)
-            while self._gather is None and len(self._free) < len(self._models):
-                self._back.wait()
-        if self._gather is not None:
-            self._gather.close()
-        if self._workers is not None:
-            self._workers.shutdown()
-        with self._ending:  # of several that close it, one has it to do
-            self._release()
-
-    def __enter__(self) -> Self:
-        """The pool itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Close it."""
-        self.close()
-
     def after_fork(self) -> None:
         """A child makes one of its own."""
         super().after_fork()
-        self._lock, self._ending = threading.RLock(), threading.RLock()
+        self._lock = threading.RLock()
 
     # Inside
 
@@ -284,6 +260,26 @@ class Pool(Holder):
                 self._free.append(model)
                 self._back.notify_all()
 
+    def _close(self) -> None:
+        if self.inherited:
+            return
+        self._guard.close(self._shut)
+        if self._workers is not None:
+            # A future's callback is called by one of them, which cannot wait for itself.
+            own = threading.current_thread().name.startswith(_THREADS)
+            self._workers.shutdown(wait=not own)
+
+    def _shut(self) -> None:
+        with self._lock:
+            self._closed = True
+            while self._waiting:
+                self._waiting.popleft().serve(None)
+            while self._gather is None and len(self._free) < len(self._models):
+                self._back.wait()
+        if self._gather is not None:
+            self._gather.close()
+        self._release()
+
     def _release(self) -> None:
         _close_all(self._models)
         self._free.clear()
@@ -291,12 +287,10 @@ class Pool(Holder):
 
 
 def _close_all(opened: list[Any]) -> None:
-    """From the last on. What a signal interrupts, or its handler does in between, is done once."""
+    """From the last on. What a signal interrupts is done when it is called again."""
     while opened:
-        last = opened[-1]
-        last.close()
-        if opened and opened[-1] is last:
-            opened.pop()
+        opened[-1]._close()  # noqa: SLF001
+        opened.pop()
 
 
 def _some(given: Sequence[T]) -> list[T]:

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 
 from tflgpu.blame import Failed, attempt, shown
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import BusyError, InputError, OptionError, StateError
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
@@ -53,6 +54,7 @@ class Gatherer:
 
     def __init__(self, copies: Sequence[Mapping[int, Model]], deadline: float) -> None:
         self._copies = deque(copies)
+        self._guard, self._count = RunGuard("this pool"), len(copies)
         self._checking = copies[0][max(copies[0])]
         self._sizes = sorted(copies[0])
         self._most, self._deadline = self._sizes[-1], deadline
@@ -149,7 +151,10 @@ class Gatherer:
         for request in refused:
             if request.future.set_running_or_notify_cancel():
                 request.future.set_exception(StateError("this pool is closed"))
-        self._workers.shutdown()
+        with self._changed:
+            while len(self._copies) < self._count:
+                self._changed.wait()
+        self._workers.shutdown(wait=False)  # a future's callback may be what closes
 
     # Inside
 
@@ -160,13 +165,16 @@ class Gatherer:
                 return
             models = self._copies.popleft()  # there are as many as workers
             self._runs[sum(request.items for request in batch)] += 1
-        try:
-            _answer(self._fitting(models, batch), batch)
-        except BaseException as error:  # noqa: BLE001  (its callers have it, whatever it is)
-            _fail(batch, error)
-        finally:
-            with self._changed:
-                self._copies.append(models)
+        with self._guard.call:  # futures' callbacks are called inside
+            try:
+                _answer(self._fitting(models, batch), batch)
+            except BaseException as error:  # noqa: BLE001  (its callers have it, whatever it is)
+                _fail(batch, error)
+            finally:
+                with self._changed:
+                    self._copies.append(models)
+                    if self._closed:
+                        self._changed.notify_all()
 
     def _next(self) -> list[_Request]:
         """The requests of the next run, once it is time for it; none where others have taken them."""

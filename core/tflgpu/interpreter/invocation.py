@@ -14,7 +14,6 @@ bodies of loops) is in the interpreter's store, which its lane works on too.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -26,6 +25,7 @@ import numpy as np
 from tflgpu.blame import attempt, of_signal
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.pending import Pending
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError, StateError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.session_opener import SessionOpener
@@ -48,7 +48,7 @@ class Invocation:
     def done(self) -> bool:
         """Whether `wait` would return, or raise, without waiting for the device."""
         run = self._run
-        return run is None or run.done()
+        return run is None or (not self._lane.guard.is_inside and run.done())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return when the results are there: True; or after ``timeout`` seconds: False.
@@ -136,7 +136,7 @@ class Lane:
     def __init__(self, subgraph: Subgraph) -> None:
         self.subgraph = subgraph
         self.flight: Invocation | None = None
-        self.lock = threading.RLock()
+        self.guard = RunGuard("this run")
         self.after: Callable[[Subgraph], None] = lambda _: None
 
     def begin(self, work: Callable[[Callable[[], None]], object]) -> Invocation:
@@ -152,7 +152,7 @@ class Lane:
         flight._run = _Run(None, future)  # noqa: SLF001
         self.flight = flight
         try:
-            work(partial(_perform, future, self.subgraph.run))
+            work(partial(self._perform, future))
         except BaseException:
             if future.cancel():
                 self.flight = flight._run = None  # noqa: SLF001
@@ -162,7 +162,7 @@ class Lane:
     def collect(self, flight: Invocation, timeout: float | None = None) -> bool:
         """See a run to its end and give the invocation what came of it; False where that took
         longer than ``timeout``."""
-        if not self.lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+        if not self.guard.enter(timeout):
             return False
         try:
             run = flight._run  # noqa: SLF001
@@ -183,19 +183,19 @@ class Lane:
             self.flight = flight._run = None  # noqa: SLF001
             return True
         finally:
-            self.lock.release()
+            self.guard.leave()
 
-
-def _perform(future: Future[None], action: Callable[[], None]) -> None:
-    """Make a run that nobody has cancelled, and say what came of it."""
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        action()
-    except BaseException as error:  # noqa: BLE001  (whoever waits has it)
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+    def _perform(self, future: Future[None]) -> None:
+        """Make a run that nobody has cancelled, and say what came of it."""
+        with self.guard.call:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                self.subgraph.run()
+            except BaseException as error:  # noqa: BLE001  (whoever waits has it)
+                future.set_exception(error)
+            else:
+                future.set_result(None)
 
 
 def _keep_state(main: Subgraph, subgraph: Subgraph) -> None:
@@ -228,7 +228,7 @@ class Lanes(Holder):
         """A run on these inputs; those that are not named are as in the interpreter. ``make`` gives
         another subgraph like its main one, at the same shapes, ready to run."""
         lane = self._free(make)
-        with lane.lock:
+        with lane.guard:
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
                 subgraph.set(index, inputs[index] if index in inputs else self._main.value(index))
@@ -260,13 +260,12 @@ class Lanes(Holder):
             self._lanes[-1].subgraph.release()
             self._lanes.pop()
         if self._workers is not None:
-            self._workers.shutdown()
+            self._workers.shutdown(wait=False)  # one of them may be what closes
 
     def after_fork(self) -> None:
         """The runs are the parent's."""
         super().after_fork()
         for lane in self._lanes:
-            lane.lock = threading.RLock()
             if lane.flight is not None:
                 lane.flight._error = StateError(  # noqa: SLF001
                     "this run is in flight in the process that this one was forked from"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ import attrs
 import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import Holder
-from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
+from tflgpu.contract.forks import OfProcess
+from tflgpu.contract.run_guard import Closable, RunGuard
+from tflgpu.errors import ArgumentError, InputError, OptionError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.ports import converted, fits, listed, ports
 from tflgpu.ir.brief import quoted
@@ -58,7 +58,7 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         return dict(zip(self.names, self, strict=True))
 
 
-class Model(Holder):
+class Model(Closable, OfProcess):
     """A `.tflite` model that is called.
 
         with tflgpu.Model("mobilenet.tflite") as model:
@@ -100,7 +100,7 @@ class Model(Holder):
                 f"{', '.join(options)}: options are for a delegate of the model's own, and it was "
                 "given one; pass them to that one"
             )
-        self._lock = threading.Lock()
+        self._guard = RunGuard("this model")
         self._size = batch
         self._own: GpuDelegate | None = None
         where = _source(model)
@@ -124,7 +124,6 @@ class Model(Holder):
         except BaseException:
             self._end()
             raise
-        self.belongs_to_process()
 
     def __repr__(self) -> str:
         inputs = ", ".join(port.described for port in self._inputs)
@@ -141,20 +140,19 @@ class Model(Holder):
         Raises:
             InputError: too few or too many arrays, a name that there is not, a shape or a type
                 that does not fit, or a batch for a model that keeps state or mixes its batch.
-            StateError: closed.
+            StateError: closed, or called from inside its own call.
             DeviceError: the device failed.
         """
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
+        with self._guard.call:
             given = self._assigned(arrays, named)
-            if self._size > 1:
-                return self._run_items(given)
-            count = self._batch(given)
-            if count is None:
-                self._fit(given)
-                return Results(self._run(given), self.output_names)
-            return self._run_batch(given, count)
+            with self._guard:
+                if self._size > 1:
+                    return self._run_items(given)
+                count = self._batch(given)
+                if count is None:
+                    self._fit(given)
+                    return Results(self._run(given), self.output_names)
+                return self._run_batch(given, count)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -176,23 +174,6 @@ class Model(Holder):
         """What runs where, and why."""
         return self._interpreter.delegation_report()
 
-    def close(self) -> None:
-        """Release what it holds; twice is harmless. Waits for a call that is running."""
-        with self._lock:
-            self._end()
-
-    def __enter__(self) -> Self:
-        """The model itself."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Close it."""
-        self.close()
-
-    def after_fork(self) -> None:
-        """The call of another thread, which had the lock, is in the parent."""
-        self._lock = threading.Lock()
-
     # For a pool that gathers calls
 
     def _request(
@@ -204,9 +185,7 @@ class Model(Holder):
 
     def _together(self, parts: Sequence[Mapping[int, Array]]) -> list[Results]:
         """Results of several requests, computed in one run where they fit into one."""
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
+        with self._guard:
             counts = [len(part[0]) for part in parts]
             if sum(counts) > self._size or not all(counts):
                 return [self._run_items(dict(part)) for part in parts]
@@ -218,6 +197,9 @@ class Model(Holder):
             ]
 
     # Inside
+
+    def _close(self) -> None:
+        self._guard.close(self._end)
 
     def _look(self) -> None:
         names = _signature_names(self._interpreter)
@@ -368,9 +350,9 @@ class Model(Holder):
 
 
 def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:
-    interpreter.close()
+    interpreter._close()  # noqa: SLF001
     if delegate is not None:
-        delegate.close()
+        delegate._close()  # noqa: SLF001
 
 
 def _source(model: Any) -> dict[str, Any]:

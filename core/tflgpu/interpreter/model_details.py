@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from tflgpu.contract.run_guard import RunGuard
 from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index
-from tflgpu.interpreter.busy import Busy
 from tflgpu.interpreter.details import operator_details
 from tflgpu.interpreter.resizing import no_tensor
 from tflgpu.interpreter.subgraph import Subgraph
@@ -19,7 +19,7 @@ class ModelDetails:
     """The half of `Interpreter` that only looks. All of it raises `StateError` where the interpreter
     is closed or in use."""
 
-    _busy: Busy
+    _busy: RunGuard
     _model: ModelFile
     _main: Subgraph
     _compress: bool

@@ -55,8 +55,8 @@ class SignatureRunner:
             StateError: the interpreter is closed or in use.
             DeviceError, UnsupportedError: as `Interpreter.allocate_tensors` and ``invoke``.
         """
-        with self._busy:
-            subgraph = self._subgraph
+        subgraph = self._subgraph
+        with self._busy.call:
             if inputs.keys() != self._inputs.keys():
                 raise InputError(
                     f"{_wrong(inputs, self._inputs)}: signature {quoted(self._key)} takes "
@@ -66,14 +66,15 @@ class SignatureRunner:
                 index: array_of(subgraph.tensor(index), inputs[name])
                 for name, index in self._inputs.items()
             }
-            self._settle()
-            for index, array in arrays.items():
-                subgraph.resize(index, array.shape)
-            subgraph.allocate()
-            for index, array in arrays.items():
-                subgraph.set(index, array)
-            subgraph.run()
-            return {name: subgraph.get(index) for name, index in self._outputs.items()}
+            with self._busy:
+                self._settle()
+                for index, array in arrays.items():
+                    subgraph.resize(index, array.shape)
+                subgraph.allocate()
+                for index, array in arrays.items():
+                    subgraph.set(index, array)
+                subgraph.run()
+                return {name: subgraph.get(index) for name, index in self._outputs.items()}
 
     def get_input_details(self) -> dict[str, dict[str, Any]]:
         """Tensor details of each input, by name in the signature."""

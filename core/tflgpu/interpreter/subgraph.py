@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tflgpu.contract.copy import copy
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
-from tflgpu.interpreter.arguments import array_of, as_index, check_view
+from tflgpu.interpreter.arguments import array_of, as_array, as_index, check_view
 from tflgpu.interpreter.details import tensor_details
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
 from tflgpu.interpreter.resizing import named, no_tensor
@@ -47,6 +47,14 @@ class Subgraph(OpenedSubgraph):
         if not 0 <= index < len(tensors):
             raise InputError(no_tensor(index, len(tensors)))
         return tensors[index]
+
+    def as_array(self, index: int, value: Any) -> Array:
+        """A value for a tensor as an array, before any lock is held: it may call the value's own code.
+
+        Raises:
+            InputError, ArgumentError: as `tensor`.
+        """
+        return as_array(self.tensor(index), value)
 
     def get(self, index: int) -> Any:
         """A tensor's contents, for the caller alone; a NumPy scalar where it has no dimensions.
