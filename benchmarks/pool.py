@@ -269,7 +269,7 @@ def _where(work: Callable[[], object]) -> None:
 
     def look() -> None:
         while not over.wait(1e-3):
-            for thread, frame in sys._current_frames().items():
+            for thread, frame in sys._current_frames().items():  # noqa: SLF001
                 if thread != threading.get_ident():
                     code = frame.f_code
                     seen[f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"] += 1

@@ -66,11 +66,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
     go_on, inside, seen = threading.Event(), threading.Event(), []
     together = Model._together
 
-    def slow(self: Model, parts: Sequence[Any]) -> Any:
+    def slow(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
         inside.set()
         assert go_on.wait(30)
         seen.append([float(a.reshape(-1)[0]) for part in parts for a in part[0]])
-        return together(self, parts)
+        return together(self, parts, placed)
 
     monkeypatch.setattr(Model, "_together", slow)
     return go_on, inside, seen
@@ -93,9 +93,9 @@ def test_after_the_deadline_what_has_come(
     """In the smallest batch that was compiled."""
     taken, rows = [], Model._run_rows
 
-    def spy(self: Model, parts: Any) -> Any:
+    def spy(self: Model, parts: Any, placed: Any) -> Any:
         taken.append(self._size)
-        return rows(self, parts)
+        return rows(self, parts, placed)
 
     monkeypatch.setattr(Model, "_run_rows", spy)
     with pool_of(batch=8, sizes=sizes, deadline=0.2) as pool:
@@ -162,10 +162,10 @@ def test_wrong_numbers_are_their_callers() -> None:
 def test_a_failed_device_is_told_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     together = Model._together
 
-    def some(self: Model, parts: Sequence[Any]) -> Any:
+    def some(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
         if any(part[0].reshape(-1)[0] == 5 for part in parts):
             raise DeviceError("planted")
-        return together(self, parts)
+        return together(self, parts, placed)
 
     monkeypatch.setattr(Model, "_together", some)
     with pool_of(batch=4, deadline=LONG) as pool:
@@ -245,10 +245,10 @@ def test_several_devices_share(require_backend: Callable[[str], Any]) -> None:
     require_backend("vulkan")
     used, together, both = set(), Model._together, threading.Barrier(2)
 
-    def spy(self: Model, parts: Sequence[Any]) -> Any:
+    def spy(self: Model, parts: Sequence[Any], placed: Sequence[bool]) -> Any:
         both.wait(30)
         used.add(self.report.backend)
-        return together(self, parts)
+        return together(self, parts, placed)
 
     given = [tflgpu.GpuDelegate(backend=b) for b in ("vulkan", "cpu_ref")]
     with (

@@ -303,6 +303,11 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
 
         return view
 
+    def _input_array(self, tensor_index: int) -> Array:
+        """Where the next run reads an input, to be written to without a lease, and not to be read."""
+        with self._busy:
+            return self._main.input_array(tensor_index)
+
     # Signatures
 
     def get_signature_runner(self, signature_key: str | None = None) -> SignatureRunner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.waiting import manner
 from tflgpu.errors import OptionError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
@@ -118,6 +120,7 @@ class Pool(Holder):
             raise
         if batches != [1]:
             self._gather = Gatherer(copies, deadline)
+            weakref.finalize(self, self._gather.close)
             self.belongs_to_process()
             return
         self._free.extend(self._models)
@@ -144,6 +147,8 @@ class Pool(Holder):
             self._check_open()
             return self._gather.call(arrays, named, timeout)
         loan = self._borrow(timeout)
+        # One that asks the device again and again keeps the interpreter lock from others.
+        manner.asleep = bool(self._waiting) or len(self._free) + 1 < len(self._models)
         try:
             return loan.model(*arrays, **named)
         finally:
@@ -257,24 +262,25 @@ class Pool(Holder):
             waiter = _Waiter()
             self._waiting.append(waiter)
         try:
-            came = waiter.there.wait(timeout)
+            came = waiter.there.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
             self._leave(waiter)
             if waiter.model is not None:
                 self._give_back(waiter.model)
             raise
-        if not came:
-            self._leave(waiter)
-            if not waiter.there.is_set():
-                raise busy(timeout)
+        if not came and self._leave(waiter):
+            raise busy(timeout)
         if waiter.model is None:
             raise StateError("this pool is closed")
         return _Loan(waiter.model, self._give_back)
 
-    def _leave(self, waiter: _Waiter) -> None:
+    def _leave(self, waiter: _Waiter) -> bool:
+        """Whether a caller was still in the queue, which it is not any more."""
         with self._lock:
-            if waiter in self._waiting:
+            is_there = waiter in self._waiting
+            if is_there:
                 self._waiting.remove(waiter)
+            return is_there
 
     def _give_back(self, model: Model) -> None:
         with self._lock:
@@ -337,10 +343,11 @@ class _Waiter:
     """A caller in the queue. What it waits for is handed over, so that nobody else can take it."""
 
     def __init__(self) -> None:
-        self.there = threading.Event()
+        self.there = threading.Lock()
+        self.there.acquire()
         self.model: Model | None = None
 
     def serve(self, model: Model | None) -> None:
         """Give it a copy of the model; None where there is no use in waiting."""
         self.model = model
-        self.there.set()
+        self.there.release()

@@ -111,6 +111,16 @@ class Subgraph(OpenedSubgraph):
                 self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.pop(info.index, None)
 
+    def input_array(self, index: int) -> Array:
+        """The array of an input that is not bound to anything, about to be written to.
+
+        Raises:
+            As `array`.
+        """
+        self._recovery.inputs_changed = True
+        self._lost.pop(index, None)
+        return self.array(index)
+
     @property
     def _is_plain(self) -> bool:
         """Whether tensors are in the session's arrays, and nowhere else."""
