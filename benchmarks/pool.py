@@ -2,7 +2,7 @@
 
     python -m benchmarks.pool --model mobilenet_v2_1.0_224_f32 --backend vulkan --precision f16
     python -m benchmarks.pool --model any.tflite --backend vulkan --case "threads=16 batch=8 size=3"
-    python -m benchmarks.pool --model tiny --backend opencl --case "threads=64 batch=32" --where
+    python -m benchmarks.pool --model corner --backend opencl --case "threads=64 batch=32" --where
 
 A case is a pool and who calls it:
 
@@ -16,7 +16,9 @@ many runs in flight as the pool has copies. A measurement is made ``--repeats`` 
 all rates. "Host" is the processor time of the process for a request, of all threads. Every result of the first
 round of each caller is held against what `Model` gives for its image.
 
-``--model tiny`` is a model of one operator on four numbers: what it takes is host time. ``--where`` asks all
+``--model tiny`` is a model of one operator on four numbers, and ``--model corner`` one of a picture of 224 x 224,
+of which it reads a pixel: what they take is host time. ``--set tflgpu.interpreter.gather._ABREAST=8`` is another
+value of a constant, for comparisons. ``--where`` asks all
 threads a thousand times a second where they are, and lists the lines met most often; it slows what it measures,
 so that it is a round of its own.
 """
@@ -24,6 +26,7 @@ so that it is a round of its own.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import threading
 import time
@@ -36,6 +39,7 @@ from typing import Any
 import attrs
 import numpy as np
 from tflgpu import GpuDelegate, Interpreter, Model, Pool
+from tflgpu.ir.dtypes import DType
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
 from tflgpu.tflite.write import write_model
 
@@ -117,7 +121,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="mobilenet_v2_1.0_224_f32",
-                        help="a file, the name of one in $TFLGPU_MODELS, or tiny")  # fmt: skip
+                        help="a file, the name of one in $TFLGPU_MODELS, tiny, or corner")  # fmt: skip
     parser.add_argument("--backend", required=True)
     parser.add_argument("--device")
     parser.add_argument("--precision", default="f16", choices=["f32", "f16", "f32_f16"])
@@ -127,17 +131,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="measurements of each case")
     parser.add_argument("--no-inflight", action="store_true", help="leave out invoke_async")
     parser.add_argument("--where", action="store_true", help="list where threads are")
+    parser.add_argument("--set", action="append", default=[], metavar="MODULE.NAME=VALUE",
+                        help="another value of a constant")  # fmt: skip
     asked = parser.parse_args()
+    for said in asked.set:
+        _change(said)
     options = {"backend": asked.backend, "precision": asked.precision}
     if asked.device is not None:
         options["device"] = asked.device
-    path = None if asked.model == "tiny" else find_model(asked.model)
-    name = "tiny" if path is None else path.stem
+    path = None if asked.model in _MADE else find_model(asked.model)
+    name = asked.model if path is None else path.stem
     print(f"{name} {asked.backend} {asked.precision}, Python {sys.version.split()[0]}", flush=True)
     beside: dict[int, float] = {}
     with GpuDelegate(**options) as delegate:
         for case in asked.cases or map(Case.read, _USUAL):
-            content = _tiny() if path is None else _bytes_of(path, u8=case.u8)
+            content = _MADE[name]() if path is None else _bytes_of(path, u8=case.u8)
             if case.batch == 1 and not case.ahead and not asked.no_inflight:
                 if case.size not in beside:
                     beside[case.size] = _in_flight(content, delegate, case.size, asked)
@@ -154,6 +162,25 @@ def _bytes_of(path: Path, *, u8: bool) -> bytes:
 def _tiny() -> bytes:
     tensors = [TensorSpec("x", (1, 4)), TensorSpec("y", (1, 4))]
     return write_model(ModelSpec(tensors, [OperatorSpec("ADD", {}, [0, 0], [1])], [0], [1]))
+
+
+def _corner() -> bytes:
+    tensors = [
+        TensorSpec("x", (1, 224, 224, 3)), TensorSpec("y", (1, 1, 1, 3)),
+        *(TensorSpec(n, (4,), DType.I32, data=np.array(data, np.int32))
+          for n, data in (("begin", (0, 7, 7, 0)), ("size", (-1, 1, 1, 3)))),
+    ]  # fmt: skip
+    return write_model(ModelSpec(tensors, [OperatorSpec("SLICE", {}, [0, 2, 3], [1])], [0], [1]))
+
+
+_MADE = {"tiny": _tiny, "corner": _corner}
+
+
+def _change(said: str) -> None:
+    place, _, value = said.partition("=")
+    module, _, name = place.rpartition(".")
+    found = importlib.import_module(module)
+    setattr(found, name, type(getattr(found, name))(value))
 
 
 def _in_flight(content: bytes, delegate: GpuDelegate, most: int, asked: Any) -> float:
