@@ -92,7 +92,7 @@ def test_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> Non
             threads.append(threading.Thread(target=pool, args=(number(n),)))
             threads[-1].start()
             end = time.monotonic() + 30
-            while len(pool._waiting) + 1 - len(pool._free) <= n and time.monotonic() < end:
+            while len(pool._gather._queue) + 1 - len(pool._gather.copies) <= n and time.monotonic() < end:
                 time.sleep(0.001)
         with pytest.raises(BusyError, match=r"free in 0\.01 seconds"):
             pool(number(9), timeout=0.01)
@@ -130,7 +130,7 @@ def test_closing_waits_for_those_inside_and_refuses_the_others(
     for thread in callers[1:]:
         thread.start()
     closer = threading.Thread(target=pool.close)
-    while len(pool._waiting) < 2:
+    while len(pool._gather._queue) < 2:
         time.sleep(0.001)
     closer.start()
     for thread in callers[1:]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
-from tflgpu.contract.waiting import manner
-from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
-from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
+from tflgpu.interpreter.gather import Gatherer, batches_of, check_deadline
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.kinds import Count
 
@@ -92,16 +90,9 @@ class Pool(Holder):
             )
         batches = batches_of(batch, sizes)
         check_deadline(deadline)
-        # A loan may end wherever objects are collected, under this lock, too.
-        self._lock, self._ending = threading.RLock(), threading.RLock()
-        self._free: deque[Model] = deque()
-        self._waiting: deque[_Waiter] = deque()
-        self._closed = False
+        self._ending = threading.RLock()
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
-        self._gather: Gatherer | None = None
-        self._workers: ThreadPoolExecutor | None = None
-        self._back = threading.Condition(self._lock)
         try:
             given = self._delegates(devices, delegates, options)
             # In turn, so that calls that come one by one go to all devices.
@@ -118,13 +109,8 @@ class Pool(Holder):
         except BaseException:
             self._release()
             raise
-        if batches != [1]:
-            self._gather = Gatherer(copies, deadline)
-            weakref.finalize(self, self._gather.close)
-            self.belongs_to_process()
-            return
-        self._free.extend(self._models)
-        self._workers = ThreadPoolExecutor(len(self._models), "tflgpu-pool")
+        self._gather = Gatherer(copies, deadline)
+        weakref.finalize(self, self._gather.close)
         self.belongs_to_process()
 
     def __call__(self, *arrays: Any, timeout: float | None = None, **named: Any) -> Results:
@@ -143,16 +129,8 @@ class Pool(Holder):
             InputError, DeviceError: as `Model.__call__`.
         """
         timeout = timeout_of(timeout)
-        if self._gather is not None:
-            self._check_open()
-            return self._gather.call(arrays, named, timeout)
-        loan = self._borrow(timeout)
-        # One that asks the device again and again keeps the interpreter lock from others.
-        manner.asleep = bool(self._waiting) or len(self._free) + 1 < len(self._models)
-        try:
-            return loan.model(*arrays, **named)
-        finally:
-            loan.end()
+        self.check_inherited("this pool's device")
+        return self._gather.call(arrays, named, timeout)
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
         """The same by a thread of the pool's. The arrays are read until the future is done.
@@ -160,15 +138,8 @@ class Pool(Holder):
         Raises:
             StateError: the pool is closed, or was made before this process was forked.
         """
-        self._check_open()
-        if self._gather is not None:
-            return self._gather.submit(arrays, named)
-        workers = self._workers
-        assert workers is not None
-        try:
-            return workers.submit(self, *arrays, **named)
-        except RuntimeError:  # it was closed just now
-            raise StateError("this pool is closed") from None
+        self.check_inherited("this pool's device")
+        return self._gather.submit(arrays, named)
 
     async def run(self, *arrays: Any, **named: Any) -> Results:
         """The same for a coroutine, while others have their turn.
@@ -182,34 +153,22 @@ class Pool(Holder):
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
-        """What runs where, for each copy that is free at the moment; with a ``batch``, for each size
-        of each copy."""
-        if self._gather is not None:
-            return tuple(model.report for model in self._models)
-        with self._lock:
-            free = list(self._free)
+        """What runs where, for each copy that is free at the moment; with a ``batch``, for each of its
+        sizes."""
+        free = [model for copy in list(self._gather.copies) for model in copy.models.values()]
         return tuple(model.report for model in free)
 
     @property
     def runs(self) -> dict[int, int]:
         """With a ``batch``: how many runs there were, by the number of items that were gathered."""
-        return {} if self._gather is None else self._gather.runs
+        return self._gather.runs
 
     def close(self) -> None:
         """Refuse calls from now on, wait for those that are being served, and release everything;
         twice is harmless. Callers that wait for a copy are refused too."""
         if self.inherited:
             return
-        with self._lock:
-            self._closed = True
-            while self._waiting:
-                self._waiting.popleft().serve(None)
-            while self._gather is None and len(self._free) < len(self._models):
-                self._back.wait()
-        if self._gather is not None:
-            self._gather.close()
-        if self._workers is not None:
-            self._workers.shutdown()
+        self._gather.close()
         with self._ending:  # of several that close it, one has it to do
             self._release()
 
@@ -224,7 +183,7 @@ class Pool(Holder):
     def after_fork(self) -> None:
         """A child makes one of its own."""
         super().after_fork()
-        self._lock, self._ending = threading.RLock(), threading.RLock()
+        self._ending = threading.RLock()
 
     # Inside
 
@@ -248,51 +207,8 @@ class Pool(Holder):
             self._own.append(GpuDelegate(device=device, **options))
         return list(self._own)
 
-    def _check_open(self) -> None:
-        self.check_inherited("this pool's device")
-        if self._closed:
-            raise StateError("this pool is closed")
-
-    def _borrow(self, timeout: float | None) -> _Loan:
-        self._check_open()
-        with self._lock:
-            self._check_open()
-            if self._free and not self._waiting:
-                return _Loan(self._free.popleft(), self._give_back)
-            waiter = _Waiter()
-            self._waiting.append(waiter)
-        try:
-            came = waiter.there.acquire(timeout=-1 if timeout is None else timeout)
-        except BaseException:
-            self._leave(waiter)
-            if waiter.model is not None:
-                self._give_back(waiter.model)
-            raise
-        if not came and self._leave(waiter):
-            raise busy(timeout)
-        if waiter.model is None:
-            raise StateError("this pool is closed")
-        return _Loan(waiter.model, self._give_back)
-
-    def _leave(self, waiter: _Waiter) -> bool:
-        """Whether a caller was still in the queue, which it is not any more."""
-        with self._lock:
-            is_there = waiter in self._waiting
-            if is_there:
-                self._waiting.remove(waiter)
-            return is_there
-
-    def _give_back(self, model: Model) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().serve(model)
-            else:
-                self._free.append(model)
-                self._back.notify_all()
-
     def _release(self) -> None:
         _close_all(self._models)
-        self._free.clear()
         _close_all(self._own)
 
 
@@ -319,35 +235,3 @@ def _check_state(model: Model) -> None:
             "the model keeps state from run to run, and the calls of a pool are served by several "
             "copies; use a Model, or one for each caller"
         )
-
-
-class _Loan:
-    """A copy of the model that a caller has. Should a signal end the caller before it gives it back,
-    it comes back with the end of this object."""
-
-    def __init__(self, model: Model, give_back: Callable[[Model], None]) -> None:
-        self.model = model
-        self._give_back: Callable[[Model], None] | None = give_back
-
-    def end(self) -> None:
-        """Give it back; once."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back(self.model)
-
-    def __del__(self) -> None:
-        self.end()
-
-
-class _Waiter:
-    """A caller in the queue. What it waits for is handed over, so that nobody else can take it."""
-
-    def __init__(self) -> None:
-        self.there = threading.Lock()
-        self.there.acquire()
-        self.model: Model | None = None
-
-    def serve(self, model: Model | None) -> None:
-        """Give it a copy of the model; None where there is no use in waiting."""
-        self.model = model
-        self.there.release()

@@ -1,21 +1,22 @@
-"""Requests of many callers gathered into batches: what `Pool` does with ``batch=N``.
+"""Requests of many callers, and the copies of a model that answer them: what a `Pool` does.
 
-    call -> the batch that is being gathered, in a copy of the model that is free: its caller copies the
-            rows there itself -> full, or one has waited for the deadline: the copy's thread runs it
-         -> the queue, where no copy is free: what has come is the next batch of the copy that is free first
+    call -> a batch in a copy that is free: its caller copies its rows there -> full: the caller runs it
+                                            -> or one has waited for the deadline: the copy's thread does
+         -> the queue, where no copy is free: what has come is the next batch of the first that is, which
+            its thread runs
 
-A request is checked before it is gathered, so that what is wrong with one is its caller's alone. Those
-that are run together are of equal shapes, and never overtake one another.
+Without a ``batch`` each request is one by itself, full at once. Otherwise it is checked before it is gathered,
+so that what is wrong with it is its caller's alone. Those that are run together are of equal shapes, and never
+overtake one another.
 
-Of the interpreter lock a request has little: what was found out about shapes and types is kept; rows are
-copied by many threads at once; and the threads whose batch is over are not woken all at the same time, but each
-by another that has got its results (`_Batch.wake`).
+A thread that gets the interpreter lock from another takes as long as some Python. So a request has little of
+both: what was found out about shapes and types is kept; rows are copied by many threads at once; who runs a
+batch waits for the device asleep; and the threads whose batch is over are not woken all at the same time, but
+each by another that has its results (`Batch.wake`).
 """
 
 from __future__ import annotations
 
-import copy
-import math
 import threading
 import time
 from collections import Counter, deque
@@ -25,166 +26,33 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import Failed, attempt, shown
+from tflgpu.blame import of_signal, shown
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.waiting import manner
 from tflgpu.errors import BusyError, InputError, OptionError, StateError
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.ir.dtypes import Array
+from tflgpu.interpreter.requests import Batch, Copy, Request
 from tflgpu.options.kinds import Count
 
 #: Seconds that a request may wait for others, at most.
 _LONGEST = 60.0
-#: Threads that are woken at once when their batch is over.
-_ABREAST = 4
 #: Combinations of shapes and types that are known at a time.
 _KNOWN = 64
-
-
-class _Request:
-    """What a caller wants to know: an array for each input, of so many items whose ``shapes`` are these.
-
-    Attributes:
-        due: Until when it waits for others, by `time.monotonic`.
-        future: Told the results; None where a thread waits for the ``gate``.
-        batch: What it is run in; None in the queue.
-        at: The first of its rows there.
-        placed: Whether they are where the model that the batch was begun for reads them.
-        left: Whether nothing waits for results any more.
-    """
-
-    __slots__ = (
-        "at", "batch", "due", "error", "found", "future", "gate", "given", "items", "left", "placed",
-        "shapes",
-    )  # fmt: skip
-
-    def __init__(
-        self, given: Sequence[Array], items: int, shapes: Any, due: float, future: Any
-    ) -> None:
-        self.given, self.items, self.shapes, self.due = given, items, shapes, due
-        self.future: Future[Results] | None = future
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.batch: _Batch | None = None
-        self.at = 0
-        self.placed = self.left = False
-        self.found: Results | None = None
-        self.error: BaseException | None = None
-
-    def begin(self) -> None:
-        """Its run begins: it cannot be cancelled from now on."""
-        if self.future is not None:
-            self.left = not self.future.set_running_or_notify_cancel()
-
-    def fail(self, error: BaseException) -> None:
-        """What its run ended in: an error of its own, since raising it writes a traceback into it."""
-        mine = attempt(copy.copy, error)
-        self.error = error if isinstance(mine, Failed) else mine
-
-    def results(self) -> Results:
-        """What came of it.
-
-        Raises:
-            InputError, DeviceError, StateError: its run ended in that.
-        """
-        if self.error is not None:
-            raise self.error
-        if self.found is None:
-            assert self.batch is not None
-            rows = slice(self.at, self.at + self.items)
-            return Results([array[rows] for array in self.batch.found], self.batch.names)
-        return self.found
-
-    def tell(self) -> None:
-        """Wake its thread, or let the future have what came of it."""
-        if self.future is None:
-            self.gate.release()
-        elif self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.results())
-
-
-class _Batch:
-    """Requests that one copy of the model runs together.
-
-    Attributes:
-        copy: The copy.
-        shapes: Those of an item of each of its requests.
-        size, rows: The model that it will probably be run by, and where that reads its inputs; None
-            where callers cannot write there.
-        copying: Requests whose callers write there.
-        closed: Whether nothing is added any more.
-        found: The results of all.
-        done: Whether they, or errors, are there.
-    """
-
-    def __init__(self, mine: _Copy, first: _Request, size: int, names: tuple[str, ...]) -> None:
-        self.copy, self.shapes, self.size, self.names = mine, first.shapes, size, names
-        self.rows = mine.models[size]._input_rows(first.shapes)  # noqa: SLF001
-        self.requests: list[_Request] = []
-        self.copying: set[_Request] = set()
-        self.items, self.due = 0, first.due
-        self.closed = self.done = False
-        self.found: Sequence[Array] = ()
-        self._sleeping: deque[_Request] = deque()
-
-    def tell(self) -> None:
-        """Results or errors are there."""
-        told = [request for request in self.requests if not request.left]
-        self._sleeping.extend(request for request in told if request.future is None)
-        self.done = True
-        for _ in range(_ABREAST):
-            self.wake()
-        for request in told:
-            if request.future is not None:
-                request.tell()
-
-    def wake(self) -> None:
-        """Wake the next of the threads that wait. All at once would be in each other's way."""
-        while self._sleeping:
-            try:
-                request = self._sleeping.popleft()
-            except IndexError:  # another thread has just taken the last
-                return
-            if not request.left:
-                request.tell()
-                return
-
-
-class _Copy:
-    """A copy of the model, and its thread.
-
-    Attributes:
-        models: By the batch that they are made for.
-        batch: What it gathers or runs.
-        until: When its thread, which waits, looks by itself.
-    """
-
-    def __init__(self, models: Mapping[int, Model], lock: threading.RLock) -> None:
-        self.models = models
-        self.batch: _Batch | None = None
-        self.until = math.inf
-        self._changed = threading.Condition(lock)
-        self.thread: threading.Thread | None = None
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait until `notify`, or so long; under the lock."""
-        self.until = math.inf if seconds is None else time.monotonic() + seconds
-        self._changed.wait(seconds)
-
-    def notify(self) -> None:
-        """Something changed that it waits for; under the lock."""
-        self._changed.notify()
+#: Batches that tell how large the next one will be.
+_LAST = 4
 
 
 class Gatherer(Holder):
-    """Answers requests in batches, by several copies of a model.
+    """Answers requests by several copies of a model.
 
     Args:
         copies: Models by their batch, of each copy: all have the same batches, the largest of which
             is the most that is gathered.
         deadline: Seconds that a request waits for others.
+
+    Attributes:
+        copies: Those that are free.
+        closed: Whether it refuses requests.
     """
 
     def __init__(self, copies: Sequence[Mapping[int, Model]], deadline: float) -> None:
@@ -192,38 +60,40 @@ class Gatherer(Holder):
         self._names = self._checking.output_names
         self._sizes = sorted(copies[0])
         self._most, self._deadline = self._sizes[-1], deadline
-        self._usual = self._most  # the model that ran the last batch
+        self._gathers = self._most > 1
+        self._last = deque(self._sizes[:1], _LAST)  # what the last batches needed
         self._plans: dict[Any, tuple[int, Any]] = {}
-        # A signal's handler may close the pool wherever a thread of it is.
+        # A signal's handler may call the pool wherever a thread of it is.
         self._lock = threading.RLock()
-        self._copies = [_Copy(models, self._lock) for models in copies]
-        self._free = deque(self._copies)
-        self._open: _Batch | None = None  # what is being gathered
-        self._queue: deque[_Request] = deque()  # empty where a copy is free
-        self._closed = False
+        self._all = [Copy(models, self._lock) for models in copies]
+        self.copies = deque(self._all)
+        self._open: Batch | None = None  # what is being gathered
+        self._queue: deque[Request] = deque()  # empty where a copy is free
+        self.closed = False
         self._runs: Counter[int] = Counter()
         self.belongs_to_process()
-        for each in self._copies:
-            each.thread = threading.Thread(
-                target=self._serve, args=(each,), name="tflgpu-pool", daemon=True
-            )
-            each.thread.start()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(each,), name="tflgpu-pool", daemon=True)
+            for each in self._all
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def runs(self) -> dict[int, int]:
         """How many runs there were, by the number of requests' items in them."""
         with self._lock:
-            return dict(sorted(self._runs.items()))
+            return dict(sorted(self._runs.items())) if self._gathers else {}
 
     def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
         """Begin to answer a request.
 
         Raises:
-            InputError: as `Model.__call__`.
+            InputError: as `Model.__call__`, where it is gathered.
             StateError: closed.
         """
         future: Future[Results] = Future()
-        self._add(self._request(arrays, named, None, future))
+        self._add(self._request(arrays, named, self._deadline, future))
         return future
 
     def call(
@@ -236,19 +106,22 @@ class Gatherer(Holder):
             BusyError: it was not.
             InputError, DeviceError, StateError: as `Model.__call__`.
         """
-        request = self._request(arrays, named, timeout, None)
+        patience = self._deadline if timeout is None else min(self._deadline, timeout)
+        request = self._request(arrays, named, patience, None)
         try:
             self._add(request)
-            if not request.gate.acquire(True, -1 if timeout is None else timeout):
+            batch = request.batch
+            if batch is not None and batch.runner is request:
+                self._run(batch)
+            elif not request.gate.acquire(True, -1 if timeout is None else timeout):
                 if self._forget(request):
-                    raise busy(timeout)
+                    raise BusyError(
+                        f"no copy of the model was free in {timeout:g} seconds; wait longer, make the "
+                        "pool larger, or let fewer callers come"
+                    )
                 request.gate.acquire()
         finally:
-            request.left = True
-            if request.batch is None:
-                self._forget(request)
-            elif request.batch.done:
-                request.batch.wake()
+            self._leave(request)
         return request.results()
 
     def close(self) -> None:
@@ -256,70 +129,85 @@ class Gatherer(Holder):
         if self.inherited:
             return
         with self._lock:
-            self._closed = True
+            self.closed = True
             refused, self._queue, self._open = list(self._queue), deque(), None
-            for each in self._copies:
+            for each in self._all:
                 each.notify()
         _refuse(refused)
-        for request in refused:
-            if not request.left:
-                request.tell()
-        for each in self._copies:
-            if each.thread is not threading.current_thread() and each.thread is not None:
-                each.thread.join()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
     # Inside: in threads of callers
 
     def _request(
-        self, arrays: Sequence[Any], named: Mapping[str, Any], timeout: float | None,
+        self, arrays: Sequence[Any], named: Mapping[str, Any], patience: float,
         future: Future[Results] | None,
-    ) -> _Request:  # fmt: skip
-        """A request, checked. What was found out about its shapes and types is kept."""
-        patience = self._deadline if timeout is None else min(self._deadline, timeout)
+    ) -> Request:  # fmt: skip
+        """A request, checked where it is to be gathered. What was found out about its shapes and types is
+        kept."""
+        if not self._gathers:
+            return Request(arrays, named, 1, None, patience, future)
         key = None
         if not named and all(type(a) is np.ndarray for a in arrays):
             key = tuple([(a.shape, a.dtype) for a in arrays])
             known = self._plans.get(key)
             if known is not None:
-                return _Request(arrays, *known, time.monotonic() + patience, future)
+                return Request(arrays, named, *known, patience, future)
         given, items = self._checking._request(arrays, named)  # noqa: SLF001
         shapes = tuple(a.shape[1:] for a in given)
         if key is not None and all(a is b for a, b in zip(given, arrays, strict=True)):
             if len(self._plans) >= _KNOWN:
                 self._plans.clear()
             self._plans[key] = items, shapes
-        return _Request(given, items, shapes, time.monotonic() + patience, future)
+        return Request(given, {}, items, shapes, patience, future)
 
-    def _add(self, request: _Request) -> None:
-        """Put a request into a batch, with its rows where they are read, or into the queue.
+    def _add(self, request: Request) -> None:
+        """Put a request into a batch, with its rows where they are read, or into the queue. The caller may
+        be the one who is to run that: its ``runner``.
 
         Raises:
             StateError: closed.
         """
         try:
             with self._lock:
-                if self._closed:
+                if self.closed:
                     raise StateError("this pool is closed")
                 batch = None if self._queue else self._gathered(request)
                 if batch is None:
                     self._queue.append(request)
-                    return
-                rows = batch.rows
-                if rows is None or batch.items > batch.size:
-                    return
-                batch.copying.add(request)
-            for row, array in zip(rows, request.given, strict=True):
-                np.copyto(row[request.at : request.at + request.items], array)
-            request.placed = True
+                elif batch.rows is not None and batch.items <= batch.size:
+                    batch.copying.add(request)
+            if batch is not None and batch.rows is not None and request in batch.copying:
+                for rows, array in zip(batch.rows, request.given, strict=True):
+                    np.copyto(rows[request.at : request.at + request.items], array)
+                request.placed = True
         finally:
             batch = request.batch
-            if batch is not None and batch.copying:
+            if batch is not None:
                 with self._lock:
                     batch.copying.discard(request)
-                    if batch.closed and not batch.copying:
-                        batch.copy.notify()
+                    if batch.is_ready:
+                        if request.future is None and not self.closed:
+                            batch.runner = request
+                        else:
+                            batch.copy.notify()
 
-    def _forget(self, request: _Request) -> bool:
+    def _leave(self, request: Request) -> None:
+        """A caller goes, with results or without."""
+        request.left = True
+        batch = request.batch
+        if batch is None:
+            self._forget(request)
+            return
+        if batch.runner is request and not batch.over:  # a signal ended its run
+            with self._lock:
+                batch.runner = None
+                batch.copy.notify()
+        if batch.done:
+            batch.wake()
+
+    def _forget(self, request: Request) -> bool:
         """Take a request out of the queue; False where it is in a batch."""
         with self._lock:
             if request.batch is None and request in self._queue:
@@ -328,18 +216,20 @@ class Gatherer(Holder):
 
     # Inside: under the lock
 
-    def _gathered(self, request: _Request) -> _Batch | None:
+    def _gathered(self, request: Request) -> Batch | None:
         """The batch that a request is in now; None where no copy is free for it."""
         batch = self._open
-        if batch is not None and not self._fits(request, batch):
+        if batch is not None and not (
+            0 < request.items <= self._most - batch.items
+            and request.shapes == batch.requests[0].shapes
+        ):
             self._end(batch)
+            batch.copy.notify()
             batch = None
         if batch is None:
-            if not self._free:
+            if not self.copies:
                 return None
-            mine = self._free[0]
-            batch = mine.batch = self._open = _Batch(mine, request, self._usual, self._names)
-            self._free.popleft()
+            batch = self._open = self._begun(self.copies[0], request)
         request.batch, request.at = batch, batch.items
         batch.requests.append(request)
         batch.items += request.items
@@ -350,114 +240,139 @@ class Gatherer(Holder):
             batch.copy.notify()
         return batch
 
-    def _fits(self, request: _Request, batch: _Batch) -> bool:
-        fits = 0 < request.items <= self._most - batch.items
-        return fits and request.shapes == batch.shapes
+    def _begun(self, mine: Copy, first: Request) -> Batch:
+        size = max(self._last)
+        rows = mine.models[size]._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
+        batch = mine.batch = Batch(mine, size, rows, first.due, self._names)
+        self.copies.popleft()
+        return batch
 
-    def _end(self, batch: _Batch) -> None:
+    def _end(self, batch: Batch) -> None:
         """Nothing is added to a batch any more."""
         batch.closed = True
         if self._open is batch:
             self._open = None
-        batch.copy.notify()
 
-    def _next(self, mine: _Copy) -> _Batch | None:
-        """A batch of a copy that is to be run now; None where the pool is closed."""
-        patience: float | None = self._deadline  # saves being woken by each first request
-        while not self._closed:
+    def _next(self, mine: Copy) -> Batch | None:
+        """A batch that the thread of a copy is to run now; None where there will be none."""
+        patience = self._deadline  # saves being woken by the first request of each batch
+        while True:
             batch = mine.batch
+            if batch is not None and batch.is_ready:
+                if self.closed:
+                    return None
+                batch.runner = mine
+                return batch
+            if self.closed and (batch is None or batch.runner is None):
+                return None
             if batch is None:
-                mine.wait(patience)
-                patience = None
-            elif not batch.closed:
+                mine.wait(patience) if patience else mine.wait()
+                patience = 0.0
+            elif batch.closed:
+                mine.wait()
+            else:
                 left = batch.due - time.monotonic()
                 if left > 0:
                     mine.wait(left)
                 else:
                     self._end(batch)
-            elif batch.copying:
-                mine.wait()
-            else:
-                return batch
-        return None
 
-    def _give_back(self, mine: _Copy) -> None:
+    def _give_back(self, mine: Copy) -> None:
         """A copy is free; what is in the queue has come while all were busy."""
         mine.batch = None
-        self._free.append(mine)
+        self.copies.append(mine)
         while self._queue:
             request = self._queue[0]
             is_wanted = request.future is None or not request.future.cancelled()
             if is_wanted and self._gathered(request) is None:
-                return
+                break
             self._queue.popleft()
+        mine.notify()
 
-    # Inside: in a thread of a copy
+    # Inside: in the thread that runs a batch
 
-    def _serve(self, mine: _Copy) -> None:
+    def _serve(self, mine: Copy) -> None:
         while True:
             with self._lock:
                 batch = self._next(mine)
-                if batch is None:
-                    break
-                self._usual = next((n for n in self._sizes if n >= batch.items), self._most)
-                self._runs[batch.items] += 1
-                model = mine.models[self._usual]
-            for request in batch.requests:
-                request.begin()
-            # A thread that asks the device again and again keeps the interpreter lock from others.
-            manner.asleep = len(batch.requests) > 1
-            try:
-                self._run(model, batch)
-            except BaseException as error:  # noqa: BLE001  (its callers have it, whatever it is)
-                for request in batch.requests:
-                    request.fail(error)
-            with self._lock:
-                self._give_back(mine)
-            batch.tell()
+            if batch is None:
+                break
+            self._run(batch)
             del batch
         if mine.batch is not None:
             _refuse(mine.batch.requests)
             mine.batch.tell()
 
-    def _run(self, model: Model, batch: _Batch) -> None:
-        requests = batch.requests
-        if all(request.left for request in requests):
+    def _run(self, batch: Batch) -> None:
+        requests, mine = batch.requests, batch.copy
+        size = next((n for n in self._sizes if n >= batch.items), self._most)
+        for request in requests:
+            request.begin()
+        # One that asks the device again and again keeps the interpreter lock from others.
+        manner.asleep = (
+            len(requests) > 1 or bool(self._queue) or len(self.copies) + 1 < len(self._all)
+        )
+        try:
+            if not all(request.left for request in requests):
+                self._compute(batch, size)
+        except BaseException as error:
+            if batch.runner is not mine and (
+                isinstance(error, KeyboardInterrupt) or of_signal(error)
+            ):
+                raise
+            for request in requests:
+                request.fail(error, shared=len(requests) > 1)
+        finally:
+            manner.asleep = False
+        with self._lock:
+            batch.over = True
+            self._last.append(size)
+            self._runs[batch.items] += 1
+            self._give_back(mine)
+        batch.tell()
+
+    def _compute(self, batch: Batch, size: int) -> None:
+        """Results of a batch, by the model of that size, or by one twice as large where rows are already.
+
+        Raises:
+            InputError, DeviceError: as `Model.__call__`.
+        """
+        requests, models = batch.requests, batch.copy.models
+        first, model = requests[0], models[size]
+        if not self._gathers:
+            first.found = model(*first.given, **first.named)
             return
         if not 0 < batch.items <= self._most:
-            requests[0].found = model._run_alone(requests[0].given)  # noqa: SLF001
+            first.found = model._run_alone(first.given)  # noqa: SLF001
             return
-        usual = batch.copy.models[batch.size]
-        is_right = model is usual
-        if not is_right:
-            usual._is_filled = False  # by rows that no run has seen  # noqa: SLF001
+        if batch.rows is not None and size <= batch.size <= 2 * size:
+            model = models[batch.size]
+        elif batch.rows is not None:
+            models[batch.size]._is_filled = False  # noqa: SLF001  (with rows that no run has seen)
         parts = [request.given for request in requests]
+        is_there = model is models[batch.size]
+        placed = [is_there and request.placed for request in requests]
         try:
-            batch.found = model._together(  # noqa: SLF001
-                parts, [is_right and request.placed for request in requests]
-            )
-        except InputError as error:
+            batch.found = model._together(parts, placed)  # noqa: SLF001
+        except InputError:
             # Something about the numbers of one of them (an index that is out of range): the others are
             # not to suffer.
+            if len(requests) == 1:
+                raise
             for request in requests:
-                if len(requests) == 1:
-                    request.fail(error)
-                elif not request.left:
-                    self._run_again(model, request)
-
-    def _run_again(self, model: Model, request: _Request) -> None:
-        """Alone."""
-        try:
-            found = model._together([request.given], [False])  # noqa: SLF001
-            request.found = Results(found, self._names)
-        except InputError as error:
-            request.fail(error)
+                try:
+                    found = model._together([request.given], [False])  # noqa: SLF001
+                    request.found = Results(found, self._names)
+                except InputError as error:
+                    request.fail(error, shared=False)
 
 
-def _refuse(requests: Sequence[_Request]) -> None:
+def _refuse(requests: Sequence[Request]) -> None:
     for request in requests:
         request.begin()
         request.error = StateError("this pool is closed")
+        if request.batch is None and not request.left:
+            request.tell()
 
 
 def batches_of(batch: Any, sizes: Sequence[int] | None) -> list[int]:
@@ -484,11 +399,3 @@ def check_deadline(value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= _LONGEST:
         raise OptionError(f"deadline is {shown(value)}; it is seconds, from 0 to {_LONGEST:g}")
-
-
-def busy(timeout: float | None) -> BusyError:
-    """That a request was not taken up in time."""
-    return BusyError(
-        f"no copy of the model was free in {timeout:g} seconds; wait longer, make the pool "
-        "larger, or let fewer callers come"
-    )

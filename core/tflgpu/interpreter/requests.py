@@ -1,0 +1,170 @@
+"""What a `Pool` is asked, and what is run together: requests, and batches of them."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from tflgpu.blame import Failed, attempt
+from tflgpu.interpreter.model import Model, Results
+from tflgpu.ir.dtypes import Array
+
+#: Threads that are woken at once when their batch is over.
+_ABREAST = 4
+
+
+class Request:
+    """Arrays of so many items for the model, and what comes of them.
+
+    Attributes:
+        given: Arrays in the order of the inputs; by position where they are not gathered, others ``named``.
+        shapes: Those of an item of each input.
+        due: Until when it waits for others, by `time.monotonic`.
+        future: Told what came of it; None where a thread waits at the ``gate``.
+        batch: What it is run in; None in the queue.
+        at: The first of its rows there.
+        placed: Whether they are where the model that the batch was begun for reads them.
+        left: Whether nothing waits for results any more.
+    """
+
+    __slots__ = (
+        "at", "batch", "due", "error", "found", "future", "gate", "given", "items", "left", "named",
+        "placed", "shapes",
+    )  # fmt: skip
+
+    def __init__(
+        self, given: Sequence[Any], named: Mapping[str, Any], items: int, shapes: Any,
+        patience: float, future: Future[Results] | None,
+    ) -> None:  # fmt: skip
+        self.given, self.named, self.items, self.shapes = given, named, items, shapes
+        self.due = time.monotonic() + patience
+        self.future = future
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.batch: Batch | None = None
+        self.at = 0
+        self.placed = self.left = False
+        self.found: Results | None = None
+        self.error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Its run begins: it cannot be cancelled from now on."""
+        if self.future is not None and not self.future.running():
+            self.left = not self.future.set_running_or_notify_cancel()
+
+    def fail(self, error: BaseException, *, shared: bool) -> None:
+        """What its run ended in. Raising an error writes a traceback into it, so that of one that is
+        ``shared`` it gets a copy."""
+        if self.found is None and self.error is None:
+            mine = attempt(copy.copy, error) if shared else error
+            self.error = error if isinstance(mine, Failed) else mine
+
+    def results(self) -> Results:
+        """What came of it.
+
+        Raises:
+            InputError, DeviceError, StateError: its run ended in that.
+        """
+        if self.error is not None:
+            raise self.error
+        if self.found is None:
+            assert self.batch is not None
+            rows = slice(self.at, self.at + self.items)
+            return Results([array[rows] for array in self.batch.found], self.batch.names)
+        return self.found
+
+    def tell(self) -> None:
+        """Wake its thread, or let the future have what came of it."""
+        if self.future is None:
+            self.gate.release()
+        elif self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.results())
+
+
+class Batch:
+    """Requests that one copy of the model runs together.
+
+    Attributes:
+        copy: The copy.
+        size, rows: The model that will probably run it, and where that reads its inputs; None where
+            callers cannot write there.
+        requests: In the order of their rows, which are ``items`` in all.
+        copying: Those whose callers write rows.
+        closed: Whether nothing is added any more.
+        runner: The thread that runs it.
+        found: The results of all.
+        over: Whether it was run; ``done``: whether its requests were told.
+    """
+
+    def __init__(
+        self, mine: Copy, size: int, rows: Sequence[Array] | None, due: float,
+        names: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self.copy, self.size, self.rows, self.due, self.names = mine, size, rows, due, names
+        self.requests: list[Request] = []
+        self.copying: set[Request] = set()
+        self.items = 0
+        self.closed = self.over = self.done = False
+        self.runner: object = None
+        self.found: Sequence[Array] = ()
+        self._sleeping: deque[Request] = deque()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a thread is to run it."""
+        return self.closed and not self.copying and self.runner is None
+
+    def tell(self) -> None:
+        """Let threads and futures have results and errors."""
+        # Results are held by those who get them: memory that a device lent goes back with the last.
+        requests, self.requests = self.requests, []
+        self._sleeping.extend(r for r in requests if r.future is None and not r.left)
+        self.done = True
+        for _ in range(_ABREAST):
+            self.wake()
+        for request in requests:
+            if request.future is not None and not request.left:
+                request.tell()
+
+    def wake(self) -> None:
+        """Wake the next of the threads that wait. All at once would be in each other's way."""
+        while self._sleeping:
+            try:
+                request = self._sleeping.popleft()
+            except IndexError:  # another thread has just taken the last
+                return
+            if not request.left:
+                request.tell()
+                return
+
+
+class Copy:
+    """A copy of the model, and the thread that runs its batches where their callers do not.
+
+    Attributes:
+        models: By the batch that they are made for.
+        batch: What it gathers or runs.
+        until: When its thread, which waits, looks by itself.
+    """
+
+    def __init__(self, models: Mapping[int, Model], lock: threading.RLock) -> None:
+        self.models = models
+        self.batch: Batch | None = None
+        self.until = 0.0
+        self._changed = threading.Condition(lock)
+
+    def wait(self, seconds: float = threading.TIMEOUT_MAX) -> None:
+        """Wait until `notify`, or so long; under the lock."""
+        self.until = time.monotonic() + seconds
+        self._changed.wait(seconds)
+
+    def notify(self) -> None:
+        """Something changed that its thread waits for; under the lock."""
+        self._changed.notify()
