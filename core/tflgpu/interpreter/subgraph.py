@@ -82,7 +82,7 @@ class Subgraph(OpenedSubgraph):
             NotAllocatedError, ArgumentError: as `array`.
         """
         if self._is_plain and self._known.put(self._session(), index, value):
-            self._recovery.inputs_changed = True
+            self._recovery.touch()
             return
         target = self.array(index)
         info = self.info.tensors[as_index(index)]
@@ -102,7 +102,7 @@ class Subgraph(OpenedSubgraph):
             self._reading(self._memory.session, Session.settle)
             self._wrote_result(self._memory.session)
             target = self.array(index)
-        self._recovery.inputs_changed = True
+        self._recovery.touch()
         if bound is not None:
             bound.write(source)
         else:
@@ -117,7 +117,7 @@ class Subgraph(OpenedSubgraph):
         Raises:
             As `array`.
         """
-        self._recovery.inputs_changed = True
+        self._recovery.touch()
         self._lost.pop(index, None)
         return self.array(index)
 
@@ -125,6 +125,11 @@ class Subgraph(OpenedSubgraph):
     def _is_plain(self) -> bool:
         """Whether tensors are in the session's arrays, and nowhere else."""
         return self._memory is not None and not self._lost and not self.bindings.any
+
+    @property
+    def edition(self) -> object:
+        """Equal to what it was where no input has changed since; None where that cannot be known."""
+        return None if self.has_views or self.bindings.any else self._recovery.edition
 
     def value(self, index: int) -> Array:
         """What an input has, wherever it is: not to be changed.
@@ -145,7 +150,7 @@ class Subgraph(OpenedSubgraph):
         check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
-            self._recovery.inputs_changed = True
+            self._recovery.touch()
             self._lost.pop(int(index), None)
             bound = self.bindings.view(int(index))
             if bound is not None:
