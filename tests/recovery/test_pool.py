@@ -92,7 +92,7 @@ def test_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> Non
             threads.append(threading.Thread(target=pool, args=(number(n),)))
             threads[-1].start()
             end = time.monotonic() + 30
-            while len(pool._gather._queue) + 1 - len(pool._gather.copies) <= n and time.monotonic() < end:
+            while len(pool._gather._queue) + 1 - len(pool._gather.free) <= n and time.monotonic() < end:
                 time.sleep(0.001)
         with pytest.raises(BusyError, match=r"free in 0\.01 seconds"):
             pool(number(9), timeout=0.01)

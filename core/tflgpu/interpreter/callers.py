@@ -128,7 +128,8 @@ class Pool(Holder):
             ArgumentError: ``timeout`` is neither a number nor None.
             InputError, DeviceError: as `Model.__call__`.
         """
-        timeout = timeout_of(timeout)
+        if timeout is not None:
+            timeout = timeout_of(timeout)
         self.check_inherited("this pool's device")
         return self._gather.call(arrays, named, timeout)
 
@@ -155,7 +156,7 @@ class Pool(Holder):
     def reports(self) -> tuple[DelegationReport, ...]:
         """What runs where, for each copy that is free at the moment; with a ``batch``, for each of its
         sizes."""
-        free = [model for copy in list(self._gather.copies) for model in copy.models.values()]
+        free = [model for copy in list(self._gather.free) for model in copy.models.values()]
         return tuple(model.report for model in free)
 
     @property

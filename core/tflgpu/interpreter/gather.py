@@ -1,18 +1,18 @@
 """Requests of many callers, and the copies of a model that answer them: what a `Pool` does.
 
     call -> a batch in a copy that is free: its caller copies its rows there -> full: the caller runs it
-                                            -> or one has waited for the deadline: the copy's thread does
+                                            -> or one has waited for the deadline: a thread of the pool does
          -> the queue, where no copy is free: what has come is the next batch of the first that is, which
-            its thread runs
+            a thread of the pool runs
 
-Without a ``batch`` each request is one by itself, full at once. Otherwise it is checked before it is gathered,
-so that what is wrong with it is its caller's alone. Those that are run together are of equal shapes, and never
-overtake one another.
+Without a ``batch`` each request is one by itself, full at once; one thread then answers what is in the queue, with
+as many runs in flight as there are copies. Otherwise a request is checked before it is gathered, so that what is
+wrong with it is its caller's alone. Those that are run together are of equal shapes, and never overtake one another.
 
-A thread that gets the interpreter lock from another takes as long as some Python. So a request has little of
-both: what was found out about shapes and types is kept; rows are copied by many threads at once; who runs a
-batch waits for the device asleep; and the threads whose batch is over are not woken all at the same time, but
-each by another that has its results (`Batch.wake`).
+A thread that wants the interpreter lock while another has it sleeps, and waking takes as long as much Python. So a
+request has little of both: what was found out about shapes and types is kept; large rows are copied by many threads at
+once, small ones without letting go of the lock; a batch is waited for asleep; and the threads whose batch is over are
+not woken all at the same time, but each by another that has its results (`Batch.wake`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from tflgpu.blame import of_signal, shown
+from tflgpu.contract.copy import copy
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.waiting import manner
 from tflgpu.errors import BusyError, InputError, OptionError, StateError
@@ -40,6 +41,8 @@ _LONGEST = 60.0
 _KNOWN = 64
 #: Batches that tell how large the next one will be.
 _LAST = 4
+#: Bytes of a request's rows up to which the interpreter lock is not let go of.
+_SMALL = 256 << 10
 
 
 class Gatherer(Holder):
@@ -51,30 +54,33 @@ class Gatherer(Holder):
         deadline: Seconds that a request waits for others.
 
     Attributes:
-        copies: Those that are free.
-        closed: Whether it refuses requests.
+        free: The copies that are.
     """
 
     def __init__(self, copies: Sequence[Mapping[int, Model]], deadline: float) -> None:
         self._checking = copies[0][max(copies[0])]
         self._names = self._checking.output_names
-        self._sizes = sorted(copies[0])
-        self._most, self._deadline = self._sizes[-1], deadline
+        sizes = sorted(copies[0])
+        self._most, self._deadline = sizes[-1], deadline
         self._gathers = self._most > 1
-        self._last = deque(self._sizes[:1], _LAST)  # what the last batches needed
+        #: The smallest model for so many items.
+        self._size_for = [next(n for n in sizes if n >= items) for items in range(self._most + 1)]
+        self._last = deque(sizes[:1], _LAST)  # what the last batches needed
         self._plans: dict[Any, tuple[int, Any]] = {}
         # A signal's handler may call the pool wherever a thread of it is.
         self._lock = threading.RLock()
-        self._all = [Copy(models, self._lock) for models in copies]
-        self.copies = deque(self._all)
+        self._copies = [Copy(models, self._lock) for models in copies]
+        self.free = deque(self._copies)
         self._open: Batch | None = None  # what is being gathered
-        self._queue: deque[Request] = deque()  # empty where a copy is free
-        self.closed = False
+        self._queue: deque[Request] = deque()  # empty where a copy is free, but for the leader
+        self._submits = not self._gathers  # whether runs go on by themselves, as far as is known
+        self._leads = False  # whether a thread answers what is in the queue
+        self._closed = False
         self._runs: Counter[int] = Counter()
         self.belongs_to_process()
         self._threads = [
             threading.Thread(target=self._serve, args=(each,), name="tflgpu-pool", daemon=True)
-            for each in self._all
+            for each in self._copies
         ]
         for thread in self._threads:
             thread.start()
@@ -83,7 +89,7 @@ class Gatherer(Holder):
     def runs(self) -> dict[int, int]:
         """How many runs there were, by the number of requests' items in them."""
         with self._lock:
-            return dict(sorted(self._runs.items())) if self._gathers else {}
+            return dict(sorted(self._runs.items()))
 
     def submit(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Future[Results]:
         """Begin to answer a request.
@@ -113,7 +119,9 @@ class Gatherer(Holder):
             batch = request.batch
             if batch is not None and batch.runner is request:
                 self._run(batch)
-            elif not request.gate.acquire(True, -1 if timeout is None else timeout):
+            elif timeout is None:
+                request.gate.acquire()
+            elif not request.gate.acquire(True, timeout):
                 if self._forget(request):
                     raise BusyError(
                         f"no copy of the model was free in {timeout:g} seconds; wait longer, make the "
@@ -121,7 +129,16 @@ class Gatherer(Holder):
                     )
                 request.gate.acquire()
         finally:
-            self._leave(request)
+            request.left = True
+            batch = request.batch
+            if batch is None:
+                self._forget(request)
+            elif batch.done:
+                batch.wake()
+            elif batch.runner is request and not batch.over:  # a signal ended its run
+                with self._lock:
+                    batch.runner = None
+                    batch.copy.notify()
         return request.results()
 
     def close(self) -> None:
@@ -129,9 +146,9 @@ class Gatherer(Holder):
         if self.inherited:
             return
         with self._lock:
-            self.closed = True
+            self._closed = True
             refused, self._queue, self._open = list(self._queue), deque(), None
-            for each in self._all:
+            for each in self._copies:
                 each.notify()
         _refuse(refused)
         for thread in self._threads:
@@ -171,48 +188,45 @@ class Gatherer(Holder):
         """
         try:
             with self._lock:
-                if self.closed:
+                if self._closed:
                     raise StateError("this pool is closed")
-                batch = None if self._queue else self._gathered(request)
+                waits = self._queue or (self._leads and request.future is not None)
+                batch = None if waits else self._gathered(request)
                 if batch is None:
                     self._queue.append(request)
                 elif batch.rows is not None and batch.items <= batch.size:
                     batch.copying.add(request)
             if batch is not None and batch.rows is not None and request in batch.copying:
                 for rows, array in zip(batch.rows, request.given, strict=True):
-                    np.copyto(rows[request.at : request.at + request.items], array)
+                    copy(rows[request.at : request.at + request.items], array, _SMALL)
                 request.placed = True
         finally:
             batch = request.batch
             if batch is not None:
-                with self._lock:
-                    batch.copying.discard(request)
-                    if batch.is_ready:
-                        if request.future is None and not self.closed:
-                            batch.runner = request
-                        else:
-                            batch.copy.notify()
+                batch.copying.discard(request)
+                if batch.closed and not batch.copying:
+                    with self._lock:
+                        self._hand_on(batch, request)
 
-    def _leave(self, request: Request) -> None:
-        """A caller goes, with results or without."""
-        request.left = True
-        batch = request.batch
-        if batch is None:
-            self._forget(request)
+    def _hand_on(self, batch: Batch, request: Request) -> None:
+        """A batch is ready: its last caller runs it, or else the copy's thread."""
+        if not batch.is_ready:
             return
-        if batch.runner is request and not batch.over:  # a signal ended its run
-            with self._lock:
-                batch.runner = None
-                batch.copy.notify()
-        if batch.done:
-            batch.wake()
+        if request.future is None and not self._closed:
+            batch.runner = request
+        else:
+            batch.copy.notify()
 
     def _forget(self, request: Request) -> bool:
-        """Take a request out of the queue; False where it is in a batch."""
+        """Take a request out of the queue; False where it is in a batch, or will be at once."""
         with self._lock:
-            if request.batch is None and request in self._queue:
+            if request.batch is not None:
+                return False
+            if request in self._queue:
+                if self._queue.index(request) < len(self.free) and not request.left:
+                    return False
                 self._queue.remove(request)
-            return request.batch is None
+            return True
 
     # Inside: under the lock
 
@@ -227,24 +241,25 @@ class Gatherer(Holder):
             batch.copy.notify()
             batch = None
         if batch is None:
-            if not self.copies:
+            if not self.free:
                 return None
-            batch = self._open = self._begun(self.copies[0], request)
+            batch = self._open = self._begun(self.free[0], request)
         request.batch, request.at = batch, batch.items
         batch.requests.append(request)
         batch.items += request.items
-        batch.due = min(batch.due, request.due)
         if batch.items >= self._most or not request.items:
             self._end(batch)
-        elif batch.due < batch.copy.until:
-            batch.copy.notify()
+        else:
+            batch.due = min(batch.due, request.due)
+            if batch.due < batch.copy.until:
+                batch.copy.notify()
         return batch
 
     def _begun(self, mine: Copy, first: Request) -> Batch:
         size = max(self._last)
         rows = mine.models[size]._input_rows(first.shapes) if self._gathers else None  # noqa: SLF001
         batch = mine.batch = Batch(mine, size, rows, first.due, self._names)
-        self.copies.popleft()
+        self.free.popleft()
         return batch
 
     def _end(self, batch: Batch) -> None:
@@ -258,16 +273,15 @@ class Gatherer(Holder):
         patience = self._deadline  # saves being woken by the first request of each batch
         while True:
             batch = mine.batch
-            if batch is not None and batch.is_ready:
-                if self.closed:
-                    return None
-                batch.runner = mine
-                return batch
-            if self.closed and (batch is None or batch.runner is None):
+            if self._closed and (batch is None or batch.runner is None):
                 return None
             if batch is None:
                 mine.wait(patience) if patience else mine.wait()
                 patience = 0.0
+            elif batch.is_ready:
+                batch.runner = mine
+                self._leads |= self._submits
+                return batch
             elif batch.closed:
                 mine.wait()
             else:
@@ -277,17 +291,28 @@ class Gatherer(Holder):
                 else:
                     self._end(batch)
 
-    def _give_back(self, mine: Copy) -> None:
+    def _give_back(self, batch: Batch) -> None:
         """A copy is free; what is in the queue has come while all were busy."""
+        mine = batch.copy
+        batch.over = True
         mine.batch = None
-        self.copies.append(mine)
-        while self._queue:
+        self.free.append(mine)
+        while self._queue and not self._leads and self._from_queue() is not None:
+            pass
+        if mine.batch is not None or self._closed:
+            mine.notify()
+
+    def _from_queue(self) -> Batch | None:
+        """The batch that the next in the queue is in now; None where none is, or no copy is free for it."""
+        batch = None
+        while self._queue and batch is None:
             request = self._queue[0]
-            is_wanted = request.future is None or not request.future.cancelled()
-            if is_wanted and self._gathered(request) is None:
-                break
+            if request.future is None or not request.future.cancelled():
+                batch = self._gathered(request)
+                if batch is None:
+                    break
             self._queue.popleft()
-        mine.notify()
+        return batch
 
     # Inside: in the thread that runs a batch
 
@@ -297,53 +322,90 @@ class Gatherer(Holder):
                 batch = self._next(mine)
             if batch is None:
                 break
-            self._run(batch)
+            if self._submits:
+                self._lead(batch)
+            else:
+                self._run(batch)
             del batch
         if mine.batch is not None:
             _refuse(mine.batch.requests)
             mine.batch.tell()
 
+    def _lead(self, batch: Batch | None) -> None:
+        """Answer a request, and what is in the queue, by all copies that are free: begin what can be begun,
+        then wait for the oldest. One thread that does not sleep does it faster than several."""
+        flying: deque[Batch] = deque()
+        while batch is not None or flying:
+            if batch is not None:
+                self._attempt(batch, self._begin)
+                flying.append(batch)
+            else:
+                batch = flying.popleft()
+                self._attempt(batch, self._finish)
+                with self._lock:
+                    self._give_back(batch)
+                batch.tell()
+            with self._lock:
+                batch = self._from_queue() if self._submits else None
+                if batch is not None:
+                    batch.runner = self
+                self._leads = self._submits and (batch is not None or bool(flying))
+
+    def _begin(self, batch: Batch) -> None:
+        (request,), model = batch.requests, batch.copy.models[1]
+        if not request.left:
+            batch.pending = model._begin(request.given, request.named)  # noqa: SLF001
+            if batch.pending is None:
+                request.found = model(*request.given, **request.named)
+                self._submits = self._leads = False
+
+    def _finish(self, batch: Batch) -> None:
+        if batch.pending is not None:
+            batch.requests[0].found = batch.copy.models[1]._finish(batch.pending)  # noqa: SLF001
+
     def _run(self, batch: Batch) -> None:
-        requests, mine = batch.requests, batch.copy
-        size = next((n for n in self._sizes if n >= batch.items), self._most)
-        for request in requests:
-            request.begin()
         # One that asks the device again and again keeps the interpreter lock from others.
-        manner.asleep = (
-            len(requests) > 1 or bool(self._queue) or len(self.copies) + 1 < len(self._all)
-        )
+        manner.asleep = self._gathers and len(batch.requests) > 1
         try:
-            if not all(request.left for request in requests):
-                self._compute(batch, size)
-        except BaseException as error:
-            if batch.runner is not mine and (
-                isinstance(error, KeyboardInterrupt) or of_signal(error)
-            ):
-                raise
-            for request in requests:
-                request.fail(error, shared=len(requests) > 1)
+            self._attempt(batch, self._compute)
         finally:
             manner.asleep = False
         with self._lock:
-            batch.over = True
-            self._last.append(size)
-            self._runs[batch.items] += 1
-            self._give_back(mine)
+            if self._gathers:
+                self._last.append(self._size_for[min(batch.items, self._most)])
+                self._runs[batch.items] += 1
+            self._give_back(batch)
         batch.tell()
 
-    def _compute(self, batch: Batch, size: int) -> None:
-        """Results of a batch, by the model of that size, or by one twice as large where rows are already.
+    def _attempt(self, batch: Batch, action: Callable[[Batch], None]) -> None:
+        """What an action ends in is for the batch's callers, but for what a signal's handler raises in a
+        thread of theirs."""
+        requests = batch.requests
+        for request in requests:
+            request.begin()
+        try:
+            action(batch)
+        except BaseException as error:
+            is_mine = isinstance(batch.runner, Request)
+            if is_mine and (isinstance(error, KeyboardInterrupt) or of_signal(error)):
+                raise
+            for request in requests:
+                request.fail(error, shared=len(requests) > 1)
+
+    def _compute(self, batch: Batch) -> None:
+        """Results of a batch, by the smallest model that takes it, or by one twice as large where rows are
+        already.
 
         Raises:
             InputError, DeviceError: as `Model.__call__`.
         """
         requests, models = batch.requests, batch.copy.models
+        size = self._size_for[min(batch.items, self._most)]
         first, model = requests[0], models[size]
-        if not self._gathers:
-            first.found = model(*first.given, **first.named)
+        if all(request.left for request in requests):
             return
-        if not 0 < batch.items <= self._most:
-            first.found = model._run_alone(first.given)  # noqa: SLF001
+        if not self._gathers or not 0 < batch.items <= self._most:
+            first.found = model(*first.given, **first.named)
             return
         if batch.rows is not None and size <= batch.size <= 2 * size:
             model = models[batch.size]

@@ -13,6 +13,7 @@ import numpy as np
 
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
+from tflgpu.contract.pending import Pending
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.delegation import Delegation
@@ -147,9 +148,7 @@ class Model(Holder):
             StateError: closed.
             DeviceError: the device failed.
         """
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
+        with self._opened():
             given = self._assigned(arrays, named)
             if self._size > 1:
                 return self._run_items(given)
@@ -215,19 +214,35 @@ class Model(Holder):
     def _together(self, parts: Sequence[Sequence[Array]], placed: Sequence[bool]) -> list[Array]:
         """Results of several requests of at most `_size` items, computed in one run. The rows of those
         that are ``placed`` are in `_input_rows`."""
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
+        with self._opened():
             return self._run_rows(parts, placed)
 
-    def _run_alone(self, given: Sequence[Array]) -> Results:
-        """A request of no items, or of more than `_size`."""
-        with self._lock:
-            if not self._end.alive:
-                raise StateError("this model is closed")
-            return self._run_items(dict(enumerate(given)))
+    def _begin(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Pending | None:
+        """Begin a call, to be ended by `_finish`; None where `__call__` has to make it."""
+        with self._opened():
+            given = self._assigned(arrays, named)
+            if self._size > 1 or self._batch(given) is not None:
+                return None
+            self._fit(given)
+            self._set(given)
+            return self._interpreter._begin()  # noqa: SLF001
+
+    def _finish(self, pending: Pending) -> Results:
+        with self._opened():
+            self._interpreter._finish(pending)  # noqa: SLF001
+            return Results(self._get(), self.output_names)
 
     # Inside
+
+    def _opened(self) -> threading.Lock:
+        """For a ``with`` statement.
+
+        Raises:
+            StateError: closed.
+        """
+        if not self._end.alive:
+            raise StateError("this model is closed")
+        return self._lock
 
     def _look(self) -> None:
         names = _signature_names(self._interpreter)
@@ -304,11 +319,17 @@ class Model(Holder):
             raise
         self._look()
 
-    def _run(self, given: Mapping[int, Array]) -> list[Array]:
+    def _set(self, given: Mapping[int, Array]) -> None:
         for i, array in given.items():
             self._interpreter.set_tensor(self._inputs[i].index, array)
-        self._interpreter.invoke()
+
+    def _get(self) -> list[Array]:
         return [self._interpreter.get_tensor(port.index) for port in self._outputs]
+
+    def _run(self, given: Mapping[int, Array]) -> list[Array]:
+        self._set(given)
+        self._interpreter.invoke()
+        return self._get()
 
     def _run_batch(self, given: Mapping[int, Array], count: int) -> Results:
         parts: list[list[Array]] = []
@@ -384,7 +405,7 @@ class Model(Holder):
                 rows[at:] = parts[-1][i][-1:]
         self._interpreter.invoke()
         self._is_filled = True
-        return [self._interpreter.get_tensor(port.index)[:at] for port in self._outputs]
+        return [array[:at] for array in self._get()]
 
 
 def _close(interpreter: Interpreter, delegate: GpuDelegate | None) -> None:

@@ -11,11 +11,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from tflgpu.blame import Failed, attempt
+from tflgpu.contract.pending import Pending
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
 
 #: Threads that are woken at once when their batch is over.
-_ABREAST = 4
+_ABREAST = 2
 
 
 class Request:
@@ -54,7 +55,7 @@ class Request:
 
     def begin(self) -> None:
         """Its run begins: it cannot be cancelled from now on."""
-        if self.future is not None and not self.future.running():
+        if self.future is not None and not self.left and not self.future.running():
             self.left = not self.future.set_running_or_notify_cancel()
 
     def fail(self, error: BaseException, *, shared: bool) -> None:
@@ -98,7 +99,8 @@ class Batch:
         requests: In the order of their rows, which are ``items`` in all.
         copying: Those whose callers write rows.
         closed: Whether nothing is added any more.
-        runner: The thread that runs it.
+        runner: What runs it: a request, in its caller's thread, or a thread of the pool.
+        pending: Its run, where that goes on by itself.
         found: The results of all.
         over: Whether it was run; ``done``: whether its requests were told.
     """
@@ -113,8 +115,9 @@ class Batch:
         self.items = 0
         self.closed = self.over = self.done = False
         self.runner: object = None
+        self.pending: Pending | None = None
         self.found: Sequence[Array] = ()
-        self._sleeping: deque[Request] = deque()
+        self._sleeping: deque[Request] | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -123,14 +126,15 @@ class Batch:
 
     def tell(self) -> None:
         """Let threads and futures have results and errors."""
+        waiting = [r for r in self.requests if not (r.left or r is self.runner)]
         # Results are held by those who get them: memory that a device lent goes back with the last.
-        requests, self.requests = self.requests, []
-        self._sleeping.extend(r for r in requests if r.future is None and not r.left)
+        self.requests, self.runner = [], None
+        self._sleeping = deque([r for r in waiting if r.future is None])
         self.done = True
-        for _ in range(_ABREAST):
+        for _ in waiting[:_ABREAST]:
             self.wake()
-        for request in requests:
-            if request.future is not None and not request.left:
+        for request in waiting:
+            if request.future is not None:
                 request.tell()
 
     def wake(self) -> None:
