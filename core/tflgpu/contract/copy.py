@@ -31,7 +31,7 @@ def copy(target: Array, source: Array, small: int = _SMALL) -> None:
             0 < source.nbytes <= small and source.flags.c_contiguous and target.flags.c_contiguous
             and source.dtype is target.dtype and source.dtype.kind in "biuf"
         ):  # fmt: skip
-            memoryview(target).cast("B")[:] = memoryview(source).cast("B")
+            target.data.cast("B")[:] = source.data.cast("B")
             return
         np.copyto(target, source)
         return

@@ -130,7 +130,8 @@ class Pool(Holder):
         """
         if timeout is not None:
             timeout = timeout_of(timeout)
-        self.check_inherited("this pool's device")
+        if self.inherited:
+            self.check_inherited("this pool's device")
         return self._gather.call(arrays, named, timeout)
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Results]:

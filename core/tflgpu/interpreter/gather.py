@@ -166,8 +166,8 @@ class Gatherer(Holder):
         if not self._gathers:
             return Request(arrays, named, 1, None, patience, future)
         key = None
-        if not named and all(type(a) is np.ndarray for a in arrays):
-            key = tuple([(a.shape, a.dtype) for a in arrays])
+        if not named:
+            key = tuple([(a.shape, a.dtype) if type(a) is np.ndarray else None for a in arrays])
             known = self._plans.get(key)
             if known is not None:
                 return Request(arrays, named, *known, patience, future)
@@ -186,6 +186,7 @@ class Gatherer(Holder):
         Raises:
             StateError: closed.
         """
+        places = None
         try:
             with self._lock:
                 if self._closed:
@@ -194,10 +195,11 @@ class Gatherer(Holder):
                 batch = None if waits else self._gathered(request)
                 if batch is None:
                     self._queue.append(request)
-                elif batch.rows is not None and batch.items <= batch.size:
+                elif batch.items <= batch.size:
                     batch.copying.add(request)
-            if batch is not None and batch.rows is not None and request in batch.copying:
-                for rows, array in zip(batch.rows, request.given, strict=True):
+                    places = batch.rows
+            if places is not None:
+                for rows, array in zip(places, request.given, strict=True):
                     copy(rows[request.at : request.at + request.items], array, _SMALL)
                 request.placed = True
         finally:

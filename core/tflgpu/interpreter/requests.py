@@ -15,9 +15,6 @@ from tflgpu.contract.pending import Pending
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
 
-#: Threads that are woken at once when their batch is over.
-_ABREAST = 2
-
 
 class Request:
     """Arrays of so many items for the model, and what comes of them.
@@ -33,10 +30,11 @@ class Request:
         left: Whether nothing waits for results any more.
     """
 
-    __slots__ = (
-        "at", "batch", "due", "error", "found", "future", "gate", "given", "items", "left", "named",
-        "placed", "shapes",
-    )  # fmt: skip
+    batch: Batch | None = None
+    at = 0
+    placed = left = False
+    found: Results | None = None
+    error: BaseException | None = None
 
     def __init__(
         self, given: Sequence[Any], named: Mapping[str, Any], items: int, shapes: Any,
@@ -47,11 +45,6 @@ class Request:
         self.future = future
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.batch: Batch | None = None
-        self.at = 0
-        self.placed = self.left = False
-        self.found: Results | None = None
-        self.error: BaseException | None = None
 
     def begin(self) -> None:
         """Its run begins: it cannot be cancelled from now on."""
@@ -73,10 +66,7 @@ class Request:
         """
         if self.error is not None:
             raise self.error
-        if self.found is None:
-            assert self.batch is not None
-            rows = slice(self.at, self.at + self.items)
-            return Results([array[rows] for array in self.batch.found], self.batch.names)
+        assert self.found is not None
         return self.found
 
     def tell(self) -> None:
@@ -116,8 +106,8 @@ class Batch:
         self.closed = self.over = self.done = False
         self.runner: object = None
         self.pending: Pending | None = None
-        self.found: Sequence[Array] = ()
-        self._sleeping: deque[Request] | None = None
+        self.found: Sequence[Array] | None = None
+        self._sleeping: deque[Request] = deque()
 
     @property
     def is_ready(self) -> bool:
@@ -126,26 +116,29 @@ class Batch:
 
     def tell(self) -> None:
         """Let threads and futures have results and errors."""
-        waiting = [r for r in self.requests if not (r.left or r is self.runner)]
         # Results are held by those who get them: memory that a device lent goes back with the last.
-        self.requests, self.runner = [], None
-        self._sleeping = deque([r for r in waiting if r.future is None])
-        self.done = True
-        for _ in waiting[:_ABREAST]:
-            self.wake()
+        requests, self.requests, found, self.found = self.requests, [], self.found, None
+        for r in requests:  # here and not in the caller's thread, which has slept
+            if found is not None and r.found is None and r.error is None:
+                r.found = Results([a[r.at : r.at + r.items] for a in found], self.names)
+        waiting = [r for r in requests if not (r.left or r is self.runner)]
+        self._sleeping.extend([r for r in waiting if r.future is None])
+        self.done, self.runner = True, None
+        self.wake()
         for request in waiting:
             if request.future is not None:
                 request.tell()
 
     def wake(self) -> None:
-        """Wake the next of the threads that wait. All at once would be in each other's way."""
+        """Wake the next of the threads that wait, which wakes another. Many at once would wait for the
+        interpreter lock, and most wakings be for nothing."""
         while self._sleeping:
             try:
                 request = self._sleeping.popleft()
             except IndexError:  # another thread has just taken the last
                 return
             if not request.left:
-                request.tell()
+                request.gate.release()
                 return
 
 
