@@ -217,6 +217,7 @@ class Gatherer(Holder):
         if request.future is None and not self._closed:
             batch.runner = request
         else:
+            self._leads |= self._submits
             batch.copy.notify()
 
     def _forget(self, request: Request) -> bool:
@@ -282,7 +283,6 @@ class Gatherer(Holder):
                 patience = 0.0
             elif batch.is_ready:
                 batch.runner = mine
-                self._leads |= self._submits
                 return batch
             elif batch.closed:
                 mine.wait()
@@ -293,15 +293,19 @@ class Gatherer(Holder):
                 else:
                     self._end(batch)
 
-    def _give_back(self, batch: Batch) -> None:
+    def _give_back(self, over: Batch) -> None:
         """A copy is free; what is in the queue has come while all were busy."""
-        mine = batch.copy
-        batch.over = True
+        mine = over.copy
+        over.over = True
         mine.batch = None
         self.free.append(mine)
-        while self._queue and not self._leads and self._from_queue() is not None:
-            pass
-        if mine.batch is not None or self._closed:
+        while self._queue and not self._leads:
+            batch = self._from_queue()
+            if batch is None:
+                break
+            self._leads |= self._submits
+            batch.copy.notify()
+        if self._closed:
             mine.notify()
 
     def _from_queue(self) -> Batch | None:
