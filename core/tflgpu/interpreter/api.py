@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
-from tflgpu.contract.pending import Pending
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
@@ -303,23 +302,6 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
                 return self._main.view(tensor_index)
 
         return view
-
-    def _input_array(self, tensor_index: int) -> Array:
-        """Where the next run reads an input, to be written to without a lease, and not to be read."""
-        with self._busy:
-            return self._main.input_array(tensor_index)
-
-    def _begin(self) -> Pending | None:
-        """Begin what `invoke` does, to be ended by `_finish`; None where that has to do it."""
-        with self._busy:
-            if self._main.has_views:
-                self._check_views()
-            self._settle()
-            return self._main.begin()
-
-    def _finish(self, pending: Pending) -> None:
-        with self._busy:
-            self._main.finish(pending, None)
 
     # Signatures
 

@@ -14,7 +14,7 @@ from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
 from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
-from tflgpu.interpreter.gather import Gatherer, batches_of, check_deadline
+from tflgpu.interpreter.gather import Gatherer
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.kinds import Count
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 #: A number of copies beyond it is a mistake, which would take all memory before it was seen.
 _MOST_COPIES = 1024
+#: Seconds that a request may wait for others, at most.
+_LONGEST = 60.0
 
 
 class Pool(Holder):
@@ -88,8 +90,8 @@ class Pool(Holder):
                 f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "
                 "which has tensors of its own"
             )
-        batches = batches_of(batch, sizes)
-        check_deadline(deadline)
+        batches = _batches(batch, sizes)
+        _check_deadline(deadline)
         self._ending = threading.RLock()
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
@@ -237,3 +239,29 @@ def _check_state(model: Model) -> None:
             "the model keeps state from run to run, and the calls of a pool are served by several "
             "copies; use a Model, or one for each caller"
         )
+
+
+def _batches(batch: Any, sizes: Sequence[int] | None) -> list[int]:
+    """The batches to compile, in order: by default the powers of 2, and the largest.
+
+    Raises:
+        OptionError: no whole numbers, or ``batch`` is not the largest of them.
+    """
+    most = Count().read("batch", batch)
+    if sizes is None:
+        return sorted({most, *(1 << n for n in range(most.bit_length()))})
+    found = sorted({Count().read("sizes", size) for size in sizes})
+    if not found or found[-1] != most:
+        raise OptionError(f"sizes are {found}; the largest has to be the batch, {most}")
+    return found
+
+
+def _check_deadline(value: Any) -> None:
+    """That it is a number of seconds to wait for.
+
+    Raises:
+        OptionError: it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _LONGEST:
+        raise OptionError(f"deadline is {shown(value)}; it is seconds, from 0 to {_LONGEST:g}")

@@ -26,17 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from tflgpu.blame import of_signal, shown
+from tflgpu.blame import of_signal
 from tflgpu.contract.copy import copy
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.waiting import manner
-from tflgpu.errors import BusyError, InputError, OptionError, StateError
+from tflgpu.errors import BusyError, InputError, StateError
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.interpreter.requests import Batch, Copy, Request
-from tflgpu.options.kinds import Count
 
-#: Seconds that a request may wait for others, at most.
-_LONGEST = 60.0
 #: Combinations of shapes and types that are known at a time.
 _KNOWN = 64
 #: Batches that tell how large the next one will be.
@@ -119,6 +116,7 @@ class Gatherer(Holder):
             batch = request.batch
             if batch is not None and batch.runner is request:
                 self._run(batch)
+                request.ran = True
             elif timeout is None:
                 request.gate.acquire()
             elif not request.gate.acquire(True, timeout):
@@ -133,12 +131,10 @@ class Gatherer(Holder):
             batch = request.batch
             if batch is None:
                 self._forget(request)
-            elif batch.done:
+            elif batch.runner is request:  # a signal came in between
+                self._leave(batch)
+            elif not request.ran:
                 batch.wake()
-            elif batch.runner is request and not batch.over:  # a signal ended its run
-                with self._lock:
-                    batch.runner = None
-                    batch.copy.notify()
         return request.results()
 
     def close(self) -> None:
@@ -207,17 +203,24 @@ class Gatherer(Holder):
             if batch is not None:
                 batch.copying.discard(request)
                 if batch.closed and not batch.copying:
-                    with self._lock:
-                        self._hand_on(batch, request)
+                    self._hand_on(batch, request)
 
     def _hand_on(self, batch: Batch, request: Request) -> None:
-        """A batch is ready: its last caller runs it, or else the copy's thread."""
-        if not batch.is_ready:
+        """A batch is full, with its rows: its last caller runs it, or else a thread of the pool."""
+        with self._lock:
+            if batch.is_ready and request.future is None and not self._closed:
+                batch.runner = request
+            elif batch.is_ready:
+                self._leads |= self._submits
+                batch.copy.notify()
+
+    def _leave(self, batch: Batch) -> None:
+        """The thread that runs a batch goes in the middle: what is left to do is done for the others."""
+        if batch.over:
+            batch.tell()
             return
-        if request.future is None and not self._closed:
-            batch.runner = request
-        else:
-            self._leads |= self._submits
+        with self._lock:
+            batch.runner = None
             batch.copy.notify()
 
     def _forget(self, request: Request) -> bool:
@@ -279,7 +282,7 @@ class Gatherer(Holder):
             if self._closed and (batch is None or batch.runner is None):
                 return None
             if batch is None:
-                mine.wait(patience) if patience else mine.wait()
+                mine.wait(patience or threading.TIMEOUT_MAX)
                 patience = 0.0
             elif batch.is_ready:
                 batch.runner = mine
@@ -371,7 +374,7 @@ class Gatherer(Holder):
 
     def _run(self, batch: Batch) -> None:
         # One that asks the device again and again keeps the interpreter lock from others.
-        manner.asleep = self._gathers and len(batch.requests) > 1
+        manner.asleep = len(batch.requests) > 1 or len(self.free) + 1 < len(self._copies)
         try:
             self._attempt(batch, self._compute)
         finally:
@@ -441,29 +444,3 @@ def _refuse(requests: Sequence[Request]) -> None:
         request.error = StateError("this pool is closed")
         if request.batch is None and not request.left:
             request.tell()
-
-
-def batches_of(batch: Any, sizes: Sequence[int] | None) -> list[int]:
-    """The batches to compile, in order: by default the powers of 2, and the largest.
-
-    Raises:
-        OptionError: no whole numbers, or ``batch`` is not the largest of them.
-    """
-    most = Count().read("batch", batch)
-    if sizes is None:
-        return sorted({most, *(1 << n for n in range(most.bit_length()))})
-    found = sorted({Count().read("sizes", size) for size in sizes})
-    if not found or found[-1] != most:
-        raise OptionError(f"sizes are {found}; the largest has to be the batch, {most}")
-    return found
-
-
-def check_deadline(value: Any) -> None:
-    """That it is a number of seconds to wait for.
-
-    Raises:
-        OptionError: it is not.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= _LONGEST:
-        raise OptionError(f"deadline is {shown(value)}; it is seconds, from 0 to {_LONGEST:g}")

@@ -225,11 +225,13 @@ class Model(Holder):
                 return None
             self._fit(given)
             self._set(given)
-            return self._interpreter._begin()  # noqa: SLF001
+            with self._interpreter._busy:  # noqa: SLF001
+                return self._interpreter._main.begin()  # noqa: SLF001
 
     def _finish(self, pending: Pending) -> Results:
         with self._opened():
-            self._interpreter._finish(pending)  # noqa: SLF001
+            with self._interpreter._busy:  # noqa: SLF001
+                self._interpreter._main.finish(pending, None)  # noqa: SLF001
             return Results(self._get(), self.output_names)
 
     # Inside

@@ -28,11 +28,12 @@ class Request:
         at: The first of its rows there.
         placed: Whether they are where the model that the batch was begun for reads them.
         left: Whether nothing waits for results any more.
+        ran: Whether its caller ran its batch.
     """
 
     batch: Batch | None = None
     at = 0
-    placed = left = False
+    placed = left = ran = False
     found: Results | None = None
     error: BaseException | None = None
 
@@ -115,23 +116,25 @@ class Batch:
         return self.closed and not self.copying and self.runner is None
 
     def tell(self) -> None:
-        """Let threads and futures have results and errors."""
-        # Results are held by those who get them: memory that a device lent goes back with the last.
-        requests, self.requests, found, self.found = self.requests, [], self.found, None
-        for r in requests:  # here and not in the caller's thread, which has slept
-            if found is not None and r.found is None and r.error is None:
-                r.found = Results([a[r.at : r.at + r.items] for a in found], self.names)
-        waiting = [r for r in requests if not (r.left or r is self.runner)]
-        self._sleeping.extend([r for r in waiting if r.future is None])
-        self.done, self.runner = True, None
-        self.wake()
-        for request in waiting:
-            if request.future is not None:
+        """Let threads and futures have results and errors. What a signal ends is done once more."""
+        requests, found = self.requests, self.found
+        if not self.done:
+            for r in requests:  # here and not in the caller's thread, which has slept
+                if found is not None and r.found is None and r.error is None:
+                    r.found = Results([a[r.at : r.at + r.items] for a in found], self.names)
+            sleeping = [r for r in requests if not (r.future or r.left or r is self.runner)]
+            self._sleeping = deque(sleeping)
+            self.done = True
+            self.wake()
+        for request in requests:
+            if request.future is not None and not (request.left or request.future.done()):
                 request.tell()
+        # Results are held by those who get them: memory that a device lent goes back with the last.
+        self.requests, self.found, self.runner = [], None, None
 
     def wake(self) -> None:
-        """Wake the next of the threads that wait, which wakes another. Many at once would wait for the
-        interpreter lock, and most wakings be for nothing."""
+        """Wake the next of the threads that wait, if it is done; that wakes another. Many at once would wait
+        for the interpreter lock, and most wakings be for nothing."""
         while self._sleeping:
             try:
                 request = self._sleeping.popleft()

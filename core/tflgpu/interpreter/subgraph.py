@@ -117,6 +117,7 @@ class Subgraph(OpenedSubgraph):
         Raises:
             As `array`.
         """
+        check_view(self.tensor(index))
         self._recovery.touch()
         self._lost.pop(index, None)
         return self.array(index)
