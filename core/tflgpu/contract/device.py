@@ -109,7 +109,10 @@ class Recording(Protocol):
     `inputs` and `outputs` are host arrays of the plan's shapes and dtypes, mapped or pinned
     where the API allows it: write the inputs, call `run`, read the outputs. They stay valid,
     at the same address, until `close`; outputs are overwritten by the next `run`, inputs are
-    left alone. Arrays that someone still holds after `close`, of the recording or of its device,
+    left alone. Inputs may lie in memory that the host writes at full speed and reads at a hundredth of
+    it (mapped memory of a device is): nothing reads them on the way of a run. What does is said where
+    it stands: reading an input by its index, a run that is made again after a failure, the accuracy
+    guard's first runs. Arrays that someone still holds after `close`, of the recording or of its device,
     keep their contents and can be read and written.
 
     A signal's handler may raise anywhere in a method (Ctrl-C raises KeyboardInterrupt). Such an

@@ -164,6 +164,11 @@ class BufferMethods:
             own = session.arrays[port.index]
             return in_pages(own.shape, own.dtype)
 
+    def _input_array(self, tensor_index: int) -> Array:
+        """Where the next run reads an input, to be written to without a lease, and not to be read."""
+        with self._busy:
+            return self._main.input_array(tensor_index)
+
     @property
     def copied(self) -> Copied:
         """What runs, ``set_tensor`` and ``get_tensor`` have copied between host and device since the

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import Holder
 from tflgpu.contract.run_guard import Closable, RunGuard
-from tflgpu.errors import OptionError, StateError, UnsupportedError
+from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
-from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
+from tflgpu.interpreter.gather import Gatherer
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.options.kinds import Count
 
@@ -26,7 +25,8 @@ T = TypeVar("T")
 
 #: A number of copies beyond it is a mistake, which would take all memory before it was seen.
 _MOST_COPIES = 1024
-_THREADS = "tflgpu-pool"
+#: Seconds that a request may wait for others, at most.
+_LONGEST = 60.0
 
 
 class Pool(Closable, Holder):
@@ -88,18 +88,11 @@ class Pool(Closable, Holder):
                 f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "
                 "which has tensors of its own"
             )
-        batches = batches_of(batch, sizes)
-        check_deadline(deadline)
-        # A loan may end wherever objects are collected, under this lock, too.
-        self._lock, self._guard = threading.RLock(), RunGuard("this pool")
-        self._free: deque[Model] = deque()
-        self._waiting: deque[_Waiter] = deque()
-        self._closed = False
+        batches = _batches(batch, sizes)
+        _check_deadline(deadline)
+        self._guard = RunGuard("this pool")
         self._own: list[GpuDelegate] = []
         self._models: list[Model] = []
-        self._gather: Gatherer | None = None
-        self._workers: ThreadPoolExecutor | None = None
-        self._back = threading.Condition(self._lock)
         try:
             given = self._delegates(devices, delegates, options)
             # In turn, so that calls that come one by one go to all devices.
@@ -116,12 +109,8 @@ class Pool(Closable, Holder):
         except BaseException:
             self._release()
             raise
-        if batches != [1]:
-            self._gather = Gatherer(copies, deadline)
-            self.belongs_to_process()
-            return
-        self._free.extend(self._models)
-        self._workers = ThreadPoolExecutor(len(self._models), _THREADS)
+        self._gather = Gatherer(copies, deadline, self._guard)
+        weakref.finalize(self, self._gather.refuse)
         self.belongs_to_process()
 
     def __call__(self, *arrays: Any, timeout: float | None = None, **named: Any) -> Results:
@@ -139,16 +128,12 @@ class Pool(Closable, Holder):
             ArgumentError: ``timeout`` is neither a number nor None.
             InputError, DeviceError: as `Model.__call__`.
         """
-        timeout = timeout_of(timeout)
+        if timeout is not None:
+            timeout = timeout_of(timeout)
+        if self.inherited:
+            self.check_inherited("this pool's device")
         with self._guard.call:
-            if self._gather is not None:
-                self._check_open()
-                return self._gather.call(arrays, named, timeout)
-            loan = self._borrow(timeout)
-            try:
-                return loan.model(*arrays, **named)
-            finally:
-                loan.end()
+            return self._gather.call(arrays, named, timeout)
 
     def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
         """The same by a thread of the pool's. The arrays are read until the future is done.
@@ -156,16 +141,9 @@ class Pool(Closable, Holder):
         Raises:
             StateError: the pool is closed, or was made before this process was forked.
         """
+        self.check_inherited("this pool's device")
         with self._guard.call:
-            self._check_open()
-            if self._gather is not None:
-                return self._gather.submit(arrays, named)
-            workers = self._workers
-            assert workers is not None
-            try:
-                return workers.submit(self, *arrays, **named)
-            except RuntimeError:  # it was closed just now
-                raise StateError("this pool is closed") from None
+            return self._gather.submit(arrays, named)
 
     async def run(self, *arrays: Any, **named: Any) -> Results:
         """The same for a coroutine, while others have their turn.
@@ -179,23 +157,23 @@ class Pool(Closable, Holder):
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
-        """What runs where, for each copy that is free at the moment; with a ``batch``, for each size
-        of each copy."""
-        if self._gather is not None:
-            return tuple(model.report for model in self._models)
-        with self._lock:
-            free = list(self._free)
+        """What runs where, for each copy that is free at the moment; with a ``batch``, for each of its
+        sizes."""
+        free = [model for copy in list(self._gather.free) for model in copy.models.values()]
         return tuple(model.report for model in free)
 
     @property
     def runs(self) -> dict[int, int]:
         """With a ``batch``: how many runs there were, by the number of items that were gathered."""
-        return {} if self._gather is None else self._gather.runs
+        return self._gather.runs
 
-    def after_fork(self) -> None:
-        """A child makes one of its own."""
-        super().after_fork()
-        self._lock = threading.RLock()
+    def close(self) -> None:
+        """Refuse calls from now on, those that wait for a copy among them, wait for those that are being
+        served, and release everything; twice is harmless. Inside of a call of the same thread (by a signal's
+        handler, or by a future's callback) it returns at once, and takes effect at the end of that call."""
+        if not self.inherited:
+            self._gather.refuse()
+            super().close()
 
     # Inside
 
@@ -219,70 +197,16 @@ class Pool(Closable, Holder):
             self._own.append(GpuDelegate(device=device, **options))
         return list(self._own)
 
-    def _check_open(self) -> None:
-        self.check_inherited("this pool's device")
-        if self._closed:
-            raise StateError("this pool is closed")
-
-    def _borrow(self, timeout: float | None) -> _Loan:
-        self._check_open()
-        with self._lock:
-            self._check_open()
-            if self._free and not self._waiting:
-                return _Loan(self._free.popleft(), self._give_back)
-            waiter = _Waiter()
-            self._waiting.append(waiter)
-        try:
-            came = waiter.there.wait(timeout)
-        except BaseException:
-            self._leave(waiter)
-            if waiter.model is not None:
-                self._give_back(waiter.model)
-            raise
-        if not came:
-            self._leave(waiter)
-            if not waiter.there.is_set():
-                raise busy(timeout)
-        if waiter.model is None:
-            raise StateError("this pool is closed")
-        return _Loan(waiter.model, self._give_back)
-
-    def _leave(self, waiter: _Waiter) -> None:
-        with self._lock:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-
-    def _give_back(self, model: Model) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().serve(model)
-            else:
-                self._free.append(model)
-                self._back.notify_all()
-
     def _close(self) -> None:
-        if self.inherited:
-            return
         self._guard.close(self._shut)
-        if self._workers is not None:
-            # A future's callback is called by one of them, which cannot wait for itself.
-            own = threading.current_thread().name.startswith(_THREADS)
-            self._workers.shutdown(wait=not own)
+        self._gather.join()
 
     def _shut(self) -> None:
-        with self._lock:
-            self._closed = True
-            while self._waiting:
-                self._waiting.popleft().serve(None)
-            while self._gather is None and len(self._free) < len(self._models):
-                self._back.wait()
-        if self._gather is not None:
-            self._gather.close()
+        self._gather.close()
         self._release()
 
     def _release(self) -> None:
         _close_all(self._models)
-        self._free.clear()
         _close_all(self._own)
 
 
@@ -309,32 +233,27 @@ def _check_state(model: Model) -> None:
         )
 
 
-class _Loan:
-    """A copy of the model that a caller has. Should a signal end the caller before it gives it back,
-    it comes back with the end of this object."""
+def _batches(batch: Any, sizes: Sequence[int] | None) -> list[int]:
+    """The batches to compile, in order: by default the powers of 2, and the largest.
 
-    def __init__(self, model: Model, give_back: Callable[[Model], None]) -> None:
-        self.model = model
-        self._give_back: Callable[[Model], None] | None = give_back
-
-    def end(self) -> None:
-        """Give it back; once."""
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back(self.model)
-
-    def __del__(self) -> None:
-        self.end()
+    Raises:
+        OptionError: no whole numbers, or ``batch`` is not the largest of them.
+    """
+    most = Count().read("batch", batch)
+    if sizes is None:
+        return sorted({most, *(1 << n for n in range(most.bit_length()))})
+    found = sorted({Count().read("sizes", size) for size in sizes})
+    if not found or found[-1] != most:
+        raise OptionError(f"sizes are {found}; the largest has to be the batch, {most}")
+    return found
 
 
-class _Waiter:
-    """A caller in the queue. What it waits for is handed over, so that nobody else can take it."""
+def _check_deadline(value: Any) -> None:
+    """That it is a number of seconds to wait for.
 
-    def __init__(self) -> None:
-        self.there = threading.Event()
-        self.model: Model | None = None
-
-    def serve(self, model: Model | None) -> None:
-        """Give it a copy of the model; None where there is no use in waiting."""
-        self.model = model
-        self.there.set()
+    Raises:
+        OptionError: it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _LONGEST:
+        raise OptionError(f"deadline is {shown(value)}; it is seconds, from 0 to {_LONGEST:g}")

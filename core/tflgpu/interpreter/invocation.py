@@ -30,6 +30,7 @@ from tflgpu.errors import InputError, StateError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.ir.dtypes import Array
 
 #: Seconds between two questions of a coroutine whether a run is over; at first it only lets others
 #: have their turn.
@@ -222,6 +223,8 @@ class Lanes(Holder):
         self._lanes: list[Lane] = []  # the one whose run is the oldest first
         self._workers: ThreadPoolExecutor | None = None
         self._shapes = main.resized
+        self._values: dict[int, Array] = {}  # of inputs, by tensor
+        self._edition: object = None
         self.belongs_to_process()
 
     def begin(self, inputs: Mapping[int, Any], make: Callable[[], Subgraph]) -> Invocation:
@@ -231,7 +234,7 @@ class Lanes(Holder):
         with lane.guard:
             subgraph = lane.subgraph
             for index in self._main.info.inputs:
-                subgraph.set(index, inputs[index] if index in inputs else self._main.value(index))
+                subgraph.set(index, inputs[index] if index in inputs else self._value(index))
             if self._copied:
                 for index, state in self._main.variables.items():
                     np.copyto(subgraph.variables[index], state)
@@ -273,6 +276,16 @@ class Lanes(Holder):
                 lane.flight._run = None  # noqa: SLF001
 
     # Inside
+
+    def _value(self, index: int) -> Array:
+        """What an input of the interpreter has. Reading that may be slow, and is done once for each time
+        that it was set."""
+        edition = self._main.edition
+        if edition is None or edition != self._edition:
+            self._values, self._edition = {}, edition
+        if index not in self._values:
+            self._values[index] = np.array(self._main.value(index))
+        return self._values[index]
 
     def _collect_all(self) -> None:
         for lane in self._lanes:

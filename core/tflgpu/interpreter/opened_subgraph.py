@@ -252,6 +252,7 @@ class OpenedSubgraph:
         session = self.session
         if session is None or not session.is_broken:
             session = self.ready_to_bind()
+        self._recovery.touch()
         for index in tensors:
             lost = self.bindings.unbind(session, index)
             if lost:
@@ -261,7 +262,7 @@ class OpenedSubgraph:
 
     def reset_variables(self) -> None:
         """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`), and inputs marked as variables too."""
-        self._recovery.inputs_changed = True
+        self._recovery.touch()
         session = self.session
         if session is None:
             return

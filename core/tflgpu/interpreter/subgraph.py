@@ -93,7 +93,7 @@ class Subgraph(OpenedSubgraph):
             NotAllocatedError, ArgumentError: as `array`.
         """
         if self._is_plain and self._known.put(self._session(), index, value):
-            self._recovery.inputs_changed = True
+            self._recovery.touch()
             return
         target = self.array(index, *_UNSET)
         info = self.info.tensors[as_index(index)]
@@ -113,7 +113,7 @@ class Subgraph(OpenedSubgraph):
             self._reading(self._memory.session, Session.settle)
             self._wrote_result(self._memory.session)
             target = self.array(index)
-        self._recovery.inputs_changed = True
+        self._recovery.touch()
         if bound is not None:
             bound.write(source)
         else:
@@ -122,10 +122,26 @@ class Subgraph(OpenedSubgraph):
                 self._known.learn_input(self._memory.session, info.index, target, source)
         self._lost.pop(info.index, None)
 
+    def input_array(self, index: int) -> Array:
+        """The array of an input that is not bound to anything, about to be written to.
+
+        Raises:
+            As `array`.
+        """
+        check_view(self.tensor(index))
+        self._recovery.touch()
+        self._lost.pop(index, None)
+        return self.array(index)
+
     @property
     def _is_plain(self) -> bool:
         """Whether tensors are in the session's arrays, and nowhere else."""
         return self._memory is not None and not self._lost and not self.bindings.any
+
+    @property
+    def edition(self) -> object:
+        """Equal to what it was where no input has changed since; None where that cannot be known."""
+        return None if self.has_views or self.bindings.any else self._recovery.edition
 
     def value(self, index: int) -> Array:
         """What an input has, wherever it is: not to be changed.
@@ -146,7 +162,7 @@ class Subgraph(OpenedSubgraph):
         check_view(self.tensor(index))
         if self._memory is not None:
             self._reading(self._memory.session, Session.settle)
-            self._recovery.inputs_changed = True
+            self._recovery.touch()
             self._lost.pop(int(index), None)
             bound = self.bindings.view(int(index))
             if bound is not None:

@@ -8,6 +8,7 @@ recording to another is copied.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -106,12 +107,16 @@ class Session(Stateful, Holder):
         for value in graph.values.values():
             if value.data is not None:
                 self._arrays[value.id] = value.data
+        readers = Counter(value.id for step in self._steps for value in step.inputs)
         for step in self._steps:
             moves = []
             given = zip(step.inputs, step.recording.inputs, strict=True)
             for i, (value, array) in enumerate(given):
                 home = self._arrays.get(value.id)
-                if home is None and _is_home(value, array):
+                # What is written for a device is not read again: others that read it have it from
+                # elsewhere.
+                is_readable = step.on_cpu or readers[value.id] == 1
+                if home is None and is_readable and _is_home(value, array):
                     self._arrays[value.id] = array  # a graph input, first read here
                 else:
                     if home is None:
