@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tflgpu.compiler.compiled import Compiled
 from tflgpu.compiler.report_of import report_of
 from tflgpu.contract.device import Device, NodeDevice
-from tflgpu.devices.wanted import node_choice
+from tflgpu.devices.device_options import node_choice
 from tflgpu.errors import SavedModelError
 from tflgpu.ir.graph import Graph
 from tflgpu.ops.unknown import UnknownOp

@@ -45,7 +45,7 @@ def figures_key(device: DeviceInfo, owner: str, settings: str) -> str:
     return cache_key("figures", _FIGURES, machine, settings)
 
 
-class Remembered:
+class MeasuredTimes:
     """Times, and other figures in seconds, by key. Safe to share between threads and processes."""
 
     def __init__(self, folder: Path) -> None:
