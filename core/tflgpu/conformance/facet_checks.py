@@ -24,7 +24,7 @@ from tflgpu.ops.facets import Filter, Pads
 from tflgpu.ops.foreign import other_contents
 from tflgpu.ops.moves import Moves
 from tflgpu.ops.registry import builtin_ops
-from tflgpu.passes.batch import Batching
+from tflgpu.passes.batch import BatchedGraph
 
 _ACTIVATIONS = (Activation.RELU, Activation.RELU6, Activation.RELU_N1_TO_1, Activation.TANH)
 _BORDER = Pads(1, 2, 0, 3)
@@ -228,7 +228,7 @@ def _batch(shown: _Shown) -> str | None:
         "facet", [node], [node.input(i) for i in each], list(node.outputs), known, max(known) + 1
     )
     wide = single.copy()
-    work = Batching(wide, 2, {**builtin_ops(), shown.op.name: shown.op})
+    work = BatchedGraph(wide, 2, {**builtin_ops(), shown.op.name: shown.op})
     refused = next(filter(None, map(work.widen, wide.inputs)), None) or work.add(wide.nodes[0])
     shown.need(refused is None)
     items = [

@@ -20,11 +20,11 @@ from tflgpu.ops.affine import Affine
 from tflgpu.ops.facets import (
     Batched,
     Filter,
-    Held,
     Hybrid,
     InDigits,
     Integers,
     Items,
+    NarrowTypes,
     Reordered,
     Work,
 )
@@ -185,8 +185,8 @@ class OpDef:
             rounds the true result.
         as_stored: Node on quantized operands of simple scales -> its attributes where it computes, of
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
-            rounds them afterwards, or an `Instead` of a node that does, or what rounds its result
-            (`Behind`); None where that is the true result, rounded.
+            rounds them afterwards, or a `Replacement` by a node that does, or what rounds its result
+            (`PostOp`); None where that is the true result, rounded.
         in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
             too long for f32 (`InDigits`); None where they do not, or need not.
         counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
@@ -258,7 +258,7 @@ class OpDef:
     result_type: DType | None = None
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
-    held: Held = Held.NUMBERS
+    held: NarrowTypes = NarrowTypes.NUMBERS
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True

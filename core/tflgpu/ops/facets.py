@@ -20,7 +20,7 @@ from tflgpu.ir.graph import Node
 Spread = Callable[[Array], Array]
 
 
-class Held(enum.Enum):
+class NarrowTypes(enum.Enum):
     """What an op does with tensors whose type a graph holds as another: bf16 as f32, whole numbers of 2
     and 4 bits as bytes (`tflgpu.tflite.narrow`)."""
 
@@ -204,7 +204,7 @@ class Integers:
 
 
 @attrs.frozen
-class Instead:
+class Replacement:
     """What takes a node's place.
 
     Attributes:
@@ -221,7 +221,7 @@ class Instead:
 
 
 @attrs.frozen
-class Behind:
+class PostOp:
     """What rounds a node's one result, behind it, where that is not rounded to the nearest step.
 
     Attributes:

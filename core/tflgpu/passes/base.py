@@ -12,7 +12,7 @@ from tflgpu.errors import GraphError, PluginError
 from tflgpu.ir.graph import Graph
 from tflgpu.ir.verify import verify
 from tflgpu.ops.unknown import unknown_reason
-from tflgpu.passes.foreign import Snapshot, check_edits
+from tflgpu.passes.foreign import GraphSnapshot, check_edits
 
 if TYPE_CHECKING:
     from tflgpu.passes.context import PassContext
@@ -98,7 +98,7 @@ def _run(graph: Graph, item: Pass, context: PassContext) -> int:
 def _run_foreign(graph: Graph, item: Pass, context: PassContext) -> int:
     """A plugin's pass."""
     where = f"pass {item}, on graph {graph.name}"
-    before = Snapshot.of(graph)
+    before = GraphSnapshot.of(graph)
     made = attempt(item.run, graph, context)
     if isinstance(made, Failed):
         raise PluginError(f"{where}: it raised {made}") from made.error

@@ -48,16 +48,16 @@ from tflgpu.ir.verify import verify
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.ops.base import OpDef
 from tflgpu.ops.convert import Dequantize, Quantize
-from tflgpu.ops.facets import Behind, Filter, Instead
+from tflgpu.ops.facets import Filter, PostOp, Replacement
 from tflgpu.ops.quantized_table import OP as TABLE
 from tflgpu.ops.quantized_table import QuantizedTable
 from tflgpu.ops.unknown import UnknownOp
 from tflgpu.passes.bias_steps import steps_of_bias
 from tflgpu.passes.digits import sum_digits
 from tflgpu.passes.hybrid_data import RoundedData, read_legacy_weights
-from tflgpu.passes.instead import put_behind, put_instead
+from tflgpu.passes.quantized_pairs import QuantizedPairs
+from tflgpu.passes.replacement import put_post_op, put_replacement
 from tflgpu.passes.scales import inferred, is_quantized, is_simple, one_scale, only_moves, range_of
-from tflgpu.passes.twins import Twins
 
 _WIDE = frozenset({DType.I32, DType.I64})
 
@@ -131,7 +131,7 @@ class _Viewing:
         self.in_floats: dict[int, str] = {}
         self._in_integers = in_integers
         self._ops = ops
-        self._twins = Twins(graph)
+        self._twins = QuantizedPairs(graph)
         self._rounded = RoundedData(graph)
 
     def run(self, *, keep_stored: bool) -> None:
@@ -237,7 +237,7 @@ class _Viewing:
                 continue
             if as_one is not None and range_of(out) != range_of(as_one):
                 moved.append((results[-1], out))
-            elif not isinstance(stored, Behind) and only_moves(
+            elif not isinstance(stored, PostOp) and only_moves(
                 op, node, operands if as_one is None else [out], out
             ):
                 self._twins.real[out.id] = results[-1]
@@ -246,11 +246,11 @@ class _Viewing:
         node.inputs, node.outputs = inputs, results
         self.graph.nodes.append(node)
         for raw, out in rounded:
-            if not isinstance(stored, Behind):
+            if not isinstance(stored, PostOp):
                 self._twins.simulate(raw, out, node.origins, even=op.filter is not None)
                 continue
             twin = self._twins.real[out.id] = self._twins.new(out)
-            put_behind(self.graph, node, raw, twin, stored)
+            put_post_op(self.graph, node, raw, twin, stored)
         for raw, out in moved:
             assert as_one is not None
             assert as_one.quant is not None
@@ -260,7 +260,7 @@ class _Viewing:
 
     def _computes_stored(
         self, op: OpDef | None, node: Node, inputs: list[Value | None]
-    ) -> Behind | bool:
+    ) -> PostOp | bool:
         """Let a node make the numbers that TFLite stores, or say what rounds them so."""
         if op is None or op.as_stored is None:
             return False
@@ -269,10 +269,10 @@ class _Viewing:
         if not all(is_quantized(v) for v in given) or not all(is_simple(v) for v in given + made):
             return False
         found = op.as_stored(node)
-        if isinstance(found, Behind):
+        if isinstance(found, PostOp):
             return found
-        if isinstance(found, Instead):
-            put_instead(self.graph, node, inputs, found)
+        if isinstance(found, Replacement):
+            put_replacement(self.graph, node, inputs, found)
         elif found is not None:
             node.attrs = found
         return found is not None

@@ -15,7 +15,7 @@ from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.passes.scales import range_of
 
 
-class Twins:
+class QuantizedPairs:
     """The tensors of a graph while its nodes are taken over, in order.
 
     Attributes:
