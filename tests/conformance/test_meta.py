@@ -15,7 +15,7 @@ from tflgpu.errors import TflgpuError
 from tflgpu.hookspecs import hookimpl
 from tflgpu.kernels import conv, pool
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.direct import Block, build_direct
+from tflgpu.kernels.direct import OutputBlock, build_direct
 from tflgpu.language.types import F32x4
 from tflgpu.lowering.lowering import Lowering, guard
 from tflgpu.lowering.rule import KernelRule
@@ -32,7 +32,7 @@ def wrong_conv(low: Lowering) -> None:
     problem = conv.conv_problem(low)
     window = shifted(conv.conv_window(low.node))
     gather = conv.gather_window(low.node.input(0).shape, window)
-    build_direct(low, attrs.evolve(problem, gather=gather), "wrong", Block())
+    build_direct(low, attrs.evolve(problem, gather=gather), "wrong", OutputBlock())
 
 
 def wrong_pool(low: Lowering) -> None:

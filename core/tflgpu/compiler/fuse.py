@@ -26,7 +26,7 @@ from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN, cost
 from tflgpu.language.builder import Builder
 from tflgpu.language.types import Scalar
-from tflgpu.lowering.lowering import Fused
+from tflgpu.lowering.lowering import FusedNode
 from tflgpu.lowering.rule import ElementwiseRule, KernelRule, Site
 
 #: What reading one more operand may cost, where it is broadcast: a division and a remainder for
@@ -52,7 +52,7 @@ class Group:
 
     head: Node
     rule: KernelRule
-    fused: list[Fused] = attrs.Factory(list)
+    fused: list[FusedNode] = attrs.Factory(list)
     cost: int = 0
     before: tuple[Node, ...] = ()
 
@@ -142,9 +142,9 @@ def group_nodes(
                 for branch in branches:
                     first = elementwise(branch.head)
                     assert first is not None
-                    group.fused += [Fused(branch.head, first.expr, first.owner), *branch.fused]
+                    group.fused += [FusedNode(branch.head, first.expr, first.owner), *branch.fused]
                     group.cost += costs.of(branch.head, first) + branch.cost
-                group.fused.append(Fused(node, rule.expr, rule.owner))
+                group.fused.append(FusedNode(node, rule.expr, rule.owner))
                 group.cost += more
         if group is not None:
             pass

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from tflgpu.compiler.fuse import Group, buffers_of
 from tflgpu.ir.graph import Node, Value
 from tflgpu.language.budget import MAX_CHAIN
-from tflgpu.lowering.lowering import Fused
-from tflgpu.lowering.place import Place, place_of
+from tflgpu.lowering.lowering import FusedNode
+from tflgpu.lowering.place import VectorPlace, place_of
 from tflgpu.lowering.rule import Site
 from tflgpu.ops.moves import Moves
 
@@ -66,7 +66,7 @@ def join_moves(
 
 
 def _fits(
-    maker: Group, moving: Group, place: Place, source: Value, site_of: Callable[[Node], Site]
+    maker: Group, moving: Group, place: VectorPlace, source: Value, site_of: Callable[[Node], Site]
 ) -> bool:
     site, result = site_of(moving.head), moving.head.outputs[0]
     after = [f.node for f in moving.fused]
@@ -78,6 +78,6 @@ def _fits(
     )
 
 
-def _join(maker: Group, moving: Group, place: Place) -> None:
-    maker.fused += [Fused(moving.head, None, place=place), *moving.fused]
+def _join(maker: Group, moving: Group, place: VectorPlace) -> None:
+    maker.fused += [FusedNode(moving.head, None, place=place), *moving.fused]
     maker.cost += place.cost + moving.cost

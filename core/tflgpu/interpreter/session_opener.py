@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tflgpu.blame import in_a_line
-from tflgpu.compiler.keep import Pairs
+from tflgpu.compiler.carried_state import Pairs
 from tflgpu.contract.forks import Holder
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError

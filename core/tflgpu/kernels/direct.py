@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from tflgpu.kernels.gemm import Problem, Product
+from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Buffer, Expr, Name
 from tflgpu.language.types import Scalar
@@ -21,14 +21,14 @@ _LONG, _FEW, _PART = 64, 64, 8
 
 
 @attrs.frozen
-class Block:
+class OutputBlock:
     """Pixels and channel slices of one invocation."""
 
     rows: int = 4
     columns: int = 1
 
 
-def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> None:
+def build_direct(low: Lowering, problem: Problem, name: str, block: OutputBlock) -> None:
     """Write the kernel of a product and dispatch it."""
     k = low.kernel(name, _WORKGROUP)
     src = low.read(k, 0)
@@ -42,7 +42,7 @@ def build_direct(low: Lowering, problem: Problem, name: str, block: Block) -> No
 
 
 def _write(
-    k: Builder, problem: Product, block: Block, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder, problem: MatrixProduct, block: OutputBlock, src: ReadView, weights: Buffer, bias: Buffer,
     out: WriteView,
 ) -> None:  # fmt: skip
     column0 = k.let(k.global_id(0) * block.columns, "column")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from tflgpu.kernels.accept import NUMBERS, takes
-from tflgpu.kernels.domain import Domain, Share, Steps, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Share, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name
 from tflgpu.language.types import I32x4, Scalar, Type
@@ -43,7 +43,7 @@ class _Search:
     def scan(self, at: Share, view: ReadView, item: Expr) -> list[Name]:
         """The best of this invocation's steps, in each lane."""
         k, domain = self.k, self.domain
-        steps = Steps(at, domain, view, self.compute, item)
+        steps = ItemSteps(at, domain, view, self.compute, item)
         some, start = steps.any()
         best = k.var(self._filled(start, some), "best")
         first = k.min(at.first, at.shape.steps - 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.activation import activate
-from tflgpu.kernels.domain import Domain, Share, Steps, horizontal, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr, Name, Shared
 from tflgpu.language.types import F32, Scalar
@@ -19,7 +19,7 @@ from tflgpu.lowering.rule import KernelRule
 from tflgpu.ops.softmax import L2_EPSILON
 
 
-class Row:
+class SoftmaxRow:
     """The team at work on one row of channels."""
 
     def __init__(self, low: Lowering) -> None:
@@ -31,7 +31,7 @@ class Row:
         view = low.read(self.k, 0)
         self.out = low.write(self.k)
         self.at: Share = share_of(self.k, self.shape)
-        self.steps = Steps(self.at, self.domain, view, Scalar.F32)
+        self.steps = ItemSteps(self.at, self.domain, view, Scalar.F32)
         self._room: Shared | None = self.at.shared(F32)
 
     @property
@@ -76,7 +76,7 @@ class Row:
 
 
 def _softmax(low: Lowering) -> None:
-    row = Row(low)
+    row = SoftmaxRow(low)
     k, beta = row.k, float(low.attrs.beta)
 
     def scaled(x: Expr) -> Expr:
@@ -92,7 +92,7 @@ def _softmax(low: Lowering) -> None:
 
 
 def _log_softmax(low: Lowering) -> None:
-    row = Row(low)
+    row = SoftmaxRow(low)
     k = row.k
     if row.is_one_element:
         row.store(lambda x: x - x)
@@ -105,7 +105,7 @@ def _log_softmax(low: Lowering) -> None:
 
 
 def _l2(low: Lowering) -> None:
-    row = Row(low)
+    row = SoftmaxRow(low)
     k = row.k
     total = row.total(lambda x: x * x)
     norm = k.let(k.max(k.call("sqrt", total), L2_EPSILON), "norm")

@@ -26,7 +26,7 @@ from tflgpu.language.tree import Expr, Kernel
 _MAX_DEPTH = 12
 
 
-class Bodies:
+class KernelBodies:
     """The kernels of a plan whose bodies have keys."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tflgpu.blame import attempt
+from tflgpu.compiler.carried_state import CarriedState, Pairs, kept_by
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.keep import Kept, Pairs, kept_by
 from tflgpu.compiler.parts import Part
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.compiler.report_of import placed
@@ -155,12 +155,12 @@ class Loader:
             attempt(close_all, [step.recording])
             raise
 
-    def _kept(self, compiled: Compiled, pairs: Pairs) -> Kept:
+    def _kept(self, compiled: Compiled, pairs: Pairs) -> CarriedState:
         if not pairs:
-            return Kept({}, {})
+            return CarriedState({}, {})
         why = self._keeps_nothing()
         if why:
-            return Kept({}, {given: why for _, given in pairs})
+            return CarriedState({}, {given: why for _, given in pairs})
         kept = kept_by(compiled.parts, compiled.refusals, pairs)
         carries, refused = dict(kept.carries), dict(kept.refused)
         for index in kept.carries:
@@ -172,7 +172,7 @@ class Loader:
             if large:
                 del carries[index]
                 refused.update((v.id, large) for v in values)
-        return Kept(carries, refused)
+        return CarriedState(carries, refused)
 
     def _keeps_nothing(self) -> str:
         """Why nothing is left on the device between runs; "" where it may be."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from tflgpu.blame import in_a_line, of_signal
+from tflgpu.compiler.carried_state import Pairs
 from tflgpu.compiler.compiled import Compiled
-from tflgpu.compiler.keep import Pairs
 from tflgpu.compiler.parts import Declined, Part, all_declined
 from tflgpu.compiler.report import DelegationReport, insist, tell
 from tflgpu.compiler.report_of import placed, report_of

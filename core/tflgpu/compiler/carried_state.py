@@ -23,7 +23,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 @frozen(eq=False)
-class Kept:
+class CarriedState:
     """What parts keep.
 
     Attributes:
@@ -41,7 +41,7 @@ class Kept:
         return (part, ()) if found is None else found
 
 
-def kept_by(parts: Sequence[Part], refusals: Sequence[Declined], pairs: Pairs) -> Kept:
+def kept_by(parts: Sequence[Part], refusals: Sequence[Declined], pairs: Pairs) -> CarriedState:
     """Look for the part of each pair.
 
     Args:
@@ -61,7 +61,7 @@ def kept_by(parts: Sequence[Part], refusals: Sequence[Declined], pairs: Pairs) -
             refused[given] = "what it becomes is what another one becomes too"
         else:
             carries.setdefault(index, {})[i] = o
-    return Kept(carries, refused)
+    return CarriedState(carries, refused)
 
 
 def _place(
