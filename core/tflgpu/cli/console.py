@@ -167,10 +167,10 @@ def show_json(value: Any) -> None:
 
 
 #: What `working` is about: a delegate is made before it is known what for.
-_works: list[Work] = []
+_works: list[Task] = []
 
 
-class Work:
+class Task:
     """Something that takes its time, and how far it is."""
 
     def __init__(self, what: str) -> None:
@@ -192,7 +192,7 @@ def kernels(ready: int, whole: int) -> None:
 def working(what: str) -> Iterator[None]:
     """A spinner while something takes its time, with the number of kernels that are ready. Where stderr
     is no terminal, a line there every few seconds, so that nobody takes it for dead."""
-    console, work, ended = err(), Work(what), threading.Event()
+    console, work, ended = err(), Task(what), threading.Event()
     _works.append(work)
 
     def tell() -> None:

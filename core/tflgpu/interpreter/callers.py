@@ -16,7 +16,7 @@ from tflgpu.errors import OptionError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.options.kinds import Count
+from tflgpu.options.kinds import WholeNumber
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,7 +82,7 @@ class Pool(Holder):
                 batch of a model that does not compute items apart from one another.
             ModelError, DeviceError: as `Model`.
         """
-        count = Count().read("size", size)
+        count = WholeNumber().read("size", size)
         if count > _MOST_COPIES:
             raise OptionError(
                 f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "

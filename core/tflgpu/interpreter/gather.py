@@ -24,7 +24,7 @@ from tflgpu.blame import Failed, attempt, shown
 from tflgpu.errors import BusyError, InputError, OptionError, StateError
 from tflgpu.interpreter.model import Model, Results
 from tflgpu.ir.dtypes import Array
-from tflgpu.options.kinds import Count
+from tflgpu.options.kinds import WholeNumber
 
 #: Seconds that a request may wait for others, at most.
 _LONGEST = 60.0
@@ -229,10 +229,10 @@ def batches_of(batch: Any, sizes: Sequence[int] | None) -> list[int]:
     Raises:
         OptionError: no whole numbers, or ``batch`` is not the largest of them.
     """
-    most = Count().read("batch", batch)
+    most = WholeNumber().read("batch", batch)
     if sizes is None:
         return sorted({most, *(1 << n for n in range(most.bit_length()))})
-    found = sorted({Count().read("sizes", size) for size in sizes})
+    found = sorted({WholeNumber().read("sizes", size) for size in sizes})
     if not found or found[-1] != most:
         raise OptionError(f"sizes are {found}; the largest has to be the batch, {most}")
     return found

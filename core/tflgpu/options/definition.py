@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from tflgpu.errors import OptionError
-from tflgpu.options.kinds import Kind
+from tflgpu.options.kinds import OptionKind
 from tflgpu.values import frozen
 
 _KEY = "tflgpu"
@@ -31,7 +31,7 @@ class Option:
     """
 
     name: str
-    kind: Kind
+    kind: OptionKind
     default: Any
     effect: str
     origin: str
@@ -52,7 +52,7 @@ def variable(name: str) -> str:
     return f"TFLGPU_{name.upper()}"
 
 
-def option(kind: Kind, default: Any, effect: str, *, origin: str = "") -> Any:
+def option(kind: OptionKind, default: Any, effect: str, *, origin: str = "") -> Any:
     """A field of `OptionList`; arguments as of `Option`."""
     return attrs.field(default=default, metadata={_KEY: (kind, effect, origin)})
 

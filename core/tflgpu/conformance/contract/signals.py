@@ -34,7 +34,7 @@ _planted = _Signal()
 
 
 @attrs.frozen
-class Planted:
+class SignalResult:
     """What came of it.
 
     Attributes:
@@ -77,7 +77,7 @@ def steps(action: Callable[[], object], *, within: str = "", event: str = "line"
 
 def interrupted(
     action: Callable[[], object], at: int, *, within: str = "", event: str = "line"
-) -> Planted:
+) -> SignalResult:
     """Do something, with a signal planted at one of its steps; to be called where it is `handled`.
 
     Args:
@@ -99,7 +99,7 @@ def interrupted(
             pass
     except BaseException as raised:  # noqa: BLE001  (it is what was asked for)
         error = raised
-    return Planted(at < 0 or tracer.seen > at, error)
+    return SignalResult(at < 0 or tracer.seen > at, error)
 
 
 class _Tracer:
