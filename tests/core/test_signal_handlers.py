@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tflgpu.blame import Failed, attempt, of_signal
-from tflgpu.contract.party import Party
+from tflgpu.contract.party import PluginCaller
 from tflgpu.errors import DeviceError, PluginError
 from tflgpu.ops.foreign import checked_op
 from tflgpu.plugins import registry
@@ -108,7 +108,7 @@ def test_it_gets_through_attempt() -> None:
 @pytest.mark.usefixtures("handler")
 def test_it_gets_through_a_device() -> None:
     with pytest.raises(SystemExit):
-        Party("a device").call("run", _code_of_others)
+        PluginCaller("a device").call("run", _code_of_others)
 
 
 @pytest.mark.usefixtures("handler")
@@ -129,7 +129,7 @@ def test_other_exits_are_still_faults() -> None:
         # Called by somebody who is no interpreter: with a number and another frame, or none.
         assert isinstance(attempt(_restores_not, 1, None), Failed)
         with pytest.raises(DeviceError, match="SystemExit"):
-            Party("a device").call("run", _raise)
+            PluginCaller("a device").call("run", _raise)
         relu = registry().ops()["RELU"]
         import attrs
 

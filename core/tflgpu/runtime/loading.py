@@ -26,7 +26,7 @@ from tflgpu.plugins import Registry
 from tflgpu.runtime.cpu_parts import CpuLoader
 from tflgpu.runtime.running import Running
 from tflgpu.runtime.session import Session, Step, make_variables
-from tflgpu.runtime.state import Keeper, too_large
+from tflgpu.runtime.state import StateBuffers, too_large
 from tflgpu.values import frozen
 
 _LOG = logging.getLogger("tflgpu")
@@ -215,13 +215,15 @@ class Loader:
             times=self.running.loops, device=device, submit=self.running.submission(recording),
         )  # fmt: skip
 
-    def _keeper(self, part: Part, recording: Recording, homes: dict[int, Array]) -> Keeper | None:
+    def _keeper(
+        self, part: Part, recording: Recording, homes: dict[int, Array]
+    ) -> StateBuffers | None:
         """What keeps the state of a part that has some; None for others."""
         device, plan = self.device, part.plan
         # A device of nodes has state itself.
         if isinstance(device, NodeDevice) or plan is None or not homes:
             return None
-        return Keeper(
+        return StateBuffers(
             recording, lambda: device.load(plan), device, homes,
             nbytes=plan.arena_bytes + plan.edge_bytes,
             may_leave=not self.guard_bands and self.running.state_may_leave,

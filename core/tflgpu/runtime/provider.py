@@ -33,7 +33,7 @@ from tflgpu.errors import TflgpuError
 from tflgpu.lowering.reason import ReasonCode
 from tflgpu.options import DelegateOptions, OnError
 from tflgpu.plugins import registry
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 from tflgpu.values import frozen
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Provider:
     reason: str = ""
     code: ReasonCode = ReasonCode.NO_DELEGATE
     numerics: Numerics = Numerics.FLOAT
-    keeping: Keeping = Keeping()
+    keeping: SavedLocation = SavedLocation()
     accuracy: deque[AccuracyCheck] = attrs.field(factory=_checks)
     lease: Lease | None = None
 
@@ -126,7 +126,7 @@ class Provider:
 def device_provider(
     options: DelegateOptions,
     *,
-    keeping: Keeping = Keeping(),  # noqa: B008  (frozen)
+    keeping: SavedLocation = SavedLocation(),  # noqa: B008  (frozen)
     progress: Progress | None = None,
 ) -> Provider:
     """The device that options ask for.
@@ -172,7 +172,7 @@ def shared_provider(options: DelegateOptions) -> Provider:
         return cpu_only(
             options, failure_of_default(error), ReasonCode.DEVICE_FAILED, _numerics(options)
         )
-    return _on(shared.opened, Keeping(), Lease(shared))
+    return _on(shared.opened, SavedLocation(), Lease(shared))
 
 
 def failure_of_default(error: Exception) -> str:
@@ -189,7 +189,7 @@ def warn_of_default(error: Exception) -> None:
     )
 
 
-def _on(opened: OpenedDevice, keeping: Keeping, lease: Lease | None = None) -> Provider:
+def _on(opened: OpenedDevice, keeping: SavedLocation, lease: Lease | None = None) -> Provider:
     options = opened.options
     return Provider(
         options,

@@ -26,7 +26,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
-from tflgpu.runtime.state import Keeper
+from tflgpu.runtime.state import StateBuffers
 from tflgpu.runtime.stateful import Stateful
 from tflgpu.values import frozen
 
@@ -57,7 +57,7 @@ class Step:
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
-    keeper: Keeper | None = None
+    keeper: StateBuffers | None = None
     run: Callable[[], None] = attrs.field()
     times: int = 1
     device: Device | None = None

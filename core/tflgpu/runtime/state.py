@@ -43,7 +43,7 @@ _MOST_TIMES = 8
 _ANEW = "reset_all_variables() lets it begin anew"
 
 
-class Keeper(Holder):
+class StateBuffers(Holder):
     """A `Recording` of a plan with state, as one without: it brings the state along.
 
     A run takes the state from before it, and what it makes of it counts after `commit`.

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tflgpu.ir.dtypes import Array
 from tflgpu.runtime.places import Places, Traffic
-from tflgpu.runtime.state import Keeper
+from tflgpu.runtime.state import StateBuffers
 
 
 class Stateful:
@@ -23,7 +23,7 @@ class Stateful:
     not_kept: Mapping[int, str] = MappingProxyType({})
     _variables: dict[int, Array]
     _at_rest: dict[int, int]
-    _keepers: list[Keeper]
+    _keepers: list[StateBuffers]
     _seen: list[int]
     _places: Places
     _copies: tuple[int, int]
@@ -34,7 +34,7 @@ class Stateful:
         counts: ask for them before each use.
 
         Raises:
-            StateError, DeviceError: as `tflgpu.runtime.state.Keeper.bring_home`.
+            StateError, DeviceError: as `tflgpu.runtime.state.StateBuffers.bring_home`.
         """
         for keeper in self._keepers:
             try:
@@ -105,7 +105,7 @@ class Stateful:
         for keeper in self._keepers:
             keeper.stay()
 
-    def _count(self, keeper: Keeper) -> None:
+    def _count(self, keeper: StateBuffers) -> None:
         """What moving state has copied."""
         self.traffic.to_device += keeper.copied[0]
         self.traffic.to_host += keeper.copied[1]

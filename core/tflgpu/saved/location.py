@@ -42,7 +42,7 @@ _LOG = logging.getLogger("tflgpu")
 
 
 @frozen
-class Keeping:
+class SavedLocation:
     """What was asked for.
 
     Attributes:
@@ -55,7 +55,7 @@ class Keeping:
     folder: Path | None = None
     token: str = ""
 
-    def asked(self, options: DelegateOptions) -> Keeping:
+    def asked(self, options: DelegateOptions) -> SavedLocation:
         """The same with the folder that options name, or the user's, where there is none yet."""
         if self.folder is not None or self.saved is not None:
             return self
@@ -150,7 +150,7 @@ def write(
     device: Device,
     plugins: Iterable[Plugin],
 ) -> None:
-    """Write a file for `Keeping.saved`; ``compiled`` is what ``graph`` became on ``target``.
+    """Write a file for `SavedLocation.saved`; ``compiled`` is what ``graph`` became on ``target``.
 
     Raises:
         SavedModelError: something in it cannot be saved, or the file cannot be written.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel, Stmt
 
 
-class Given(Protocol):
+class ModelLookup(Protocol):
     """What records may name. Where there is no such thing, a LookupError or SavedModelError."""
 
     def data(self, value: int) -> Array | None:
@@ -43,7 +43,7 @@ class Given(Protocol):
 
 
 @frozen(slots=False)
-class GivenGraph:
+class GraphLookup:
     """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all kernels."""
 
     graph: Graph
@@ -61,44 +61,44 @@ class GivenGraph:
         return self.compile()
 
     def data(self, value: int) -> Array | None:
-        """As `Given`."""
+        """As `ModelLookup`."""
         return self.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """As `Given`."""
+        """As `ModelLookup`."""
         return self.graph.nodes[place].source
 
     def bytes_at(self, start: int, size: int) -> memoryview:
-        """As `Given`."""
+        """As `ModelLookup`."""
         raise SavedModelError("a saved model is damaged: it names bytes of a model that is a graph")
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """As `Given`."""
+        """As `ModelLookup`."""
         return body_in(self.compiled, number, kernel)
 
 
 @frozen
-class GivenFile:
+class FileLookup:
     """The bytes of a model's file."""
 
     file: Source
 
     def data(self, value: int) -> Array | None:
-        """As `Given`."""
+        """As `ModelLookup`."""
         return self.file.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """As `Given`: it is looked up when something of it is asked for."""
+        """As `ModelLookup`: it is looked up when something of it is asked for."""
         return SavedSource(self.file, place)
 
     def bytes_at(self, start: int, size: int) -> memoryview:
-        """As `Given`."""
+        """As `ModelLookup`."""
         if start < 0 or start + size > len(self.file.content):
             raise SavedModelError("a saved model is damaged: it names bytes that no model has")
         return self.file.content[start : start + size]
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """As `Given`."""
+        """As `ModelLookup`."""
         return body_in(self.file.compiled, number, kernel)
 
 
