@@ -183,7 +183,7 @@ def test_a_time_limit_is_no_fault_of_what_it_ends(
             monkeypatch.setattr(choose, "_opened", _code_of_others)
             candidate: Any = type("C", (), {"info": None, "label": "toy"})()
             store: Any = type("S", (), {"load": lambda *_: None})()
-            monkeypatch.setattr(choose.remembered, "candidates_key", lambda *_: "")
+            monkeypatch.setattr(choose.measured_times, "candidates_key", lambda *_: "")
             fake: Any = type("R", (), {"distribution": lambda *_: ""})()
             candidate.info = type("I", (), {"backend": "toy"})()
             with pytest.raises(_Late):
