@@ -67,7 +67,7 @@ class _Row:
         part: Which part of the device's, from 0.
         reason: Why it is not on the device.
         code: What kind of reason that is, as `ReasonCode`; "" where it is there.
-        seconds, gain: As `OperatorReport`; None where nobody estimated them.
+        seconds, gain: The fields of `OperatorReport`; None without an estimate.
         numerics: With integer numerics, "integers" or "floats" for an operator on quantized tensors;
             "" for any other.
         in_floats: Why it is floats.

@@ -5,8 +5,9 @@
                       v
                   attention
 
-What a graph is given may be what it made in the run before: what variables hold is. Where one part reads
-the one and makes the other, and nobody else needs either, the part has it as it has a state tensor.
+An input of a graph may be an output of the run before, as the contents of variables are. Where one
+part reads the input and makes the output, and neither has another reader, the part keeps it as a
+state tensor.
 """
 
 from __future__ import annotations

@@ -223,8 +223,8 @@ class _Taking:
         return self._trial.refused(op, composed, node, place.inputs, place.nodes) or node
 
     def _put(self, node: Node, place: _Place) -> None:
-        """Put a node in the place of a composite's. Those whose results nobody needs any more, `prune`
-        takes out."""
+        """Put a node in the place of a composite's. `prune` then removes nodes whose results have
+        no reader left."""
         nodes = self._graph.nodes
         self.gone |= {id(n) for n in place.nodes}
         nodes[nodes.index(place.nodes[0])] = node

@@ -8,8 +8,8 @@ other operand the chain needs exists by then.
 
     conv -> x, LOGISTIC(x) -> s, MUL(x, s)   one group too: swish
 
-Where a node closes branches that begin at one value and read nothing else but constants and what exists
-anyway, all of them join the group that makes this value: nobody else reads it.
+Where a node closes branches that begin at one value, and these read besides it only constants and
+values that exist by then, all of them join the group that makes this value.
 
 A chain has a budget (`tflgpu.language.budget`): the node that would exceed it begins a group of its
 own, which others may join.

@@ -1,10 +1,12 @@
-"""What only moves the vectors of a tensor joins the group that makes it: the store puts them where they go.
+"""A node that only moves the vectors of a tensor joins the group that makes it: the store puts them
+there.
 
     FULLY_CONNECTED -> RESHAPE -> TRANSPOSE -> ...      one kernel, and no tensor in between
 
-A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by buffers: the
-node that moves has to be the only one that reads it, under whatever name. Joined nodes keep their order,
-those that joined the moving node's own store come behind it, and the group runs where that node stood.
+A RESHAPE that moves nothing shares its operand's buffer by then, so readers are counted by buffers:
+the node that moves has to be the only reader of the buffer, not only of the value. Joined nodes
+keep their order, those that joined the moving node's own store come behind it, and the group runs
+where that node stood.
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ class DelegationReport:
         partitioning: "gain" or "all": what goes to the device of all that it can run; empty without
             a device.
         partitioning_reason: Why that.
-        estimates: What estimates of time are made of: who was measured, or that nobody was; empty
-            where there are none.
+        estimates: What estimates of time are made of: measured figures, or round ones; empty where
+            there are none.
         measured: Whether they were measured, on this machine.
-        seconds: Estimated, of a run as it is; None where nobody estimated it.
+        seconds: Estimated, of a run as it is; None without an estimate.
         cpu_seconds: Estimated, of a run wholly on the CPU.
         accuracy: What the accuracy guard found; None without one.
         composites: What became of the file's composites, where there is a device.

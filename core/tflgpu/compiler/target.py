@@ -95,8 +95,8 @@ class Target:
         alignment: int = 64,
         numerics: Numerics = Numerics.FLOAT,
     ) -> Target:
-        """What compiles a graph as it is: no graph passes, and nobody objects. ``ops`` are the
-        shipped ones unless given; ``rules`` come beside the shipped ones."""
+        """A target that compiles a graph as it is: without graph passes and without objections.
+        ``ops`` are the shipped ones unless given; ``rules`` come beside the shipped ones."""
         known = builtin_ops() if ops is None else ops
         site = Site(caps, precision, numerics.storage_on(caps))
         return cls(known, (), site, alignment, tuple(rules), numerics=numerics)
@@ -120,7 +120,7 @@ class Target:
         return attrs.evolve(self.without_limits(), by_gain=False)
 
     def joining(self) -> Target:
-        """The same with kernels that join nodes even where nobody measured that they pay."""
+        """The same with kernels that join nodes even where no measurement shows that this pays."""
         return attrs.evolve(self, site=attrs.evolve(self.site, joins=True))
 
     def unfused(self) -> Target:

@@ -142,7 +142,7 @@ def half_literals() -> ProgramCase:
 
 
 def remainders() -> ProgramCase:
-    """Remainders have the sign of what is divided, whatever that of the divisor."""
+    """Remainders have the sign of the dividend, never that of the divisor."""
     divisors = (3, -3, 8, -8)
     k = Builder("remainders", (32, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")

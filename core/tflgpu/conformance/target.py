@@ -84,8 +84,8 @@ class DeviceUnderTest:
     def compiled_for(
         self, precision: Precision, numerics: Numerics = Numerics.FLOAT
     ) -> CompileTarget:
-        """What graphs are compiled for, as they are. The device has no cache to stay in: whatever a
-        precision may store as f16 is stored so."""
+        """The target that compiles graphs as they are. The device has no cache for data to stay in:
+        all that a precision may store as f16 is stored so."""
         key = ("target", precision, numerics)
         return self.once(key, lambda: self._compiled_for(precision, numerics))
 

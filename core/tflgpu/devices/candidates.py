@@ -1,4 +1,4 @@
-"""What became of each device that was looked at, for whoever asks why."""
+"""The devices that were looked at, and why each was chosen or not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """As reasons name it."""
+        """The name that reasons use: backend, index, and the device's name."""
         return f"{self.info.backend} device {self.info.index} ({self.info.name})"
 
     @property

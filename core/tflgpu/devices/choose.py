@@ -39,13 +39,13 @@ _NO_GPU = f"there is no GPU that can be used{ALL_ON_CPU}{_SEE}"
 
 @frozen
 class Choice:
-    """The device to use; None where there is none and none was asked for.
+    """The device to use; None without a device, where no option names one.
 
     Attributes:
         device: Which one.
         reasons: Why, and why not the others.
         judgement: What the device database says of it.
-        explicit: Somebody asked for the backend or device, so that its failure is an error.
+        explicit: An option names the backend or device, so that its failure is an error.
         considered: Every device that was looked at, with what became of it.
     """
 

@@ -39,8 +39,8 @@ Open = Callable[[Graph], Recording]
 
 
 def measure_machine(open_graph: Open, ops: Mapping[str, OpDef], *, joins: bool = True) -> Machine:
-    """The figures of whatever ``open_graph`` opens graphs on. Takes some 0.3 s once everything is
-    compiled.
+    """The figures of the device, or the CPU, that ``open_graph`` opens graphs on. Takes some 0.3 s
+    once everything is compiled.
 
     Args:
         open_graph: Opens a graph.

@@ -25,7 +25,7 @@ class Option:
     Attributes:
         name: As a keyword.
         kind: What it takes.
-        default: Where nobody says otherwise.
+        default: Its value where neither the user nor the environment sets it.
         effect: What it does, in a sentence or two.
         origin: Where TFLite has it, and its default there if that is another; "" for our own.
     """

@@ -1,7 +1,7 @@
 """Kinds of options: what a value may be given as, from Python and as text.
 
-Every error names the option, or whatever it was called where it was given (an environment
-variable, a flag), and says what it would take.
+Every error names the option, or the environment variable or flag that set it, and says what it
+would take.
 """
 
 from __future__ import annotations

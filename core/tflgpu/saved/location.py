@@ -43,7 +43,7 @@ _LOG = logging.getLogger("tflgpu")
 
 @frozen
 class SavedLocation:
-    """What was asked for.
+    """Where a delegate's compiled models are read and stored.
 
     Attributes:
         saved: A saved model, in the place of compiling; another graph than its own is refused.
@@ -78,12 +78,12 @@ class SavedLocation:
         make: Callable[[], Start],
         failed: str = "",
     ) -> Start:
-        """What becomes of a model's file: read from the folder, where it is `Start.lean`, or made and
-        kept there. With ``failed``, why what is there could not be loaded, it is dropped first, unless it
-        is the same as what is made: then the device or the memory was to blame.
+        """The start of a model's file: read from the folder, where it is `Start.lean`, or made and
+        stored there. With ``failed``, why what is there could not be loaded, it is dropped first,
+        unless it is the same as what is made: then the device or the memory was to blame.
 
         Raises:
-            Whatever ``make`` does.
+            The errors of ``make``.
         """
         assert self.folder is not None
         key = Key((("token", self.token), *facts, *source.facts))

@@ -34,10 +34,10 @@ def saved_bytes(
     code_of: CodeOf | None = None,
     source: Source | None = None,
 ) -> Iterator[bytes | memoryview]:
-    """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are still
-    those of the ``graph`` it was compiled from are not among them, since whoever reads the file has it
-    too; with a ``source``, the bytes of it. ``code_of`` gives what a device printed of a kernel, which
-    is there in the place of its statements.
+    """A compiled graph, or a start, as the bytes of a file, piece by piece. Constants that are
+    still those of the ``graph`` it was compiled from are left out, since a reader of the file has
+    the graph too; with a ``source``, so are bytes of it. ``code_of`` gives what a device printed of
+    a kernel, which is there in the place of its statements.
 
     Raises:
         SavedModelError: there is something in it that a file cannot have; or a plugin's rule failed
@@ -121,8 +121,8 @@ def write_saved(
     *,
     lasting: bool = True,
 ) -> None:
-    """Write a compiled graph, or a start, to a file, which is there as a whole or not at all. One that
-    is not ``lasting`` may be damaged after a loss of power, which whoever reads it finds out.
+    """Write a compiled graph, or a start, to a file, which is there as a whole or not at all. One
+    that is not ``lasting`` may be damaged after a loss of power, which its digest shows.
 
     Raises:
         SavedModelError: as `saved_bytes`, or the file cannot be written.

@@ -1,6 +1,7 @@
-"""What a reader of a saved model has already, so that the file need not have it: the model.
+"""The model beside a saved model: parts of it that the saved file refers to instead of holding a
+copy.
 
-It is there as a graph, or as the bytes of its file, of which a graph is built when somebody asks.
+The model is a graph, or the bytes of its file, from which a graph is built when one is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class ModelLookup(Protocol):
-    """What records may name. Where there is no such thing, a LookupError or SavedModelError."""
+    """Looks up the parts of a model that records refer to; raises LookupError or SavedModelError
+    where there is no such part."""
 
     def data(self, value: int) -> Array | None:
         """The contents of a value of the graph."""
@@ -51,10 +53,10 @@ class GraphLookup:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """What it becomes, compiled when it is first asked for.
+        """The compiled graph, made at the first use.
 
         Raises:
-            SavedModelError: nobody says how.
+            SavedModelError: there is no ``compile``.
         """
         if self.compile is None:
             raise SavedModelError("a saved model is damaged: a kernel without statements")

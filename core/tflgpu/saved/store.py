@@ -1,7 +1,7 @@
 """A folder of saved models: what was compiled once is read the next time.
 
-A cache: whatever is wrong with a file, it is dropped, and made anew. A file's name is a digest of its
-key, and the key in it is compared as well. Two processes that want the same model compile it once. The
+A cache: a damaged or outdated file is dropped, and made anew. A file's name is a digest of its key,
+and the key in it is compared as well. Two processes that want the same model compile it once. The
 time of a file is when it was last used; where the folder is over its limit, those go that were not
 used for longest.
 """
@@ -111,7 +111,7 @@ def open_or_make(
     """What a folder has of a key, or what is made and kept there.
 
     Raises:
-        Whatever ``make`` does. Errors of ``read`` and ``write`` are logged.
+        The errors of ``make``. Those of ``read`` and ``write`` are logged.
     """
     path = path_of(folder, key)
     if not private_folder.make(folder):

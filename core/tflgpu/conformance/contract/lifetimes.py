@@ -85,7 +85,7 @@ def _a_device_closes_its_recordings(device: Device) -> Outcome:
 
 
 def _arrays_outlive_their_device(device: Device) -> Outcome:
-    """Whoever still holds them can read and write them: in Python nothing else is safe."""
+    """Arrays that are still referenced can be read and written: in Python nothing else is safe."""
     recording = device.load(small(device))
     x, y = recording.inputs[0], recording.outputs[0][2:]
     x[...] = 3

@@ -213,7 +213,7 @@ def _too_many_buffers(device: Device) -> Outcome:
 
 
 def broken(name: str = "ill_formed") -> Kernel:
-    """A kernel that stores a variable which nobody declared: no driver can compile it."""
+    """A kernel that stores an undeclared variable: no driver can compile it."""
     kernel = affine(8, name=name)
     out = kernel.buffers[1]
     wrong = Store(out, Name(F32, "never_declared"), Name(F32, "never_declared"))

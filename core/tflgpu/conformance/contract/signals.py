@@ -1,8 +1,8 @@
 """Signals at a given step of some Python code, so that no test has to hit it by chance.
 
 A signal is *planted* at a step: it comes there, and Python handles it at the next of the places
-where it does (after calls, when loops turn), in whatever code that is. So nothing is raised where a
-signal could not raise.
+where it does (after calls, when loops turn), be that in a driver's code. So nothing is raised where
+a signal could not raise.
 """
 
 from __future__ import annotations
