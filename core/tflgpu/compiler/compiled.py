@@ -1,7 +1,6 @@
 """What a graph becomes: parts, each with the plan that a device loads or its nodes.
 
-`tflgpu.compiler.compile` makes it with the whole compiler; reading one from a file needs this
-module alone.
+`tflgpu.compiler.compile` makes it, with the whole compiler; reading one from a file does without.
 """
 
 from __future__ import annotations

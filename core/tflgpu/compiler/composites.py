@@ -143,7 +143,7 @@ class _Taking:
     def _place(self, composite: Composite) -> _Place | str:
         """Where a composite is, found backwards from its results; or why it is not there as a whole."""
         values = self._graph.values
-        inputs = tuple(values.get(i) for i in composite.inputs)  # None: absent, or nobody reads it
+        inputs = tuple(values.get(i) for i in composite.inputs)  # None: absent, or without a reader
         outputs = [values.get(i) for i in composite.outputs]
         needed = {id(v) for v in outputs if v is not None}
         given = {id(v) for v in inputs if v is not None}

@@ -25,7 +25,7 @@ from tflgpu.values import frozen
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Its own, so that whoever shows the report can turn the sentence off and leave the rest of the log on.
+#: Its own, so that a program that shows the report can turn the sentence off and keep the rest of the log.
 TOLD = logging.getLogger("tflgpu.delegation")
 
 #: Reasons that the log's one sentence has room for.

@@ -51,7 +51,7 @@ class Target:
         rounds_hybrid: Whether float data that meets 8-bit weights is rounded, as TFLite does.
         max_partitions, min_nodes, by_gain: As `tflgpu.compiler.partition.partition`.
         times: What estimates of time are made of.
-        in_f32: The file's operators, by index, that are computed in f32 whatever the precision of
+        in_f32: The file's operators, by index, that are computed in f32 in any precision of
             ``site``; what they make lies as f32 between two kernels.
         choice: Which operators may go to the device at all.
         strict: Whether nodes stay on the CPU that may have to refuse a number while the model runs.

@@ -142,7 +142,7 @@ def half_literals() -> ProgramCase:
 
 
 def remainders() -> ProgramCase:
-    """Remainders have the sign of the dividend, never that of the divisor."""
+    """Remainders have the sign of the dividend; the divisor's has no effect."""
     divisors = (3, -3, 8, -8)
     k = Builder("remainders", (32, 1, 1))
     src, dst = k.buffer("src", Scalar.I32, 1, "read"), k.buffer("dst", Scalar.I32, 1, "write")
@@ -300,7 +300,7 @@ def shared_f16x4() -> ProgramCase:
 SIGNED: tuple[Callable[[], ProgramCase], ...] = (literals, half_literals)
 
 
-#: Kernels for devices that store 16-bit floats, whatever they compute in.
+#: Kernels for devices that store 16-bit floats and compute in any type.
 def _widened(scalar: Scalar) -> ProgramCase:
     """Small whole numbers are what they were when they are loaded: by vectors, and by lanes."""
     k = Builder(f"widened_{scalar.value}", (4, 1, 1))

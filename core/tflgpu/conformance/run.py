@@ -105,7 +105,7 @@ def run_case(
     Raises:
         AssertionError: with internal tensors, a padding lane is not zero.
     """
-    # No cache to stay in: whatever the precision may store as f16 is stored so.
+    # No cache to stay in: all that the precision may store as f16 is stored so.
     target = Target.plain(
         attrs.evolve(device.caps, cache_bytes=0),
         precision,

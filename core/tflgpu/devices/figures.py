@@ -168,7 +168,7 @@ class _Maker:
         graph.inputs.append(last)
         operands: list[Value] = []
         if filter_shape is not None:
-            # Numbers near zero and not denormal, whatever the number of layers.
+            # Numbers near zero and not denormal, with any number of layers.
             weights = np.full(filter_shape, 1e-3, np.float32)
             operands = [graph.add_const(weights), graph.add_const(np.zeros(_CHANNELS, np.float32))]
         for at in range(length):

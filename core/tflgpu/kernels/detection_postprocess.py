@@ -1,10 +1,10 @@
-"""TFLite_Detection_PostProcess: four dispatches, five with regular suppression, and all that
-depends on the numbers stays on the device.
+"""TFLite_Detection_PostProcess: four dispatches, five with regular suppression, and no intermediate
+result leaves the device.
 
 Boxes are decoded and scores become keys; a workgroup a list chooses (`kernels/suppression.py`);
 what was chosen is written out. "Fast" suppression has one list, of every box's best class;
-"regular" one a class, which are merged. It is computed in f32 whatever the precision: places and
-classes of detections are no matter of a little accuracy.
+"regular" one a class, which are merged. It is computed in f32 in every precision: a small error
+could change which boxes and classes are chosen.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class _Search:
 
     def _filled(self, value: Expr, slice_: Expr) -> Expr:
         if self.compute is Scalar.F32:
-            # Comparisons with a NaN are false: an infinity loses against whatever there is.
+            # Comparisons with a NaN are false: an infinity loses against any number.
             last = -math.inf if self.largest else math.inf
             value = self.k.select(value.ne(value), last, value)
         return self.domain.fill_padding(self.k, value, slice_, None) if self.over else value

@@ -29,7 +29,7 @@ def gather_rows(units: int) -> Gather:
             if src.channels == units:
                 value = src.load(row, at)
             elif src.channels % 4 == 0 and units % 4 == 0:
-                # Whole slices follow each other without gaps, whatever the shape.
+                # Whole slices follow each other without gaps, in every shape.
                 flat = k.let(row * slices + at, "flat")
                 value = src.load(flat // src.slices, flat % src.slices)
             else:

@@ -1,8 +1,8 @@
 """GATHER, GATHER_ND, EMBEDDING_LOOKUP.
 
 An index outside the operand, negative ones too, is an error on the CPU. A kernel cannot raise one:
-where the index is outside, the result is NaN, the smallest i32, or false, and never an element that
-nobody asked for. Constant indices are checked when a model is opened.
+where the index is outside, the result is NaN, the smallest i32, or false, and never another element
+of the operand. Constant indices are checked when a model is opened.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class ElementSource:
     """Where an output element comes from.
 
     Attributes:
-        index: One index per dimension of the operand; must be inside it whatever ``inside`` is.
+        index: One index per dimension of the operand; must be inside it even where ``inside`` is
+            false.
         inside: Whether the element comes from there at all; None = always.
         fill: What it is otherwise: a number, or a scalar of the operand's lane type.
     """

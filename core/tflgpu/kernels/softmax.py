@@ -36,9 +36,9 @@ class SoftmaxRow:
 
     @property
     def is_one_element(self) -> bool:
-        """Whether a row is its own largest element. A compiler for graphics finds out, and takes the
-        difference of the two for 0 whatever they are; what is taken from itself in so many words it is
-        told (`tflgpu.language.numbers`)."""
+        """Whether a row is its own largest element. A graphics compiler proves that, and takes the
+        difference of the two for 0 even where it is NaN; an element subtracted from itself by name
+        keeps its NaN (`tflgpu.language.numbers`)."""
         return self._length == 1
 
     def maximum(self, of: Callable[[Expr], Expr]) -> Expr:

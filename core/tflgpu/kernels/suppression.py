@@ -203,7 +203,7 @@ class _Box:
 
 
 def _team(caps: DeviceCaps, count: int) -> Teams:
-    """As many members as have two candidates each."""
+    """The largest team, a power of two, that the device and the number of candidates allow."""
     most = min(_MOST_MEMBERS[caps.subgroup_shuffle >= 32], caps.most_members)
     lanes = 1
     while lanes * 2 <= min(most, count):

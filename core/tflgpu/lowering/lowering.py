@@ -177,8 +177,8 @@ class Lowering:
         return WriteView(k, buffer, layout, self.compute_of(made), links, stored)
 
     def new_state(self, k: Builder, index: int) -> WriteView:
-        """What the variable that is operand ``index`` holds after the run; all of it is to be
-        written. Where the state begins from a plain tensor nobody reads that."""
+        """The new contents of the variable that is operand ``index``; all of it is to be written.
+        Where the state begins from a plain tensor, they are not read after the run."""
         variable = self.node.input(index)
         if not variable.is_variable:
             storage = Scalar.F32 if variable.dtype.is_float else Scalar.I32
@@ -195,7 +195,7 @@ class Lowering:
         return Temp(self._temps - 1, layout)
 
     def read_temp(self, k: Builder, temp: Temp, name: str = "temp") -> ReadView:
-        """Read a temporary; those of f32 and i32 are read as such whatever the precision."""
+        """Read a temporary; those of f32 and i32 are read as such in every precision."""
         buffer = self._bind(k, name, temp.layout, "read", temp)
         return ReadView(k, buffer, temp.layout, self._temp_compute(temp))
 

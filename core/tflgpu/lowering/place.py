@@ -1,10 +1,9 @@
-"""Where the vectors of a tensor go, where another op only moves them.
+"""Where the vectors of a tensor are stored when the next op only moves them.
 
     [1, tokens, 32] -> RESHAPE [1, tokens, 4, 8] -> TRANSPOSE [1, 4, tokens, 8]
 
-Eight channels are two vectors of four, which stay together: whoever makes the first tensor may as well
-store each of its vectors where the last one has it. Nothing is computed, so that nothing but the place
-changes.
+Eight channels are two vectors of four, which stay together: the kernel that makes the first tensor
+can store each vector where the last tensor has it. Nothing is computed; only the position changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors as kernels see them: vectors of four channels, whatever the layout and storage.
+"""Tensors as kernels see them: vectors of four channels, in every layout and storage.
 
 A kernel asks its `Lowering` for a `ReadView` of each operand and a `WriteView` of its result
 and never computes a buffer index itself, so one kernel serves every layout and precision. The

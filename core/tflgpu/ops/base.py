@@ -167,7 +167,7 @@ class OpDef:
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
         one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
-            on the result's scale, whatever scales the file gives them: most that only move elements
+            on the result's scale, even where the file gives them others: most that only move elements
             do, and the file format asks for equal scales there.
         one_scale_of: Types of which that is so where it is not of all.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
@@ -189,16 +189,16 @@ class OpDef:
             (`PostOp`); None where that is the true result, rounded.
         in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
             too long for f32 (`InDigits`); None where they do not, or need not.
-        counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
-            file gives them.
+        counts: Positions of operands that are counts of elements: whole numbers, even where the
+            file gives them a scale.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
             tests leave them as samples have them.
         indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
             do not hold does what any other one outside does.
         positions: The attribute that holds the type of all results, which are positions in an operand:
             i64 or i32. "" = there is none.
-        result_type: The type of all results, where TFLite's kernel gives it to them whatever the file says
-            (`tflgpu.tflite.settled`); None: the file has to say the type that the op makes.
+        result_type: The type of all results, where TFLite's kernel sets it, against the file's if
+            need be (`tflgpu.tflite.settled`); None: the file has to say the type that the op makes.
         checked: Positions of operands of whole numbers, some of which the reference refuses while the
             model runs, by an `InputError`: indices outside, divisors of 0. A kernel cannot.
         largest_operand: The largest magnitude of an operand of which devices promise a result.

@@ -2,7 +2,7 @@
 
 TFLite versions: CAST 1-7, DEQUANTIZE 1-6, QUANTIZE 1-4.
 
-What these three do is written in their tensors, not in their options. Whoever builds a graph
+What these three do is written in their tensors, not in their options. The reader of a file
 therefore adds to an operator's `Fields`: ``output_dtype`` (`DType` of output 0), and
 ``input_quantization`` and ``output_quantization`` (`Quantization` of operand 0 and output 0, None
 where there is none).

@@ -187,11 +187,11 @@ class Batched:
 
 @attrs.frozen
 class Integers:
-    """That an op computes on the stored numbers of quantized tensors what another one computes on
-    the real numbers that they stand for.
+    """Says that an op computes, on the stored numbers of quantized tensors, what another op
+    computes on the real numbers that they stand for.
 
-    Such an op can take the place of the other, with the same operands and results, where somebody
-    asks for integer numerics and a device has a kernel for it (`tflgpu.compiler.numerics`).
+    Such an op can take the place of the other, with the same operands and results, where options
+    ask for integer numerics and a device has a kernel for it (`tflgpu.compiler.numerics`).
 
     Attributes:
         op: The other op.

@@ -16,7 +16,8 @@ from tflgpu.ops.base import Fields
 
 @attrs.frozen
 class Scales:
-    """What is asked of it that nobody knows is an `UnsupportedError`."""
+    """Types and scales of a node's tensors. Asking for a scale that the file does not give raises
+    `UnsupportedError`."""
 
     op: str
     operands: tuple[tuple[DType, Quantization | None] | None, ...]
@@ -35,7 +36,7 @@ class Scales:
 
     @property
     def real(self) -> bool:
-        """Whether operand 0 holds real numbers, or nobody told."""
+        """Whether operand 0 holds real numbers, or its type is not known."""
         dtype = self.dtype(0)
         return dtype is None or dtype.is_float
 

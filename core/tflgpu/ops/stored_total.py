@@ -77,7 +77,7 @@ def of_nothing(node: Node, first: Callable[[QuantizeAndDequantize], int]) -> Pos
 
 
 def of_mean(node: Node) -> PostOp | None:
-    """`OpDef.as_stored` of MEAN; of no elements a stored 0, whatever the zero point."""
+    """`OpDef.as_stored` of MEAN; of no elements a stored 0, with any zero point."""
     x, y = node.input(0), node.outputs[0]
     if not x.elements and y.quant is not None:
         zero = y.quant.zero_point[0]

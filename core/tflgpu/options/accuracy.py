@@ -93,14 +93,14 @@ class GuardSetting(OptionKind):
     takes = "runs, true, false, or text such as runs=3,tolerance=0.02,on_failure=keep"
 
     def read(self, option: str, value: object) -> AccuracyGuard | None:
-        """As `OptionKind.read`; None where it is off."""
+        """The guard; None where it is off."""
         try:
             return _read(value)
         except OptionError as error:
             raise OptionError(str(error).replace(_OPTION, option, 1)) from None
 
     def shown(self, value: Any) -> str:
-        """As `OptionKind.shown`."""
+        """The guard's fields as text, which `parse` reads back."""
         if value is None:
             return "off"
         return (

@@ -60,20 +60,20 @@ class OrNone(OptionKind):
 
     @property
     def takes(self) -> str:  # type: ignore[override]
-        """As the inner kind."""
+        """The values of the inner kind."""
         return self.inner.takes
 
     def read(self, option: str, value: object) -> Any:
-        """As `OptionKind.read`."""
+        """None, or a value of the inner kind."""
         return None if value is None else self.inner.read(option, value)
 
     def parse(self, option: str, text: str) -> Any:
-        """As `OptionKind.parse`."""
+        """An empty text or "none" is None; else the inner kind parses it."""
         is_none = text.strip().lower() in ("none", "")
         return None if is_none else self.inner.parse(option, text)
 
     def shown(self, value: Any) -> str:
-        """As `OptionKind.shown`."""
+        """The text "none", or the inner kind's text."""
         return "none" if value is None else self.inner.shown(value)
 
 
@@ -84,11 +84,11 @@ class Truth(OptionKind):
     takes = "true, false"
 
     def read(self, option: str, value: object) -> bool:
-        """As `OptionKind.read`."""
+        """The truth value of a bool, 0, 1, or a word (`truth`)."""
         return truth(option, value)
 
     def shown(self, value: Any) -> str:
-        """As `OptionKind.shown`."""
+        """The text "true" or "false"."""
         return str(value).lower()
 
 
@@ -99,7 +99,7 @@ class Loss(OptionKind):
     takes = "true (1), false (0), none (-1)"
 
     def read(self, option: str, value: object) -> bool | None:
-        """As `OptionKind.read`."""
+        """A truth value; None for None and -1."""
         if value is None or whole(value) == -1:
             return None
         if isinstance(value, str) and value.strip().lower() in ("-1", "none"):
@@ -113,7 +113,7 @@ class Loss(OptionKind):
             ) from None
 
     def shown(self, value: Any) -> str:
-        """As `OptionKind.shown`."""
+        """The text "true", "false", or "none"."""
         return "none" if value is None else str(value).lower()
 
 
@@ -131,7 +131,7 @@ class EnumMember(OptionKind):
         return ", ".join(m.name for m in self.members)
 
     def read(self, option: str, value: object) -> Any:
-        """As `OptionKind.read`."""
+        """The member that the value names (`member`)."""
         return member(option, self.members, value, self.prefix)
 
 
@@ -148,7 +148,7 @@ class Flags(OptionKind):
         return ", ".join(m.name or "" for m in self.members if m.value)
 
     def read(self, option: str, value: object) -> enum.Flag:
-        """As `OptionKind.read`."""
+        """The members, as one flag."""
         if isinstance(value, self.members):
             return value
         code = whole(value)
@@ -164,7 +164,7 @@ class Flags(OptionKind):
         return self.members(code)
 
     def shown(self, value: Any) -> str:
-        """As `OptionKind.shown`."""
+        """Names between "|"; "NONE" for none."""
         return "|".join(m.name or "" for m in self.members if m.value and m in value) or "NONE"
 
     def _of_names(self, option: str, text: str) -> enum.Flag:
@@ -193,7 +193,7 @@ class WholeNumber(OptionKind):
         return f"a whole number from {self.least}"
 
     def read(self, option: str, value: object) -> int:
-        """As `OptionKind.read`."""
+        """The number, if it is at least `least`."""
         count = whole(value)
         if count is None:
             raise OptionError(f"{option} is a whole number, not {shown(value)}")
@@ -202,7 +202,7 @@ class WholeNumber(OptionKind):
         return count
 
     def parse(self, option: str, text: str) -> int:
-        """As `OptionKind.parse`."""
+        """The number that the text's digits are."""
         return self.read(option, int(text) if is_count(text.strip()) else text)
 
 
@@ -213,7 +213,7 @@ class Seconds(OptionKind):
     takes = "seconds above 0"
 
     def read(self, option: str, value: object) -> float:
-        """As `OptionKind.read`."""
+        """The seconds, as a float."""
         is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         seconds = float(value) if is_number else math.nan  # type: ignore[arg-type]
         if not 0 < seconds < math.inf:
@@ -221,7 +221,7 @@ class Seconds(OptionKind):
         return seconds
 
     def parse(self, option: str, text: str) -> float:
-        """As `OptionKind.parse`."""
+        """The seconds that the text says, as Python writes numbers."""
         number: object = text
         with suppress(ValueError):
             number = float(text)

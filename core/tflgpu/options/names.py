@@ -22,7 +22,7 @@ class ByteSize(OptionKind):
     takes = "bytes, or text such as 64MiB"
 
     def read(self, option: str, value: object) -> int:
-        """As `OptionKind.read`."""
+        """The number of bytes."""
         nbytes = whole(value)
         if isinstance(value, str):
             text = value.strip().lower().replace(" ", "")
@@ -46,7 +46,7 @@ class PlainName(OptionKind):
     takes = "a name"
 
     def read(self, option: str, value: object) -> str:
-        """As `OptionKind.read`."""
+        """The name itself."""
         if not isinstance(value, str) or not value.strip():
             raise OptionError(f"{option} is a name, not {shown(value)}")
         return value
@@ -59,7 +59,7 @@ class DeviceName(OptionKind):
     takes = "an index from 0, or part of a name"
 
     def read(self, option: str, value: object) -> int | str:
-        """As `OptionKind.read`."""
+        """The index, or the part of a name."""
         if isinstance(value, str) and value.strip():
             return value
         index = whole(value)
@@ -68,7 +68,7 @@ class DeviceName(OptionKind):
         return index
 
     def parse(self, option: str, text: str) -> int | str:
-        """As `OptionKind.parse`."""
+        """An index where the text is digits, else a part of a name."""
         return device_from_text(option, text)
 
 
@@ -79,7 +79,7 @@ class Folder(OptionKind):
     takes = "a folder"
 
     def read(self, option: str, value: object) -> str:
-        """As `OptionKind.read`."""
+        """The path, as text."""
         path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
         if not isinstance(path, str) or not path.strip() or "\0" in path:
             raise OptionError(f"{option} is the path of a folder, not {shown(value)}")
@@ -93,7 +93,7 @@ class Token(OptionKind):
     takes = "a name without / and \\"
 
     def read(self, option: str, value: object) -> str:
-        """As `OptionKind.read`."""
+        """The name itself."""
         if (
             not isinstance(value, str)
             or value.strip() in ("", ".", "..")
@@ -112,7 +112,7 @@ class Nodes(OptionKind):
     takes = "indices, ops and tensors' names"
 
     def read(self, option: str, value: object) -> tuple[int | str, ...]:
-        """As `OptionKind.read`."""
+        """Indices and names, each once."""
         single = isinstance(value, str) or whole(value) is not None
         if not single and not isinstance(value, (list, tuple, set, frozenset)):
             raise OptionError(
@@ -123,12 +123,12 @@ class Nodes(OptionKind):
         return tuple(dict.fromkeys(self._item(option, item) for item in items))
 
     def parse(self, option: str, text: str) -> tuple[int | str, ...]:
-        """As `OptionKind.parse`: between commas; what is all digits is an index."""
+        """Items between commas; one that is all digits is an index."""
         items = [part.strip() for part in text.split(",") if part.strip()]
         return self.read(option, [int(i) if is_count(i) else i for i in items])
 
     def shown(self, value: Any) -> str:
-        """As `OptionKind.shown`."""
+        """The items between commas."""
         return ",".join(map(str, value))
 
     def _item(self, option: str, item: object) -> int | str:

@@ -24,8 +24,9 @@ how, and makes it (`OpDef.as_stored`); nothing rounds it then:
 
     i8 -> AVERAGE_POOL_2D -> i8     f32 -> AVERAGE_POOL_2D {stored}
 
-A node that somebody computes on the stored numbers, as TFLite's own kernels do, stays on them where
-that is wanted, converted around it like any op that takes no real numbers:
+A node that a device computes on the stored numbers, as TFLite's own kernels do, stays on them where
+integer numerics are asked for, with conversions around it as around any op that takes no real
+numbers:
 
     i8 -> CONV_2D -> i8 -> ADD -> i8        i8 -> CONV_2D (f32, rounded) -> i8 -> QUANTIZED_ADD -> i8
 
@@ -310,8 +311,8 @@ class _Viewing:
         return found is not None
 
     def _stays_in_integers(self, node: Node) -> bool:
-        """Let a node be computed on stored numbers; False where nothing does that, or nobody asks
-        for it."""
+        """Let a node be computed on stored numbers; False where nothing computes it so, or numerics
+        are not integer."""
         op = self._ops.get(node.op)
         if self._in_integers is None or op is None:
             return False

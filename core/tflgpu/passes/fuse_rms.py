@@ -44,8 +44,8 @@ def run(graph: Graph, context: PassContext) -> int:
 def _root(
     rewriter: Rewriter, context: PassContext, x: Value, value: Value
 ) -> tuple[float, list[Node]] | None:
-    """The epsilon of ``value`` = 1 / the root mean square of ``x``, and the nodes, whose results nobody
-    else needs."""
+    """The epsilon of ``value`` = 1 / the root mean square of ``x``, and the nodes, whose results
+    have no other reader."""
 
     def maker(value: Value, op: str) -> Node | None:
         node = rewriter.producer(value, op)

@@ -45,7 +45,8 @@ class CpuLoader:
         """The steps that run a part.
 
         Raises:
-            UnsupportedError: an operator that nobody runs; lists all, with reasons.
+            UnsupportedError: an operator that neither the CPU side nor a reference runs; lists all,
+                with reasons.
             DeviceError: the CPU side that was asked for cannot run here.
         """
         device = None if self.side is None else self.side.device

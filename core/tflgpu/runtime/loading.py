@@ -81,9 +81,9 @@ class Loader:
 
         Raises:
             UnsupportedError: an operator that neither the device nor the CPU can run.
-            DeviceError: the device could not load a part, and it may not fall back (what memory_limit
-                has no room for may); or the CPU side that was asked for cannot run here.
-            Whatever ``report`` raises; what was loaded is closed then.
+            DeviceError: the device could not load a part, and it may not fall back (what
+                memory_limit has no room for may); or the CPU side that was asked for cannot run
+                here. Errors of ``report`` pass through; the parts loaded so far are closed then.
         """
         close_what_ended()
 

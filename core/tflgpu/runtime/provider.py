@@ -8,8 +8,8 @@
 
 Models of a process without a delegate share one opened device (for the same options and
 environment). It is closed when the last of them lets go of it. Such a device is there to help, and
-must not stop a model that ran without it: whatever a GPU, its driver or a plugin cannot do, the CPU
-does, and the report and the log say why.
+must not stop a model that ran without it: the CPU does what a GPU, its driver or a plugin cannot
+do, and the report and the log say why.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Provider:
 
     @property
     def gives_way(self) -> bool:
-        """Whether the CPU takes over whatever fails: nobody asked for this device."""
+        """Whether the CPU takes over what fails, since tflgpu chose this device itself."""
         return self.lease is not None and self.options.allow_fallback
 
     @property

@@ -310,7 +310,8 @@ class Session(Stateful, Holder):
         return lent
 
     def settle(self) -> None:
-        """See to it that nobody was lent what `arrays` has.
+        """Give arrays that were lent to callers their own memory, so that no caller shares
+        `arrays`.
 
         Raises:
             DeviceError: the device failed, or memory ran out.

@@ -70,7 +70,7 @@ class Stateful:
         return tuple([keeper.commits for keeper in self._keepers])
 
     def step_back_to(self, commits: tuple[int, ...]) -> None:
-        """As `step_back`, where there was a run since somebody asked for `commits`, and one at most."""
+        """`step_back`, of the parts that ran since ``commits`` was read; one run at most."""
         for keeper, before in zip(self._keepers, commits, strict=True):
             if keeper.commits != before:
                 keeper.step_back()
@@ -96,8 +96,8 @@ class Stateful:
         return next((k.why_home for k in self._keepers if k.why_home), "")
 
     def keep_at_hand(self) -> None:
-        """Let all state be in host memory from now on, for whoever reads and writes its arrays without
-        asking.
+        """Keep all state in host memory from now on: its arrays are read and written without a call
+        here.
 
         Raises:
             StateError, DeviceError: as `variables`.

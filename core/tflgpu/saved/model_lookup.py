@@ -63,19 +63,19 @@ class GraphLookup:
         return self.compile()
 
     def data(self, value: int) -> Array | None:
-        """As `ModelLookup`."""
+        """The contents of a value of the graph; None where it is no constant."""
         return self.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """As `ModelLookup`."""
+        """What the file says of the node at a place of the graph."""
         return self.graph.nodes[place].source
 
     def bytes_at(self, start: int, size: int) -> memoryview:
-        """As `ModelLookup`."""
+        """Raises `SavedModelError`: a graph has no bytes of a file."""
         raise SavedModelError("a saved model is damaged: it names bytes of a model that is a graph")
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """As `ModelLookup`."""
+        """The statements of that kernel, from compiling the model anew."""
         return body_in(self.compiled, number, kernel)
 
 
@@ -86,21 +86,21 @@ class FileLookup:
     file: Source
 
     def data(self, value: int) -> Array | None:
-        """As `ModelLookup`."""
+        """The contents of a value of the graph; None where it is no constant."""
         return self.file.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """As `ModelLookup`: it is looked up when something of it is asked for."""
+        """What the file says of a node; the graph is built when a field of it is read."""
         return SavedSource(self.file, place)
 
     def bytes_at(self, start: int, size: int) -> memoryview:
-        """As `ModelLookup`."""
+        """Bytes of the file."""
         if start < 0 or start + size > len(self.file.content):
             raise SavedModelError("a saved model is damaged: it names bytes that no model has")
         return self.file.content[start : start + size]
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """As `ModelLookup`."""
+        """The statements of that kernel, from compiling the model anew."""
         return body_in(self.file.compiled, number, kernel)
 
 

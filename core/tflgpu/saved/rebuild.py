@@ -105,7 +105,7 @@ class Rebuilder:
                 return self._read(words)
         except SavedModelError:
             raise
-        # What a constructor or NumPy says of values that nobody would have written.
+        # Errors of a constructor or NumPy for values that no writer makes.
         except (
             TflgpuError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError,
         ) as error:  # fmt: skip

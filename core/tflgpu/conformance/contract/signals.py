@@ -1,7 +1,7 @@
 """Signals at a given step of some Python code, so that no test has to hit it by chance.
 
 A signal is *planted* at a step: it comes there, and Python handles it at the next of the places
-where it does (after calls, when loops turn), be that in a driver's code. So nothing is raised where
+where it does (after calls, when loops turn), also in a driver's code. So nothing is raised where
 a signal could not raise.
 """
 
@@ -108,7 +108,7 @@ class _Tracer:
     def __init__(self, at: int, within: str, event: str) -> None:
         self.seen = 0
         self._at, self._within, self._event = at, within, event
-        # One object, which lives as long as this: CPython 3.11 may call what nobody keeps when it is gone.
+        # One object, which lives as long as this: CPython 3.11 may call a handler without other references after it is gone.
         self._function = self._step
 
     def trace(self, action: Callable[[], object]) -> None:

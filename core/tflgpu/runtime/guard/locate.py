@@ -96,7 +96,7 @@ def locate(
 
 def _set(session: Session, arrays: Mapping[int, Array]) -> None:
     for key, array in arrays.items():
-        if key in session.arrays:  # a pass may have found that nobody reads it
+        if key in session.arrays:  # a pass may have removed a value without readers
             np.copyto(session.arrays[key], array)
 
 
