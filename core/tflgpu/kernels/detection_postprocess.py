@@ -16,7 +16,7 @@ from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import FLOATS, takes
 from tflgpu.kernels.suppression import (
     NOTHING,
-    Candidates,
+    BoxLists,
     better_of,
     choose,
     merge,
@@ -73,12 +73,12 @@ def _build(low: Lowering) -> None:
     if attributes.use_regular_nms:
         classes = attributes.num_classes
         each = min(attributes.detections_per_class, most)
-        choice = Candidates(boxes, _rank_all(low), None, each, attributes.nms_iou_threshold)
+        choice = BoxLists(boxes, _rank_all(low), None, each, attributes.nms_iou_threshold)
         most = min(attributes.max_detections, each * classes)
         chosen = merge(low, choose(low, choice), classes, most)
     else:
         keys, numbers = _rank_best(low)
-        choice = Candidates(boxes, keys, numbers, most, attributes.nms_iou_threshold)
+        choice = BoxLists(boxes, keys, numbers, most, attributes.nms_iou_threshold)
         chosen = choose(low, choice)
     _report(low, boxes, chosen)
 

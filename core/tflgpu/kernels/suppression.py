@@ -59,7 +59,7 @@ def better_of(k: Builder) -> Merge:
 
 
 @attrs.frozen
-class Candidates:
+class BoxLists:
     """What is chosen from: lists over the same boxes.
 
     Attributes:
@@ -78,7 +78,7 @@ class Candidates:
     limit: float
 
 
-def choose(low: Lowering, choice: Candidates) -> Temp:
+def choose(low: Lowering, choice: BoxLists) -> Temp:
     """One dispatch. The choices in order, [lists * most, 4], i32: box, key, class and 0 in each
     row; a box of -1 where there are no more. Of equal scores the lower box comes first."""
     lists, count = choice.keys.layout.shape
