@@ -88,8 +88,8 @@ class FileLock:
 def exclusive(path: Path, limit: float) -> Iterator[bool]:
     """Hold a lock on a file while inside; gives whether another had it before.
 
-    Who waits longer than ``limit`` seconds, or has a file system without locks, goes on without
-    it: a lock only saves work.
+    After ``limit`` seconds, or on a file system without locks, the block runs without the lock: it
+    only saves work.
     """
     waited = False
     try:

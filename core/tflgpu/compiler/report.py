@@ -126,7 +126,7 @@ class DelegationReport:
 
     @property
     def _cpu(self) -> str:
-        """Who runs what is on the CPU, where it is one for all operators."""
+        """What runs the operators on the CPU, where it is the same for all."""
         names = {r.runs_on for r in self.refusals}
         name = names.pop() if len(names) == 1 else ""
         return f" by {name}" if name else ""
@@ -200,7 +200,7 @@ def _by(refusal: Refusal) -> str:
 
 
 def _clause(ops: Sequence[str], reason: str) -> str:
-    """A reason, and who it is true of."""
+    """A reason, and the operators that it holds for."""
     line = " ".join(reason.split())
     if len(line) > _LONGEST_REASON:
         line = f"{line[:_LONGEST_REASON]}..."

@@ -284,7 +284,7 @@ def _fastest_first(measured: Sequence[tuple[Candidate, float]]) -> list[Candidat
 def _asked(
     options: DelegateOptions, environ: Mapping[str, str]
 ) -> tuple[str | None, int | str | None, str]:
-    """Backend, device, and who wants them."""
+    """Backend, device, and the option or variable that names them."""
     backend, wanted = options.backend, options.device
     why = f"asked for by the option {'device' if backend is None else 'backend'}"
     if backend is None and environ.get("TFLGPU_BACKEND", "").strip():

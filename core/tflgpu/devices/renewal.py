@@ -1,4 +1,5 @@
-"""A device that is lost is opened anew: who was on the old one, and when that is closed."""
+"""A device that is lost is opened anew: the sessions that used the old one, and when that is
+closed."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class CpuLoader:
         side: What runs them; None for NumPy alone.
         ops: Op definitions by name.
         variables: State tensors by value id.
-        placed: Who runs which operator of the file, as far as that is not NumPy.
+        placed: By operator of the file: the name of what runs it, where that is not NumPy.
     """
 
     side: CpuSide | None

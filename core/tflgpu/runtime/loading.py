@@ -49,7 +49,7 @@ class Loader:
 
     Attributes:
         device: An opened device.
-        known: Where ops come from, and who wants to see plans.
+        known: The registry of ops, and of hooks that see plans.
         cpu: What runs the other parts.
         guard_bands: As `Device.load`.
         may_fall_back: Whether a part that the device cannot load runs on the CPU instead.

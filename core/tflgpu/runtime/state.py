@@ -262,8 +262,8 @@ class StateBuffers(Holder):
         self._quiet += 1
 
     def step_back(self) -> None:
-        """Let the state be what it was before the last run. Where it is at home, who wants that keeps
-        a copy."""
+        """Let the state be what it was before the last run. State at home is not stepped back: a
+        caller that may need it keeps a copy."""
         if self._can_step_back:
             self._turn, self._can_step_back = 1 - self._turn, False
 
