@@ -22,7 +22,7 @@ from tflgpu.lowering.precision import Precision
 from tflgpu.options import DelegateOptions
 from tflgpu.runtime.opened_device import OpenedDevice
 from tflgpu.runtime.provider import Provider, device_provider
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,7 +70,7 @@ class GpuDelegate(Closable, OfProcess):
             raise OptionError(f"progress is a function of two numbers, not {shown(progress)}")
         path = None if saved is None else Path(saved)
         self.provider: Provider = device_provider(
-            _options(options, kwargs), keeping=Keeping(path), progress=progress
+            _options(options, kwargs), keeping=SavedLocation(path), progress=progress
         )
         opened = self.provider.opened
         assert opened is not None

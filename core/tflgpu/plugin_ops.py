@@ -12,7 +12,7 @@ from typing import Any
 from tflgpu.blame import Refused
 from tflgpu.lowering.rule import ElementwiseRule, GroupRule, KernelRule
 from tflgpu.ops.base import Accuracy, Activation, Composed, OpDef
-from tflgpu.ops.facets import Filter, Held, Integers
+from tflgpu.ops.facets import Filter, Integers, NarrowTypes
 from tflgpu.passes.base import Pass
 
 RULES = (KernelRule, ElementwiseRule, GroupRule)
@@ -92,8 +92,8 @@ def _check_op(op: OpDef, fail: Callable[[str, str], None]) -> None:
             fail(field, "the name of an attribute")
     if not isinstance(op.computes, Activation):
         fail("computes", "an Activation")
-    if not isinstance(op.held, Held):
-        fail("held", "a Held")
+    if not isinstance(op.held, NarrowTypes):
+        fail("held", "a NarrowTypes")
     largest = op.largest_operand
     if isinstance(largest, bool) or not isinstance(largest, (int, float)) or not largest > 0:
         fail("largest_operand", "a positive number")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import tflgpu
-from tflgpu.conformance.contract.signals import Interruption, Planted, handled, interrupted
+from tflgpu.conformance.contract.signals import Interruption, SignalResult, handled, interrupted
 from tflgpu.errors import StateError
 from tflgpu.interpreter import api
 from tflgpu.tflite.spec import ModelSpec, OperatorSpec, TensorSpec
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 FOLDER = api.__file__.rsplit("api.py", 1)[0]
 
 
-def _interrupted(action: Callable[[], object], at: int) -> Planted:
+def _interrupted(action: Callable[[], object], at: int) -> SignalResult:
     """With a signal at the ``at``-th bytecode of the interpreter's package."""
     planted = interrupted(action, at, within=FOLDER, event="opcode")
     assert isinstance(planted.error, (Interruption, StateError, type(None))), planted.error

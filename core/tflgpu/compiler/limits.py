@@ -1,4 +1,4 @@
-"""What no kernel takes, whatever the op: types that cannot cross, empty or huge tensors."""
+"""Tensors that no kernel takes, in any op: types that cannot cross, empty or huge tensors."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def on_device(
 
 
 def untimed(report: DelegationReport) -> DelegationReport:
-    """The same without estimated times, for a device of which nobody knows them."""
+    """The same without estimated times, for a device without figures."""
     return attrs.evolve(
         report,
         operators=tuple(attrs.evolve(o, seconds=None, gain=None) for o in report.operators),

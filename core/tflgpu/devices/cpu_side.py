@@ -31,9 +31,9 @@ _warned = False
 
 
 class CpuSide:
-    """Runs on the CPU what no device takes. Opens nothing before it is needed.
+    """Runs the operators that no device takes on the CPU. Opens nothing before it is needed.
 
-    Whoever makes one closes it, after the sessions that use it. One thread at a time.
+    The owner closes it, after the sessions that use it. One thread at a time.
 
     Args:
         known: Where backends are found.
@@ -112,7 +112,7 @@ class CpuSide:
         return self._lacking
 
     def infer(self, node: Node) -> Sequence[TensorSpec] | Unsupported:
-        """As `tflgpu.contract.device.ForeignOps.infer`, of whatever is in use."""
+        """`tflgpu.contract.device.ForeignOps.infer` of the backend in use."""
         device = self.device
         if offers(device, ForeignOps):
             return device.infer(node)

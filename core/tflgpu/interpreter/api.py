@@ -27,7 +27,7 @@ from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.brief import clipped
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
-from tflgpu.options.kinds import Count
+from tflgpu.options.kinds import WholeNumber
 from tflgpu.plugins import registry
 from tflgpu.tflite.model_file import SignatureInfo
 
@@ -149,7 +149,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             "experimental_compress_quantization_zero_points",
             experimental_compress_quantization_zero_points,
         )
-        self._most = Count().read("max_in_flight", max_in_flight)
+        self._most = WholeNumber().read("max_in_flight", max_in_flight)
         self._lanes: Lanes | None = None
         options, provider = provider_of(experimental_delegates, resolver)
         digest: list[str] = []
@@ -166,7 +166,7 @@ class Interpreter(Closable, OfProcess, BufferMethods, ModelDetails):
             fuse,
             "".join(digest),
         )
-        if Count().read("batch", batch) > 1:
+        if WholeNumber().read("batch", batch) > 1:
             batching = Batching(self._model, registry().ops(), self._cpu.infer, batch)
             self._opener.batching, self._model = batching, batching.view()
         self._subgraphs: dict[int, Subgraph] = {}

@@ -16,7 +16,7 @@ from tflgpu.errors import OptionError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer
 from tflgpu.interpreter.model import Model, Results
-from tflgpu.options.kinds import Count
+from tflgpu.options.kinds import WholeNumber
 
 if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
@@ -82,7 +82,7 @@ class Pool(Closable, Holder):
                 batch of a model that does not compute items apart from one another.
             ModelError, DeviceError: as `Model`.
         """
-        count = Count().read("size", size)
+        count = WholeNumber().read("size", size)
         if count > _MOST_COPIES:
             raise OptionError(
                 f"size is {shown(count)}; at most {_MOST_COPIES} copies are made on a device, each of "
@@ -239,10 +239,10 @@ def _batches(batch: Any, sizes: Sequence[int] | None) -> list[int]:
     Raises:
         OptionError: no whole numbers, or ``batch`` is not the largest of them.
     """
-    most = Count().read("batch", batch)
+    most = WholeNumber().read("batch", batch)
     if sizes is None:
         return sorted({most, *(1 << n for n in range(most.bit_length()))})
-    found = sorted({Count().read("sizes", size) for size in sizes})
+    found = sorted({WholeNumber().read("sizes", size) for size in sizes})
     if not found or found[-1] != most:
         raise OptionError(f"sizes are {found}; the largest has to be the batch, {most}")
     return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tflgpu.blame import in_a_line
-from tflgpu.compiler.keep import Pairs
+from tflgpu.compiler.carried_state import Pairs
 from tflgpu.contract.forks import Holder
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import DeviceError
@@ -26,7 +26,7 @@ from tflgpu.options import DelegateOptions, OnError
 from tflgpu.runtime.opening import open_graph, open_source
 from tflgpu.runtime.provider import Provider, shared_provider
 from tflgpu.runtime.session import Session
-from tflgpu.saved.keeping import Keeping
+from tflgpu.saved.location import SavedLocation
 from tflgpu.saved.source import Source
 from tflgpu.tflite.bodies import run_by_host
 from tflgpu.tflite.model_file import ModelFile, SubgraphInfo
@@ -247,7 +247,7 @@ def is_kept(
     nothing. Adds the digest of the bytes to a list, where it was needed."""
     source = Source(content, 0, {}, _unbuilt)
     if provider is None:
-        known = Keeping().asked(options).knows(source)
+        known = SavedLocation().asked(options).knows(source)
     else:
         known = provider.device is not None and provider.keeping.knows(source)
     if source.is_digested:

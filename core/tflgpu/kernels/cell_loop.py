@@ -35,8 +35,9 @@ from tflgpu.kernels.recurrent import (
     without_padding,
 )
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, type_of
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.view import WriteView
 from tflgpu.ops.cell_operands import (
@@ -316,7 +317,7 @@ class CellLoop:
         """How weights see a vector in shared memory, by slices."""
         return seen(self.k, room, slices, self.cell.rounding if self.cell.rounds else None)
 
-    def gate_sums(self, row: Expr, column: Expr, load: Callable[[Expr], Expr]) -> Name:
+    def gate_sums(self, row: Expr, column: Expr, load: Callable[[Expr], Expr]) -> Variable:
         """A slice of a gate's sums without peepholes, a variable."""
         total = self.k.var(self.sums.load(row, column), "total")
         multiply(self.k, total, load, self.outputs, self.matrices, column, self.columns)

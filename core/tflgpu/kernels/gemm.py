@@ -60,7 +60,7 @@ Finish = Callable[[Builder, Expr], Expr]
 
 
 @attrs.frozen
-class Product:
+class MatrixProduct:
     """All of a product that its kernel depends on, besides its buffers."""
 
     pixels: int
@@ -90,9 +90,11 @@ class Problem:
         return -(-self.channels // 4)
 
     @property
-    def product(self) -> Product:
+    def product(self) -> MatrixProduct:
         """It without its operands."""
-        return Product(self.pixels, self.slices, self.depth, self.gather, self.finish, self.first)
+        return MatrixProduct(
+            self.pixels, self.slices, self.depth, self.gather, self.finish, self.first
+        )
 
     @property
     def ends_finite(self) -> bool:
@@ -117,7 +119,7 @@ def build_gemm(low: Lowering, problem: Problem, tile: Tile, name: str) -> None:
 
 
 def _write(
-    k: Builder, problem: Product, tile: Tile, src: ReadView, weights: Buffer, bias: Buffer,
+    k: Builder, problem: MatrixProduct, tile: Tile, src: ReadView, weights: Buffer, bias: Buffer,
     out: WriteView, masked: bool,
 ) -> None:  # fmt: skip
     """The body; ``masked``: weights past the end of the sum have to be made zeros."""
@@ -166,7 +168,7 @@ class _Stage:
     """Staging of both operands: global memory -> registers (`fetch`) -> shared (`commit`)."""
 
     def __init__(
-        self, k: Builder, tile: Tile, problem: Product, lane: _Lane, src: ReadView,
+        self, k: Builder, tile: Tile, problem: MatrixProduct, lane: _Lane, src: ReadView,
         weights: Buffer, masked: bool,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane

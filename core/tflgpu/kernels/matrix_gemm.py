@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 
 from tflgpu.ir.dtypes import Array
-from tflgpu.kernels.gemm import Problem, Product
+from tflgpu.kernels.gemm import MatrixProduct, Problem
 from tflgpu.kernels.matrix_tiles import MatrixTile
 from tflgpu.kernels.sharing import items, maybe
 from tflgpu.language.builder import Builder
@@ -79,7 +79,7 @@ def build_matrix_gemm(
 
 
 def _write(
-    k: Builder, problem: Product, tile: MatrixTile, src: ReadView, weights: tuple[Buffer, ...],
+    k: Builder, problem: MatrixProduct, tile: MatrixTile, src: ReadView, weights: tuple[Buffer, ...],
     bias: Buffer, out: WriteView, inputs: int, masked: bool,
 ) -> None:  # fmt: skip
     """The body. ``inputs`` is that of `Operands`; ``masked``: weights past the end of the sum have to
@@ -153,7 +153,7 @@ class _Stage:
     """
 
     def __init__(
-        self, k: Builder, tile: MatrixTile, problem: Product, lane: _Lane, src: ReadView,
+        self, k: Builder, tile: MatrixTile, problem: MatrixProduct, lane: _Lane, src: ReadView,
         weights: tuple[Buffer, ...], inputs: int, masked: bool,
     ) -> None:  # fmt: skip
         self.k, self.tile, self.problem, self.lane = k, tile, problem, lane

@@ -26,8 +26,9 @@ from tflgpu.kernels.fixed_point import shift_right, upper_half
 from tflgpu.kernels.quantize_on_the_fly import RoundingOver
 from tflgpu.kernels.quantized_sums import byte_storage
 from tflgpu.language.builder import Builder
-from tflgpu.language.tree import Buffer, Expr, Name, Shared
+from tflgpu.language.tree import Buffer, Expr, Shared
 from tflgpu.language.types import Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.lowering import Lowering, Temp, guard
 from tflgpu.lowering.rule import Site
@@ -66,7 +67,7 @@ def pack_vectors(vectors: Sequence[Array], dtype: DTypeLike = np.float32) -> Arr
 
 def multiply(
     k: Builder,
-    total: Name,
+    total: Variable,
     load: Callable[[Expr], Expr],
     slices: int,
     weights: Buffer,

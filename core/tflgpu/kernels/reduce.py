@@ -13,7 +13,7 @@ import attrs
 from tflgpu.ir.dtypes import DType
 from tflgpu.ir.graph import Node
 from tflgpu.kernels.accept import BOOLS, FLOATS, NUMBERS, takes
-from tflgpu.kernels.domain import Domain, Shape2, Share, Steps, horizontal, share_of, team_shape
+from tflgpu.kernels.domain import Domain, ItemSteps, Shape2, Share, horizontal, share_of, team_shape
 from tflgpu.language.builder import Builder
 from tflgpu.language.tree import Expr
 from tflgpu.language.types import Scalar, type_of
@@ -83,7 +83,7 @@ class _Stage:
     def _total(self, at: Share, view: ReadView, item: Expr) -> Variable:
         """What this invocation's steps of an item merge to."""
         k, identity = at.k, self.reduction.identity
-        steps = Steps(at, self.domain, view, self.compute, item)
+        steps = ItemSteps(at, self.domain, view, self.compute, item)
 
         def filled(value: Expr, slice_: Expr) -> Expr:
             if not self.domain.over_channels or identity == 0:

@@ -27,8 +27,9 @@ from tflgpu.kernels.recurrent import (
     pack_matrices,
     pack_vectors,
 )
-from tflgpu.language.tree import Expr, Name
+from tflgpu.language.tree import Expr
 from tflgpu.language.types import I32x4, Scalar
+from tflgpu.language.variables import Variable
 from tflgpu.lowering.lowering import Lowering
 from tflgpu.ops.cell_operands import LSTM
 from tflgpu.ops.fixed_functions import logistic, tanh
@@ -127,7 +128,7 @@ class _StoredCellLoop(CellLoop):
         """A vector in shared memory, by slices."""
         return lambda q: self.k.load_shared(room, q)
 
-    def gate_sums(self, row: Expr, column: Expr, load: Callable[[Expr], Expr]) -> Name:
+    def gate_sums(self, row: Expr, column: Expr, load: Callable[[Expr], Expr]) -> Variable:
         """A slice of a gate's sums without peepholes, of 16 bits."""
         k = self.k
         total = k.var(k.load(self.numbers, column * 4), "total")

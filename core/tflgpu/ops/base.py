@@ -20,11 +20,11 @@ from tflgpu.ops.affine import Affine
 from tflgpu.ops.facets import (
     Batched,
     Filter,
-    Held,
     Hybrid,
     InDigits,
     Integers,
     Items,
+    NarrowTypes,
     Reordered,
     Work,
 )
@@ -169,7 +169,7 @@ class OpDef:
         keeps_values: Whether each element of a result is an element of an operand, or 0, before any
             fused activation: between tensors of one quantization there is nothing to round.
         one_scale: Whether TFLite's kernels take the stored numbers of quantized operands for numbers
-            on the result's scale, whatever scales the file gives them: most that only move elements
+            on the result's scale, even where the file gives them others: most that only move elements
             do, and the file format asks for equal scales there.
         one_scale_of: Types of which that is so where it is not of all.
         reorder: Node and an order of axes -> what computes, of operand 0 transposed by it, the
@@ -187,12 +187,12 @@ class OpDef:
             rounds the true result.
         as_stored: Node on quantized operands of simple scales -> its attributes where it computes, of
             their real numbers, those that TFLite's kernel makes of the stored ones, so that nothing
-            rounds them afterwards, or an `Instead` of a node that does, or what rounds its result
-            (`Behind`); None where that is the true result, rounded.
+            rounds them afterwards, or a `Replacement` by a node that does, or what rounds its result
+            (`PostOp`); None where that is the true result, rounded.
         in_digits: Node on quantized operands -> how its sums come out to the last bit, where they are
             too long for f32 (`InDigits`); None where they do not, or need not.
-        counts: Positions of operands that are counts of elements: whole numbers, whatever scale the
-            file gives them.
+        counts: Positions of operands that are counts of elements: whole numbers, even where the
+            file gives them a scale.
         settings: Positions of operands that say what is done, and not to what (a threshold), so that
             tests leave them as samples have them.
         indices: Positions of operands that are indices, or limited to them: a number of 64 bits that 32
@@ -262,7 +262,7 @@ class OpDef:
     result_type: DType | int | str | None = None
     checked: tuple[int, ...] = ()
     largest_operand: float = math.inf
-    held: Held = Held.NUMBERS
+    held: NarrowTypes = NarrowTypes.NUMBERS
     work: Callable[[Node], Work | None] | None = None
     batch: Callable[[Node, Items], Batched | str] | None = attrs.Factory(
         lambda self: elementwise if self.elementwise else None, takes_self=True

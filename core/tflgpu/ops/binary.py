@@ -53,7 +53,7 @@ _PAIRS = draws.ranged(-4, 4, -4, 4)
 
 
 @attrs.frozen
-class Fused:
+class BinaryAttrs:
     """The activation applied to the result; ``stored`` says of DIV that it makes the numbers that TFLite
     stores. No file has it."""
 
@@ -61,12 +61,14 @@ class Fused:
     stored: StoredQuotient | None = None
 
 
-def _parse_fused(fields: Fields) -> Fused:
-    return Fused(fused_clamp(fields))
+def _parse_fused(fields: Fields) -> BinaryAttrs:
+    return BinaryAttrs(fused_clamp(fields))
 
 
-def _with_activation(fn: Callable[[Array, Array], Array]) -> Callable[[Fused, Array, Array], Array]:
-    def compute(attributes: Fused, a: Array, b: Array) -> Array:
+def _with_activation(
+    fn: Callable[[Array, Array], Array],
+) -> Callable[[BinaryAttrs, Array, Array], Array]:
+    def compute(attributes: BinaryAttrs, a: Array, b: Array) -> Array:
         with np.errstate(over="ignore"):
             return apply_activation(attributes.activation, np.asarray(fn(a, b)))
 
@@ -91,15 +93,15 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(np.where((wide_a < 0) == (wide_b < 0), quotient, -quotient)).astype(a.dtype)
 
 
-def _div(attributes: Fused, a: Array, b: Array) -> Array:
+def _div(attributes: BinaryAttrs, a: Array, b: Array) -> Array:
     if attributes.stored is None:
         return _with_activation(_divide)(attributes, a, b)
     return apply_activation(attributes.activation, divide(attributes.stored, a, b))
 
 
-def _div_stored(node: Node) -> Fused | None:
+def _div_stored(node: Node) -> BinaryAttrs | None:
     stored = StoredQuotient.of(node, node.attrs.activation)
-    return None if stored is None else Fused(stored=stored)
+    return None if stored is None else BinaryAttrs(stored=stored)
 
 
 def _unless_stored(facet: Callable[[Node], T | None]) -> Callable[[Node], T | None]:

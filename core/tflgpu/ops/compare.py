@@ -47,9 +47,9 @@ PARTS = 8
 
 @attrs.frozen
 class InParts:
-    """The attributes of a comparison of quantized tensors. TFLite's kernels compare whole numbers of 256ths of 1,
-    so that what is closer is equal; but which of two numbers of 16 bits is larger they see by the stored ones,
-    whatever their scales. No file has it.
+    """The attributes of a comparison of quantized tensors. TFLite's kernels compare whole numbers
+    of 256ths of 1, so that what is closer is equal; but which of two numbers of 16 bits is larger
+    they see by the stored ones, without their scales. No file has it.
 
     Attributes:
         left: What the first operand is stored as.

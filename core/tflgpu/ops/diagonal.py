@@ -44,7 +44,7 @@ def _infer_set(attributes: NoAttrs, operands: Sequence[Operand | None]) -> list[
             f"MATRIX_SET_DIAG: operands are {x.dtype.value} and {diagonal.dtype.value}"
         )
     wanted = diagonal_of(x.shape)
-    # TFLite's kernel reads it as one row of numbers, whatever its shape.
+    # TFLite's kernel reads it as one row of numbers, in any shape.
     if math.prod(diagonal.shape) != math.prod(wanted):
         raise ModelError(
             f"MATRIX_SET_DIAG: the diagonal (operand 1) has shape {list(diagonal.shape)}, "

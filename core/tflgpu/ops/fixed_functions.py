@@ -42,7 +42,7 @@ def _clipped(x: Array) -> Array:
 
 
 def _wrapped(x: Array) -> Array:
-    """As 16 bits hold it."""
+    """The low 16 bits, with their sign."""
     return x.astype(np.int16).astype(np.int64)
 
 

@@ -2,7 +2,7 @@
 
 A real factor is a 31-bit fraction and a power of two. Multiplying rounds twice: once where the
 upper half of a 64-bit product is taken, once where it is shifted right. Both rules decide to which
-side a half goes, so whoever wants TFLite's numbers must round twice as well.
+side a half goes, so an op that makes TFLite's numbers must round twice as well.
 
 Source: TFLite's `kernels/internal/quantization_util.cc` (QuantizeMultiplier), `kernels/internal/
 common.h` (MultiplyByQuantizedMultiplier without TFLITE_SINGLE_ROUNDING, which is how LiteRT is

@@ -28,8 +28,8 @@ class TensorScale(NamedTuple):
 
 @attrs.frozen
 class Scales:
-    """The types and scales of a node's tensors. Asking for a scale that a tensor does not have
-    raises an `UnsupportedError`."""
+    """Types and scales of a node's tensors. Asking for a scale that the file does not give raises
+    `UnsupportedError`."""
 
     op: str
     operands: tuple[tuple[DType, Quantization | None] | None, ...]
@@ -48,7 +48,7 @@ class Scales:
 
     @property
     def real(self) -> bool:
-        """Whether operand 0 holds real numbers, or nothing is known of it."""
+        """Whether operand 0 holds real numbers, or its type is not known."""
         dtype = self.dtype(0)
         return dtype is None or dtype.is_float
 

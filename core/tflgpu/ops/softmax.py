@@ -33,7 +33,7 @@ from tflgpu.ops.base import (
 )
 from tflgpu.ops.composed import there
 from tflgpu.ops.elementwise import FLOATS, QUANTIZED, check_dtype, reference_of
-from tflgpu.ops.facets import Instead
+from tflgpu.ops.facets import Replacement
 from tflgpu.ops.items import each_row
 from tflgpu.ops.quantize_and_dequantize import QuantizeAndDequantize
 from tflgpu.ops.quantized_softmax import (
@@ -123,7 +123,7 @@ def _l2(attributes: L2Normalization, x: Array) -> Array:
     return apply_activation(attributes.activation, y)
 
 
-def _as_stored(node: Node) -> Instead | None:
+def _as_stored(node: Node) -> Replacement | None:
     """Of 16-bit numbers TFLite goes by tables."""
     x, y = node.input(0), node.outputs[0]
     if not all(v.dtype is DType.I16 and v.quant is not None for v in (x, y)):
@@ -136,7 +136,7 @@ def _as_stored(node: Node) -> Instead | None:
         return None
     operand = QuantizeAndDequantize.of(x.quant, x.dtype)
     tables = exponentials(x.quant.scale[0], beta), reciprocals()
-    return Instead(BY_TABLES, QuantizedSoftmax(operand), tables)
+    return Replacement(BY_TABLES, QuantizedSoftmax(operand), tables)
 
 
 def _samples(fields: dict[str, Any]) -> list[Sample]:

@@ -47,7 +47,7 @@ def _parts(x: TensorSpec, axis: int, sizes: Sequence[int]) -> list[TensorSpec]:
 
 def _infer_split(attributes: SplitAttrs, operands: Sequence[Operand | None]) -> list[TensorSpec]:
     where, x = take_operands("SPLIT", operands, 2)
-    # TFLite's kernel reads 32 bits whatever the type: the lower half of an axis of 64.
+    # TFLite's kernel reads 32 bits of either type: the lower half of an axis of 64.
     axis = const_integer("SPLIT", where, "axis (operand 0)", also=(DType.U64,))
     axis = normal_axis("SPLIT", axis, x.rank)
     count = attributes.num_splits

@@ -19,7 +19,7 @@ class UnknownOp:
     """The attributes of a node that neither a device nor the CPU can run.
 
     A graph with such a node can be built, looked at and reported on; only running the node is an
-    error. Whatever handles a node's attributes asks for this type first.
+    error. Code that reads a node's attributes checks for this type first.
 
     Attributes:
         reason: What is not understood and why, without the operator's label.
@@ -35,7 +35,8 @@ class UnknownOp:
 @frozen
 class ForeignOp(UnknownOp):
     """The attributes of a node that only the CPU side can run, which has kernels of its own for it
-    (LiteRT's, say). ``reason`` is why nobody else can. Its results' shapes are known."""
+    (LiteRT's, say). ``reason`` is why the device and the references cannot. Its results' shapes are
+    known."""
 
 
 def unknown_reason(attributes: object) -> str | None:

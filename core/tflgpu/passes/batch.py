@@ -44,7 +44,7 @@ def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsup
         GraphError: an op's definition made something that is no graph.
     """
     made = graph.copy()
-    work = Batching(made, count, ops)
+    work = BatchedGraph(made, count, ops)
     refused = work.begin()
     for node in () if refused else tuple(made.nodes):
         refused = work.add(node)
@@ -60,7 +60,7 @@ def batched(graph: Graph, count: int, ops: Mapping[str, OpDef]) -> Graph | Unsup
     return made
 
 
-class Batching:
+class BatchedGraph:
     """A graph on its way; which of its values are of each item so far."""
 
     def __init__(self, graph: Graph, count: int, ops: Mapping[str, OpDef]) -> None:

@@ -20,10 +20,10 @@ from tflgpu.contract.progress import Progress
 from tflgpu.contract.run_guard import RunGuard
 from tflgpu.devices.choose import open_best
 from tflgpu.devices.cpu_side import CpuSide
-from tflgpu.devices.honoured import objections
-from tflgpu.devices.paying import partition_by
+from tflgpu.devices.device_options import precision_note, precision_on
+from tflgpu.devices.option_checks import objections
+from tflgpu.devices.partition_policy import partition_by
 from tflgpu.devices.renewal import Renewal
-from tflgpu.devices.wanted import precision_note, precision_on
 from tflgpu.errors import OptionError, StateError
 from tflgpu.lowering.caps import DeviceCaps
 from tflgpu.lowering.precision import Precision

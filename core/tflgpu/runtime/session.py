@@ -27,7 +27,7 @@ from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Graph, Shape, Value
 from tflgpu.lowering.reason import Unsupported
 from tflgpu.runtime.places import Place, Places, Traffic
-from tflgpu.runtime.state import Keeper
+from tflgpu.runtime.state import StateBuffers
 from tflgpu.runtime.stateful import Stateful
 from tflgpu.values import frozen
 
@@ -58,7 +58,7 @@ class Step:
     outputs: tuple[Value, ...]
     label: str
     on_cpu: bool = False
-    keeper: Keeper | None = None
+    keeper: StateBuffers | None = None
     run: Callable[[], None] = attrs.field()
     times: int = 1
     device: Device | None = None
@@ -315,7 +315,8 @@ class Session(Stateful, Holder):
         return lent
 
     def settle(self) -> None:
-        """See to it that nobody was lent what `arrays` has.
+        """Give arrays that were lent to callers their own memory, so that no caller shares
+        `arrays`.
 
         Raises:
             DeviceError: the device failed, or memory ran out.

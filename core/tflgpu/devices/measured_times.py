@@ -1,4 +1,5 @@
-"""Measured times on disk. A cache: whatever is wrong with it, devices are measured again."""
+"""Measured times on disk. A cache: where an entry is missing or damaged, devices are measured
+again."""
 
 from __future__ import annotations
 
@@ -39,13 +40,13 @@ _FIGURES = "1"
 
 
 def figures_key(device: DeviceInfo, owner: str, settings: str) -> str:
-    """A key for the figures of one device, as `candidates_key`; ``settings`` is whatever else they
+    """A key for the figures of one device, as `candidates_key`; ``settings`` names what else they
     depend on: the precision, or the number of threads."""
     machine = candidates_key([device], {device.backend: owner})
     return cache_key("figures", _FIGURES, machine, settings)
 
 
-class Remembered:
+class MeasuredTimes:
     """Times, and other figures in seconds, by key. Safe to share between threads and processes."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,6 +1,7 @@
-"""What a reader of a saved model has already, so that the file need not have it: the model.
+"""The model beside a saved model: parts of it that the saved file refers to instead of holding a
+copy.
 
-It is there as a graph, or as the bytes of its file, of which a graph is built when somebody asks.
+The model is a graph, or the bytes of its file, from which a graph is built when one is needed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from tflgpu.language.tree import Kernel, Stmt
 
 
-class Given(Protocol):
-    """What records may name. Where there is no such thing, a LookupError or SavedModelError."""
+class ModelLookup(Protocol):
+    """Looks up the parts of a model that records refer to; raises LookupError or SavedModelError
+    where there is no such part."""
 
     def data(self, value: int) -> Array | None:
         """The contents of a value of the graph."""
@@ -43,7 +45,7 @@ class Given(Protocol):
 
 
 @frozen(slots=False)
-class GivenGraph:
+class GraphLookup:
     """A graph. ``compile`` compiles it as it was compiled when it was saved, once for all kernels."""
 
     graph: Graph
@@ -51,54 +53,54 @@ class GivenGraph:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """What it becomes, compiled when it is first asked for.
+        """The compiled graph, made at the first use.
 
         Raises:
-            SavedModelError: nobody says how.
+            SavedModelError: there is no ``compile``.
         """
         if self.compile is None:
             raise SavedModelError("a saved model is damaged: a kernel without statements")
         return self.compile()
 
     def data(self, value: int) -> Array | None:
-        """As `Given`."""
+        """The contents of a value of the graph; None where it is no constant."""
         return self.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """As `Given`."""
+        """What the file says of the node at a place of the graph."""
         return self.graph.nodes[place].source
 
     def bytes_at(self, start: int, size: int) -> memoryview:
-        """As `Given`."""
+        """Raises `SavedModelError`: a graph has no bytes of a file."""
         raise SavedModelError("a saved model is damaged: it names bytes of a model that is a graph")
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """As `Given`."""
+        """The statements of that kernel, from compiling the model anew."""
         return body_in(self.compiled, number, kernel)
 
 
 @frozen
-class GivenFile:
+class FileLookup:
     """The bytes of a model's file."""
 
     file: Source
 
     def data(self, value: int) -> Array | None:
-        """As `Given`."""
+        """The contents of a value of the graph; None where it is no constant."""
         return self.file.graph.values[value].data
 
     def source(self, place: int) -> FileOptions | None:
-        """As `Given`: it is looked up when something of it is asked for."""
+        """What the file says of a node; the graph is built when a field of it is read."""
         return SavedSource(self.file, place)
 
     def bytes_at(self, start: int, size: int) -> memoryview:
-        """As `Given`."""
+        """Bytes of the file."""
         if start < 0 or start + size > len(self.file.content):
             raise SavedModelError("a saved model is damaged: it names bytes that no model has")
         return self.file.content[start : start + size]
 
     def body(self, number: int, kernel: Kernel) -> tuple[Stmt, ...]:
-        """As `Given`."""
+        """The statements of that kernel, from compiling the model anew."""
         return body_in(self.file.compiled, number, kernel)
 
 

@@ -37,7 +37,7 @@ class Single:
 
 
 @attrs.frozen(eq=False)
-class Apart:
+class SingleNodes:
     """Nodes side by side.
 
     Attributes:
@@ -65,11 +65,11 @@ class Apart:
         return Compiled(self.graph, (Part(nodes, True, inputs, outputs, plan=plan),), ())
 
 
-def take_apart(compiled: Compiled, target: Target) -> Apart:
+def take_apart(compiled: Compiled, target: Target) -> SingleNodes:
     """The nodes that run on the device, side by side.
 
     Raises:
-        KernelError: as `Apart.compiled`.
+        KernelError: as `SingleNodes.compiled`.
     """
     halved = frozenset[int]().union(*(halved_in(part, target) for part in compiled.delegated))
     graph = Graph("apart")
@@ -105,7 +105,7 @@ def take_apart(compiled: Compiled, target: Target) -> Apart:
         graph.outputs += results
         singles.append(Single(node, twin, tuple(rounded)))
     graph.inputs += inputs.values()
-    return Apart(graph, tuple(singles), feeds, halved)
+    return SingleNodes(graph, tuple(singles), feeds, halved)
 
 
 def in_16_bits(array: Array) -> Array:

@@ -42,8 +42,8 @@ _LOG = logging.getLogger("tflgpu")
 
 
 @frozen
-class Keeping:
-    """What was asked for.
+class SavedLocation:
+    """Where a delegate's compiled models are read and stored.
 
     Attributes:
         saved: A saved model, in the place of compiling; another graph than its own is refused.
@@ -55,7 +55,7 @@ class Keeping:
     folder: Path | None = None
     token: str = ""
 
-    def asked(self, options: DelegateOptions) -> Keeping:
+    def asked(self, options: DelegateOptions) -> SavedLocation:
         """The same with the folder that options name, or the user's, where there is none yet."""
         if self.folder is not None or self.saved is not None:
             return self
@@ -78,12 +78,12 @@ class Keeping:
         make: Callable[[], Start],
         failed: str = "",
     ) -> Start:
-        """What becomes of a model's file: read from the folder, where it is `Start.lean`, or made and
-        kept there. With ``failed``, why what is there could not be loaded, it is dropped first, unless it
-        is the same as what is made: then the device or the memory was to blame.
+        """The start of a model's file: read from the folder, where it is `Start.lean`, or made and
+        stored there. With ``failed``, why what is there could not be loaded, it is dropped first,
+        unless it is the same as what is made: then the device or the memory was to blame.
 
         Raises:
-            Whatever ``make`` does.
+            The errors of ``make``.
         """
         assert self.folder is not None
         key = Key((("token", self.token), *facts, *source.facts))
@@ -150,7 +150,7 @@ def write(
     device: Device,
     plugins: Iterable[Plugin],
 ) -> None:
-    """Write a file for `Keeping.saved`; ``compiled`` is what ``graph`` became on ``target``.
+    """Write a file for `SavedLocation.saved`; ``compiled`` is what ``graph`` became on ``target``.
 
     Raises:
         SavedModelError: something in it cannot be saved, or the file cannot be written.

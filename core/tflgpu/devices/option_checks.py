@@ -1,4 +1,4 @@
-"""Options that not every device can honour: asked when one was opened."""
+"""Options that not every device supports, checked when a device is opened."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tflgpu.options import DelegateOptions
 def objections(
     options: DelegateOptions, device: Device | NodeDevice, *, explicit: bool
 ) -> Sequence[str]:
-    """What to tell the user of options that this device leaves without effect.
+    """A sentence for the user on each option that has no effect on this device.
 
     Args:
-        options: What was asked for.
+        options: The delegate's options.
         device: An opened device.
-        explicit: Somebody asked for this device or its backend, so that options that do not go with
-            it are a mistake; else it was found, and the options are for whatever is found.
+        explicit: Whether an option names this device or its backend, so that options it does not
+            support are a mistake; else tflgpu chose it, and unsupported options are noted.
 
     Raises:
-        OptionError: an option that is a promise cannot be kept, or one goes with another device.
+        OptionError: an option that promises something cannot be kept, or needs another device.
     """
     backend = device.info.backend
     if options.memory_limit is not None and isinstance(device, NodeDevice):

@@ -1,4 +1,4 @@
-"""What became of each device that was looked at, for whoever asks why."""
+"""The devices that were looked at, and why each was chosen or not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """As reasons name it."""
+        """The name that reasons use: backend, index, and the device's name."""
         return f"{self.info.backend} device {self.info.index} ({self.info.name})"
 
     @property
@@ -42,7 +42,7 @@ class Candidate:
 
 
 @frozen
-class Considered:
+class ExaminedDevice:
     """A device that was looked at, and what became of it.
 
     Attributes:
@@ -93,13 +93,13 @@ class Notes:
 
     def considered(
         self, candidates: Sequence[Candidate], chosen: Candidate | None
-    ) -> tuple[Considered, ...]:
+    ) -> tuple[ExaminedDevice, ...]:
         """All of them, with what was noted."""
         found = []
         for one in candidates:
             seconds, remembered = self._times.get(one.info, (None, False))
             found.append(
-                Considered(
+                ExaminedDevice(
                     one.info, one.judgement, one.rank, seconds, remembered,
                     chosen is not None and one.info == chosen.info, self._why(one, chosen),
                 )

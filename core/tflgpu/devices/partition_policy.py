@@ -8,7 +8,7 @@ from tflgpu.options import DelegateOptions
 
 
 def partition_by(options: DelegateOptions, choice: Choice) -> tuple[PartitionBy, str]:
-    """What goes to a device of all that it can run, and why that.
+    """Which of the operators that a device can run go to it (by gain, or all), and why.
 
     Where `DelegateOptions.partitioning` does not say it, everything goes to a device that was asked
     for, and everything must where ``allow_fallback`` is off. A device that computes on the CPU is

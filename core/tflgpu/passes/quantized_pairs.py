@@ -1,5 +1,5 @@
-"""The two forms of a quantized tensor in the float view of its graph: as the file stores it, and in real
-numbers. Whoever asks for one that is not there yet has it made of the other."""
+"""The two forms of a quantized tensor in the float view of its graph: as the file stores it, and in
+real numbers. A form that is asked for and not there yet is made of the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tflgpu.ops.quantize_and_dequantize import OP as SIMULATOR
 from tflgpu.passes.scales import range_of
 
 
-class Twins:
+class QuantizedPairs:
     """The tensors of a graph while its nodes are taken over, in order.
 
     Attributes:

@@ -5,8 +5,9 @@
                       v
                   attention
 
-What a graph is given may be what it made in the run before: what variables hold is. Where one part reads
-the one and makes the other, and nobody else needs either, the part has it as it has a state tensor.
+An input of a graph may be an output of the run before, as the contents of variables are. Where one
+part reads the input and makes the output, and neither has another reader, the part keeps it as a
+state tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 @frozen(eq=False)
-class Kept:
+class CarriedState:
     """What parts keep.
 
     Attributes:
@@ -41,7 +42,7 @@ class Kept:
         return (part, ()) if found is None else found
 
 
-def kept_by(parts: Sequence[Part], refusals: Sequence[Declined], pairs: Pairs) -> Kept:
+def kept_by(parts: Sequence[Part], refusals: Sequence[Declined], pairs: Pairs) -> CarriedState:
     """Look for the part of each pair.
 
     Args:
@@ -61,7 +62,7 @@ def kept_by(parts: Sequence[Part], refusals: Sequence[Declined], pairs: Pairs) -
             refused[given] = "what it becomes is what another one becomes too"
         else:
             carries.setdefault(index, {})[i] = o
-    return Kept(carries, refused)
+    return CarriedState(carries, refused)
 
 
 def _place(

@@ -1,4 +1,4 @@
-"""What an engine was asked for, and what plugins bring to it, as facts of a key.
+"""A delegate's options, and what plugins have registered, as facts of a key.
 
 With a graph at hand the key asks the target that it is compiled for. Making that takes importing every
 op, pass and rule. What decides it is less: options, the device, versions of code, and what plugins
@@ -19,7 +19,8 @@ _PLACES = frozenset({"serialization_dir", "model_token", "enable_serialization"}
 
 
 def facts_of_options(options: DelegateOptions) -> Facts:
-    """Every option counts: whoever adds one need not know of saved models."""
+    """Every option but those of places counts, so that a new option is part of the key without an
+    edit here."""
     return tuple(
         (f"option {field.name}", repr(getattr(options, field.name)))
         for field in attrs.fields(DelegateOptions)

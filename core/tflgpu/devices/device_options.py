@@ -9,14 +9,14 @@ from tflgpu.options import DelegateOptions
 
 
 def precision_note(wanted: Precision, used: Precision) -> tuple[str, ...]:
-    """For a report: that another precision is used than was asked for, where that is so."""
+    """For a report: a note where another precision is used than the options name, else none."""
     if wanted is used:
         return ()
     return (f"precision {wanted.value} is not there; {used.value} is used",)
 
 
 def precision_on(caps: DeviceCaps, wanted: Precision) -> Precision:
-    """The precision asked for, or the next with more bits that a device has."""
+    """The precision that the options name, or the next with more bits that the device has."""
     if wanted is Precision.F16 and not caps.f16_arithmetic:
         wanted = Precision.F32_F16
     if wanted is Precision.F32_F16 and not caps.f16_storage:
