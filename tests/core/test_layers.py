@@ -40,6 +40,7 @@ ROOMS = (
     "plugin_values",
     "plugin_host",
     "plugins",
+    "sdk",
     "devices",
     "profiles",
     "saved",
