@@ -49,6 +49,7 @@ ROOMS = (
     "delegate",
     "delegate_loading",
     "interpreter",
+    "sdk",
     "conformance",
     "demo",
     "cli",

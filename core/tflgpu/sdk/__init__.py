@@ -18,5 +18,6 @@ is to go stays for one more first number and gives a `DeprecationWarning` that s
 
 from __future__ import annotations
 
-#: Of what the modules here offer.
-VERSION = "1.0"
+from tflgpu.plugin_sources import SDK_VERSION as VERSION
+
+__all__ = ["VERSION"]

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from tflgpu.errors import ModelError, UnsupportedError
 from tflgpu.ir.dtypes import Array, DType
 from tflgpu.ir.graph import Node, TensorSpec, Value
 from tflgpu.ir.quant import Quantization
-from tflgpu.ops.base import Accuracy, Arg, Draw, Fields, NoAttrs, OpDef, Operand, Sample, no_attrs
+from tflgpu.ops.affine import Affine
+from tflgpu.ops.base import (
+    Accuracy,
+    Activation,
+    Arg,
+    Composed,
+    Draw,
+    Fields,
+    NoAttrs,
+    OpDef,
+    Operand,
+    Padding,
+    Sample,
+    no_attrs,
+)
 from tflgpu.ops.facets import (
     Batched,
     Behind,
@@ -23,13 +38,17 @@ from tflgpu.ops.facets import (
     Work,
     no_zeros,
 )
+from tflgpu.ops.moves import Moves
 
 __all__ = [
     "Accuracy",
+    "Activation",
+    "Affine",
     "Arg",
     "Array",
     "Batched",
     "Behind",
+    "Composed",
     "DType",
     "Draw",
     "Fields",
@@ -40,17 +59,21 @@ __all__ = [
     "Instead",
     "Integers",
     "Items",
+    "ModelError",
+    "Moves",
     "NoAttrs",
     "Node",
     "OnTheFly",
     "OpDef",
     "Operand",
+    "Padding",
     "Pads",
     "Quantization",
     "Reordered",
     "Rounding",
     "Sample",
     "TensorSpec",
+    "UnsupportedError",
     "Value",
     "Work",
     "no_attrs",
