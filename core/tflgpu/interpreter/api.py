@@ -225,17 +225,19 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
                 raise InputError(
                     f"inputs are values by tensor index, {{0: image}}, not {shown(inputs)}"
                 )
-            for index in inputs or ():
+            given = {as_index(index): value for index, value in (inputs or {}).items()}
+            for index in given:
                 if index not in self._main.info.inputs:
-                    raise InputError(f"tensor {shown(index)} is no input of the model")
+                    raise InputError(f"tensor {index} is no input of the model")
             self._check_outputs_free()
             if self._lanes is None or not self._lanes.fits:
                 self._close_lanes()
                 self._lanes = Lanes(self._main, self._most, self._opener)
-            return self._lanes.begin(inputs or {}, self._make_lane)
+            return self._lanes.begin(given, self._make_lane)
 
     def reset_all_variables(self) -> None:
-        """Set the model's state, if it has any, to zero. Resource variables become what they are in a
+        """Set the model's state, if it has any, to what it was before the first run: zero, or the
+        stored number that stands for zero. Resource variables become what they are in a
         model just loaded: unassigned, and what CALL_ONCE runs is run again. (LiteRT leaves these as
         they are.)"""
         with self._busy:
@@ -386,12 +388,13 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         self._cpu.close()
 
     def _subgraph(self, index: int) -> Subgraph:
+        index = as_index(index, "a subgraph index")
         found = self._subgraphs.get(index)
         if found is not None:
             return found
         count = len(self._model.subgraphs)
-        if not isinstance(index, int) or not 0 <= index < count:
-            raise InputError(f"there is no subgraph {shown(index)}; the model has {count}, from 0")
+        if not 0 <= index < count:
+            raise InputError(f"there is no subgraph {index}; the model has {count}, from 0")
         made = self._subgraphs[index] = self._make(index)
         return made
 
@@ -418,11 +421,11 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
     def _signature(self, key: str) -> tuple[SignatureInfo, Subgraph, Busy]:
         """For a runner: a signature, its subgraph, and what keeps other threads out."""
         with self._busy:
-            known = {s.key: s for s in self._model.signatures}
-            if key not in known:
-                listed = ", ".join(map(repr, known)) or "none"
+            known = [s for s in self._model.signatures if isinstance(key, str) and s.key == key]
+            if not known:
+                listed = ", ".join(repr(s.key) for s in self._model.signatures) or "none"
                 raise InputError(f"no signature {shown(key)}; the model has {listed}")
-            return known[key], self._subgraph(known[key].subgraph), self._busy
+            return known[-1], self._subgraph(known[-1].subgraph), self._busy
 
     def _check_views(self) -> None:
         if self._main.has_views:

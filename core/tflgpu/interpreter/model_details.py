@@ -85,7 +85,7 @@ class ModelDetails:
             ArgumentError: ``op_index`` is not a number.
         """
         with self._busy:
-            info, index = self._main.info, as_index(op_index)
+            info, index = self._main.info, as_index(op_index, "an operator index")
             if not 0 <= index < len(info.operators):
                 count = len(info.operators)
                 raise InputError(f"there is no operator {index}; the model has {count}, from 0")

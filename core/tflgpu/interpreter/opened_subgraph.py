@@ -255,7 +255,7 @@ class OpenedSubgraph:
                 self._wrote_result(session)
 
     def reset_variables(self) -> None:
-        """Set every state tensor to zero (`tflgpu.ir.graph.at_rest`)."""
+        """Set every state tensor to its rest value (`tflgpu.ir.graph.at_rest`)."""
         self._recovery.inputs_changed = True
         if self._memory is not None:
             self._memory.session.reset_variables()
