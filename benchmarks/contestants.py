@@ -68,7 +68,7 @@ class _Tflgpu:
 
     @property
     def note(self) -> str:
-        report = self._interpreter.delegation_report()
+        report = self._interpreter.report
         text = f"{report.delegated_nodes} of {report.total_nodes} operators on {report.device}"
         if report.partitions != 1:
             text += f", {report.partitions} parts"

@@ -60,7 +60,7 @@ def measure(model: Path, backend: str, precision: str, rounds: int, warm_up: int
             _ = [interpreter.get_tensor(index) for index in outputs]
             times[i] = time.perf_counter() - start, done - invoked
         total, invoke = np.median(times[warm_up:], axis=0) * 1e3
-        return Solo(float(total), float(invoke), interpreter.delegation_report().dispatches)
+        return Solo(float(total), float(invoke), interpreter.report.dispatches)
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def measure(model: Path, precision: str, rounds: int, warm_up: int) -> Submit:
             Interpreter(model, experimental_delegates=[delegate]) as interpreter,
         ):
             interpreter.allocate_tensors()
-            report = interpreter.delegation_report()
+            report = interpreter.report
             if report.partitions != 1 or report.delegated_nodes != report.total_nodes:
                 raise SystemExit(f"{model.name} is not one part on the device")
             for given in interpreter.get_input_details():

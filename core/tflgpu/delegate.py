@@ -110,7 +110,7 @@ class GpuDelegate(OfProcess):
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
         """Inside of LiteRT: what became of each graph that it handed over, the latest last. A model
-        has a graph for each of its subgraphs. (tflgpu's own interpreter has ``delegation_report``.)
+        has a graph for each of its subgraphs. (`tflgpu.Interpreter` and `tflgpu.Model` have a ``report`` each.)
         """
         return () if self._host is None else tuple(self._host.reports)
 

@@ -93,7 +93,7 @@ def _classify(
                 interpreter.allocate_tensors()
             source = int(interpreter.get_input_details()[0]["index"])
             result = int(interpreter.get_output_details()[0]["index"])
-            report = interpreter.delegation_report()
+            report = interpreter.report
             delegated = f"{report.delegated_nodes} of {report.total_nodes} ops"
             begin = time.perf_counter()
             with console.counting() as progress:

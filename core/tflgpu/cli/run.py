@@ -91,7 +91,7 @@ def run(
             f"({timing.fastest:.3f} to {timing.slowest:.3f}), NumPy to NumPy"
             + (f", {timing.median / batch:.3f} ms an item" if batch > 1 else "")
         )
-        _show_report(interpreter.delegation_report(), on_purpose=references)
+        _show_report(interpreter.report, on_purpose=references)
         names = [str(d["name"]) for d in interpreter.get_output_details()]
     if compare:
         _compare(model, arrays, names, outputs, batch, skip_references=references)

@@ -107,7 +107,7 @@ class DelegationReport:
         """One line: how many operators run where, and why not all on the device; what the log says.
 
         For example "2 of 3 operators run on opencl (a GPU, f32); 1 on the CPU (LiteRT CPU kernels):
-        SVDF: tensor x is i8, which stays on the CPU (1 operator); see delegation_report".
+        SVDF: tensor x is i8, which stays on the CPU (1 operator); see the report".
         """
         if not self.refusals:
             return self.summary
@@ -122,7 +122,7 @@ class DelegationReport:
             names = {r.runs_on for r in self.refusals}
             name = names.pop() if len(names) == 1 else ""
             start += f"; {len(self.refusals)} on the CPU" + (f" ({name})" if name else "")
-        return f"{start}: {'; '.join(told)}; see delegation_report"
+        return f"{start}: {'; '.join(told)}; see the report"
 
     @property
     def _cpu(self) -> str:

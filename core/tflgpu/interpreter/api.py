@@ -44,7 +44,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         scores = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
     Methods, arguments, results and types of exceptions are those of `tf.lite.Interpreter`, so a
-    program changes by one import. Beyond it: `delegation_report`, `close`, use in a ``with``
+    program changes by one import. Beyond it: `report`, `close`, use in a ``with``
     statement, and inputs and outputs in memory of the caller's (`bind_input`, `bind_output`).
     Stricter than it: constants cannot be set, only inputs can be resized, and sizes must be whole
     numbers.
@@ -328,7 +328,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
 
     # Beyond tf.lite
 
-    def delegation_report(self) -> DelegationReport:
+    @property
+    def report(self) -> DelegationReport:
         """Which operators run on the device, and why the others do not.
 
         Raises:

@@ -174,7 +174,7 @@ class Model(Holder):
     @property
     def report(self) -> DelegationReport:
         """What runs where, and why."""
-        return self._interpreter.delegation_report()
+        return self._interpreter.report
 
     def close(self) -> None:
         """Release what it holds; twice is harmless. Waits for a call that is running."""

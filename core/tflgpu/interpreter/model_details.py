@@ -71,7 +71,7 @@ class ModelDetails:
         """A dictionary per operator of the file: index, op_name, inputs, outputs, types.
 
         In TFLite, operators named DELEGATE follow them that stand for delegated parts; here what
-        runs where is in `delegation_report`.
+        runs where is in `report`.
         """
         with self._busy:
             info = self._main.info
