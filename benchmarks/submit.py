@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import numpy as np
 import tflgpu_vulkan.context
-from tflgpu import GpuDelegate, Interpreter
+from tflgpu import GpuDelegate, Interpreter, Precision
 
 
 class _Clocked:
@@ -61,7 +61,7 @@ def measure(model: Path, precision: str, rounds: int, warm_up: int) -> Submit:
     module.lib = clock = _Clocked(library)
     try:
         with (
-            GpuDelegate(backend="vulkan", precision=precision) as delegate,
+            GpuDelegate(backend="vulkan", precision=Precision(precision)) as delegate,
             Interpreter(model, experimental_delegates=[delegate]) as interpreter,
         ):
             interpreter.allocate_tensors()

@@ -43,15 +43,19 @@ from tflgpu.errors import (
 if TYPE_CHECKING:
     from tflgpu import converters, profiles
     from tflgpu.compiler.numerics import Numerics
+    from tflgpu.compiler.report import DelegationReport
+    from tflgpu.contract.device import DeviceInfo
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.callers import Pool
+    from tflgpu.interpreter.details import TensorDetails
     from tflgpu.interpreter.device_buffer import DeviceBuffer
     from tflgpu.interpreter.estimate import estimate
     from tflgpu.interpreter.invocation import Invocation
     from tflgpu.interpreter.model import Model, Results
+    from tflgpu.interpreter.signatures import SignatureRunner
     from tflgpu.lowering.precision import Precision
     from tflgpu.options import (
         DelegateOptions,
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
     )
     from tflgpu.options.accuracy import AccuracyGuard
     from tflgpu.profiles.check import check
+    from tflgpu.runtime.estimate import Estimate
 
     __version__: str
 
@@ -76,10 +81,13 @@ __all__ = [
     "CompileError",
     "DelegateError",
     "DelegateOptions",
+    "DelegationReport",
     "DeviceBuffer",
     "DeviceError",
+    "DeviceInfo",
     "DeviceLostError",
     "DynamicError",
+    "Estimate",
     "ExperimentalFlags",
     "GpuDelegate",
     "GraphError",
@@ -104,7 +112,9 @@ __all__ = [
     "Results",
     "RunTimeoutError",
     "SavedModelError",
+    "SignatureRunner",
     "StateError",
+    "TensorDetails",
     "TflgpuError",
     "UnsupportedError",
     "WaitType",
@@ -122,7 +132,10 @@ _HOMES = {
     "AccuracyGuard": "tflgpu.options.accuracy",
     "CompatibilityList": "tflgpu.devices.device_list",
     "DelegateOptions": "tflgpu.options",
+    "DelegationReport": "tflgpu.compiler.report",
     "DeviceBuffer": "tflgpu.interpreter.device_buffer",
+    "DeviceInfo": "tflgpu.contract.device",
+    "Estimate": "tflgpu.runtime.estimate",
     "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
     "InferencePreference": "tflgpu.options",
@@ -136,6 +149,8 @@ _HOMES = {
     "OnError": "tflgpu.options",
     "OpResolverType": "tflgpu.options",
     "Precision": "tflgpu.lowering.precision",
+    "SignatureRunner": "tflgpu.interpreter.signatures",
+    "TensorDetails": "tflgpu.interpreter.details",
     "WaitType": "tflgpu.options",
     "check": "tflgpu.profiles.check",
     "delegate_library": "tflgpu.delegate_loading",
@@ -160,4 +175,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

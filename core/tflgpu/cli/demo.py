@@ -12,10 +12,11 @@ import typer
 
 from tflgpu.cli import console
 from tflgpu.cli.install import what_is_missing
-from tflgpu.cli.models import CPU, opened
+from tflgpu.cli.models import opened
 from tflgpu.demo import Digits, load_digits
 from tflgpu.errors import TflgpuError
 from tflgpu.ir.dtypes import Array
+from tflgpu.options import CPU
 from tflgpu.plugins import registry
 
 WRONG = 1

@@ -16,7 +16,6 @@ from tflgpu.cli.delegate_flags import NO_FLAGS, Flags, with_delegate_flags
 from tflgpu.cli.inputs import Normalization, assign, load, random_input
 from tflgpu.cli.measure import difference, run_once, time_runs
 from tflgpu.cli.models import (
-    CPU,
     Backend,
     CpuBackend,
     Device,
@@ -32,6 +31,7 @@ from tflgpu.devices.cpu_side import REFERENCES
 from tflgpu.errors import InputError, OptionError, TflgpuError
 from tflgpu.interpreter import Interpreter
 from tflgpu.ir.dtypes import Array
+from tflgpu.options import CPU
 
 _TOP = 5
 _REASONS = 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tflgpu.compiler.accuracy import AccuracyCheck
 from tflgpu.compiler.report_values import (
@@ -21,9 +21,6 @@ from tflgpu.compiler.report_values import (
 from tflgpu.errors import UnsupportedError
 from tflgpu.ir.brief import quoted
 from tflgpu.values import frozen
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 #: Its own, so that whoever shows the report can turn the sentence off and leave the rest of the log on.
 TOLD = logging.getLogger("tflgpu.delegation")
@@ -164,7 +161,7 @@ class DelegationReport:
 
         return to_json(self, indent)
 
-    def table(self, *, every: bool = False) -> Table:
+    def table(self, *, every: bool = False) -> Any:
         """The report as a table of rich's, to print: a line for all operators that one thing became
         of, or with ``every`` a line for each operator."""
         from tflgpu.compiler.report_table import table

@@ -74,6 +74,30 @@ class Holder(OfProcess):
             raise inherited_error(what)
 
 
+class ForkWatch(Holder):
+    """Tells an object in a child that it is one, for objects whose own names are their users'.
+
+    Args:
+        owner: The object. Where it can no longer be used, it lives as long as the process.
+        renew: Called with it in a child, to forget locks.
+        usable: Whether a child may use it.
+    """
+
+    def __init__(self, owner: T, renew: Callable[[T], object], *, usable: bool = False) -> None:
+        self._owner, self._renew, self._usable = weakref.ref(owner), renew, usable
+        self.belongs_to_process()
+
+    def after_fork(self) -> None:
+        """As `Holder.after_fork`."""
+        self.inherited = not self._usable
+        owner = self._owner()
+        if owner is None:
+            return
+        if self.inherited:
+            immortal(owner)
+        self._renew(owner)
+
+
 class Begun(Holder):
     """What a library begins once in a process and a child has not, though it takes it for begun: the
     threads of PoCL's devices, or what CUDA's cuInit sets up.

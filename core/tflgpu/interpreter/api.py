@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
 from tflgpu.contract.forks import OfProcess
+from tflgpu.delegate import GpuDelegate
 from tflgpu.devices.cpu_side import CpuSide
 from tflgpu.errors import InputError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import as_index, cpu_options, load, resolver_of, threads_of
@@ -24,14 +27,10 @@ from tflgpu.interpreter.signatures import SignatureRunner
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import OpResolverType, truth
+from tflgpu.options.keywords import Self
 from tflgpu.options.kinds import Count
 from tflgpu.plugins import registry
 from tflgpu.tflite.model_file import SignatureInfo
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from tflgpu.delegate import GpuDelegate
 
 
 class Interpreter(OfProcess, BufferMethods, ModelDetails):
@@ -62,7 +61,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         model_content: bytes | bytearray | memoryview | None = None,
         experimental_delegates: Iterable[GpuDelegate] | None = None,
         num_threads: int | None = None,
-        experimental_op_resolver_type: Any = OpResolverType.AUTO,
+        experimental_op_resolver_type: OpResolverType = OpResolverType.AUTO,
         experimental_preserve_all_tensors: bool = False,
         experimental_disable_delegate_clustering: bool = False,
         experimental_default_delegate_latest_features: bool = False,
@@ -202,7 +201,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
                 self._settle()
             self._main.run()
 
-    def invoke_async(self, inputs: Mapping[int, Any] | None = None) -> Invocation:
+    def invoke_async(self, inputs: Mapping[int, npt.ArrayLike] | None = None) -> Invocation:
         """Begin a run and return; what it gives tells of its end, can be awaited, and has results of
         its own. `get_tensor` knows nothing of it.
 
@@ -246,7 +245,9 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
             for subgraph in self._subgraphs.values():
                 subgraph.reset_variables()
 
-    def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None:
+    def resize_tensor_input(
+        self, input_index: int, tensor_size: Sequence[int] | Array, strict: bool = False
+    ) -> None:
         """Give an input another shape; `allocate_tensors` must follow where it differs.
 
         Args:
@@ -267,7 +268,7 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
 
     # Tensors
 
-    def set_tensor(self, tensor_index: int, value: Any) -> None:
+    def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
         """Copy ``value`` into an input. Its type and shape must be the input's.
 
         Raises:
@@ -279,9 +280,9 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
                 self._settle()  # state comes after the runs in flight
             self._main.set(tensor_index, value)
 
-    def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any:
+    def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """An output, an input, a constant, or (if preserved) any tensor, for the caller to keep
-        and change: a copy, or the memory that the device wrote it to, which it gives up.
+        and change (a NumPy scalar where it has no dimensions): a copy, or the memory that the device wrote it to, which it gives up.
 
         Raises:
             InputError: no such tensor or subgraph, or a tensor that is not kept.
@@ -289,7 +290,8 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         """
         with self._busy:
             self._settle()
-            return self._subgraph(subgraph_index).get(tensor_index)
+            found: Array = self._subgraph(subgraph_index).get(tensor_index)
+            return found
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
         """A function that gives a view of a tensor's memory, to read and write without copies.
@@ -369,6 +371,12 @@ class Interpreter(OfProcess, BufferMethods, ModelDetails):
         refused.
         """
         self._busy.close(self._release)
+
+    def __repr__(self) -> str:
+        info = self._main.info
+        sides = (", ".join(info.tensors[i].name for i in at) for at in (info.inputs, info.outputs))
+        state = "ready" if self._main.allocated else "not allocated"
+        return f"<Interpreter: {' -> '.join(sides)}; {state}>"
 
     def __enter__(self) -> Self:
         with self._busy:

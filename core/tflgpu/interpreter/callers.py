@@ -7,21 +7,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy.typing as npt
 
 from tflgpu.blame import shown
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.forks import ForkWatch, OfProcess
+from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import OptionError, StateError, UnsupportedError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.gather import Gatherer, batches_of, busy, check_deadline
+from tflgpu.interpreter.invocation import answer
 from tflgpu.interpreter.model import Model, Results
+from tflgpu.options.keywords import OptionKeywords, Self, Unpack
 from tflgpu.options.kinds import Count
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from tflgpu.delegate import GpuDelegate
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _MOST_COPIES = 1024
 
 
-class Pool(Holder):
+class Pool(OfProcess):
     """A `.tflite` model that many threads, or coroutines, call at once.
 
         with tflgpu.Pool("mobilenet.tflite", size=3) as pool:
@@ -58,7 +59,9 @@ class Pool(Holder):
         batch: int = 1,
         deadline: float = 0.002,
         sizes: Sequence[int] | None = None,
-        **options: Any,
+        saved: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> None:
         """Read a model and make its copies ready to run.
 
@@ -72,6 +75,8 @@ class Pool(Holder):
                 at once, and so is what has come while all copies were busy.
             sizes: The batches that are compiled, ``batch`` among them; every copy has its model once
                 for each. None is 1, 2, 4 and so on to ``batch``.
+            saved: As `GpuDelegate` takes it; for a ``batch`` of 1.
+            progress: As `GpuDelegate` takes it.
             options: Those of `DelegateOptions`. With neither ``devices`` nor ``delegates`` they are
                 what `Model` makes of them.
 
@@ -100,12 +105,15 @@ class Pool(Holder):
         self._gather: Gatherer | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._back = threading.Condition(self._lock)
+        self._watch = ForkWatch(self, Pool._renew)
         try:
-            given = self._delegates(devices, delegates, options)
+            own: dict[str, Any] = {"saved": saved, "progress": progress, **options}
+            own = {name: value for name, value in own.items() if value is not None}
+            given = self._delegates(devices, delegates, own)
             # In turn, so that calls that come one by one go to all devices.
             copies: list[dict[int, Model]] = []
             for delegate in [*given] * count:
-                said = options if delegate is None else {"delegate": delegate}
+                said: Any = own if delegate is None else {"delegate": delegate}
                 # The largest first: what is too much for the device is known before the others are made.
                 made: list[Model] = []
                 for items in reversed(batches):
@@ -118,13 +126,13 @@ class Pool(Holder):
             raise
         if batches != [1]:
             self._gather = Gatherer(copies, deadline)
-            self.belongs_to_process()
             return
         self._free.extend(self._models)
         self._workers = ThreadPoolExecutor(len(self._models), "tflgpu-pool")
-        self.belongs_to_process()
 
-    def __call__(self, *arrays: Any, timeout: float | None = None, **named: Any) -> Results:
+    def __call__(
+        self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
+    ) -> Results:
         """Run on one array per input, as `Model.__call__`.
 
         Args:
@@ -149,31 +157,45 @@ class Pool(Holder):
         finally:
             loan.end()
 
-    def submit(self, *arrays: Any, **named: Any) -> Future[Results]:
-        """The same by a thread of the pool's. The arrays are read until the future is done.
+    def submit(
+        self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
+    ) -> Future[Results]:
+        """The same by a thread of the pool's (with a ``timeout``, by one of its own). The arrays are
+        read until the future is done.
 
         Raises:
             StateError: the pool is closed, or was made before this process was forked.
+            ArgumentError: ``timeout`` is neither a number nor None.
         """
         self._check_open()
+        seconds = timeout_of(timeout)
+        call = partial(self, *arrays, timeout=seconds, **named)
+        if seconds is not None:
+            waiting: Future[Results] = Future()
+            threading.Thread(
+                target=answer, args=(waiting, call), name="tflgpu-pool", daemon=True
+            ).start()
+            return waiting
         if self._gather is not None:
             return self._gather.submit(arrays, named)
         workers = self._workers
         assert workers is not None
         try:
-            return workers.submit(self, *arrays, **named)
+            return workers.submit(call)
         except RuntimeError:  # it was closed just now
             raise StateError("this pool is closed") from None
 
-    async def run(self, *arrays: Any, **named: Any) -> Results:
+    async def run(
+        self, *arrays: npt.ArrayLike, timeout: float | None = None, **named: npt.ArrayLike
+    ) -> Results:
         """The same for a coroutine, while others have their turn.
 
         Raises:
-            StateError, InputError, DeviceError: as `__call__`.
+            BusyError, StateError, ArgumentError, InputError, DeviceError: as `__call__`.
         """
         import asyncio  # slow to import, and few wait like this
 
-        return await asyncio.wrap_future(self.submit(*arrays, **named))
+        return await asyncio.wrap_future(self.submit(*arrays, timeout=timeout, **named))
 
     @property
     def reports(self) -> tuple[DelegationReport, ...]:
@@ -193,7 +215,7 @@ class Pool(Holder):
     def close(self) -> None:
         """Refuse calls from now on, wait for those that are being served, and release everything;
         twice is harmless. Callers that wait for a copy are refused too."""
-        if self.inherited:
+        if self._watch.inherited:
             return
         with self._lock:
             self._closed = True
@@ -216,12 +238,15 @@ class Pool(Holder):
         """Close it."""
         self.close()
 
-    def after_fork(self) -> None:
-        """A child makes one of its own."""
-        super().after_fork()
-        self._lock, self._ending = threading.RLock(), threading.RLock()
+    def __repr__(self) -> str:
+        models = list(self._models)
+        return f"<Pool: {len(models)} of {models[0]!r}>" if models else "<Pool: closed>"
 
     # Inside
+
+    def _renew(self) -> None:
+        """In a child, which makes a pool of its own."""
+        self._lock, self._ending = threading.RLock(), threading.RLock()
 
     def _delegates(
         self,
@@ -237,14 +262,12 @@ class Pool(Holder):
             return [None]
         if "device" in options:
             raise OptionError("give either devices, or the option device, not both")
-        from tflgpu.delegate import GpuDelegate
-
         for device in _some(devices):
             self._own.append(GpuDelegate(device=device, **options))
         return list(self._own)
 
     def _check_open(self) -> None:
-        self.check_inherited("this pool's device")
+        self._watch.check_inherited("this pool's device")
         if self._closed:
             raise StateError("this pool is closed")
 

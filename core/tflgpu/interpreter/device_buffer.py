@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.blame import Failed, attempt, shown
 from tflgpu.contract.buffers import Buffer
@@ -15,9 +17,7 @@ from tflgpu.ir.brief import listed
 from tflgpu.ir.dtypes import Array
 from tflgpu.ir.graph import Shape
 from tflgpu.lowering.reason import Unsupported
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from tflgpu.options.keywords import Self
 
 
 class DeviceBuffer:
@@ -40,7 +40,7 @@ class DeviceBuffer:
         self.dtype = dtype
         self.nbytes = math.prod(shape) * dtype.itemsize
 
-    def write(self, value: Any) -> None:
+    def write(self, value: npt.ArrayLike) -> None:
         """Copy an array of the same shape and type to the device.
 
         Raises:
@@ -67,7 +67,7 @@ class DeviceBuffer:
         self.buffer.read(found)
         return found
 
-    def reshaped(self, shape: Any) -> DeviceBuffer:
+    def reshaped(self, shape: Sequence[int]) -> DeviceBuffer:
         """The same memory as a tensor of another shape, with as many elements.
 
         Raises:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from tflgpu.errors import InputError, StateError
 from tflgpu.interpreter.arguments import timeout_of
 from tflgpu.interpreter.session_opener import SessionOpener
 from tflgpu.interpreter.subgraph import Subgraph
+from tflgpu.ir.dtypes import Array
+
+T = TypeVar("T")
 
 #: Seconds between two questions of a coroutine whether a run is over; at first it only lets others
 #: have their turn.
@@ -41,7 +44,7 @@ class Invocation:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._results: list[Any] | None = None  # one for each output; a tensor may be several
+        self._results: list[Array] | None = None  # one for each output; a tensor may be several
         self._error: BaseException | None = None
         self._run: _Run | None = None
 
@@ -65,7 +68,7 @@ class Invocation:
             raise self._error
         return True
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[Array]:
         """The outputs in the model's order, for the caller to keep and change; waits for them.
 
         Raises:
@@ -75,7 +78,7 @@ class Invocation:
         assert self._results is not None
         return list(self._results)
 
-    def get_tensor(self, tensor_index: int) -> Any:
+    def get_tensor(self, tensor_index: int) -> Array:
         """An output by its tensor's index; waits for it.
 
         Raises:
@@ -90,11 +93,11 @@ class Invocation:
             raise InputError(f"tensor {tensor_index} is no output; outputs are {known}")
         return self._results[outputs.index(tensor_index)]
 
-    def __await__(self) -> Generator[Any, None, list[Any]]:
+    def __await__(self) -> Generator[Any, None, list[Array]]:
         """`results`, while other coroutines have their turn."""
         return self._awaited().__await__()
 
-    async def _awaited(self) -> list[Any]:
+    async def _awaited(self) -> list[Array]:
         import asyncio  # slow to import, and few wait like this
 
         turns = 0
@@ -152,7 +155,7 @@ class Lane:
         flight._run = _Run(None, future)  # noqa: SLF001
         self.flight = flight
         try:
-            work(partial(_perform, future, self.subgraph.run))
+            work(partial(answer, future, self.subgraph.run))
         except BaseException:
             if future.cancel():
                 self.flight = flight._run = None  # noqa: SLF001
@@ -186,16 +189,16 @@ class Lane:
             self.lock.release()
 
 
-def _perform(future: Future[None], action: Callable[[], None]) -> None:
-    """Make a run that nobody has cancelled, and say what came of it."""
+def answer(future: Future[T], action: Callable[[], T]) -> None:
+    """Make a run, unless it was cancelled, and let its future have what came of it."""
     if not future.set_running_or_notify_cancel():
         return
     try:
-        action()
-    except BaseException as error:  # noqa: BLE001  (whoever waits has it)
+        found = action()
+    except BaseException as error:  # noqa: BLE001  (the future has it)
         future.set_exception(error)
     else:
-        future.set_result(None)
+        future.set_result(found)
 
 
 def _keep_state(main: Subgraph, subgraph: Subgraph) -> None:

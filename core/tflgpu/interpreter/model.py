@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from tflgpu.compiler.report import DelegationReport
-from tflgpu.contract.forks import Holder
+from tflgpu.contract.forks import ForkWatch, OfProcess
+from tflgpu.delegate import GpuDelegate
 from tflgpu.errors import ArgumentError, InputError, OptionError, StateError
 from tflgpu.interpreter.api import Interpreter
 from tflgpu.interpreter.ports import converted, fits, listed, ports
 from tflgpu.ir.brief import quoted
 from tflgpu.ir.dtypes import Array
 from tflgpu.options import DelegateOptions
+from tflgpu.options.keywords import OptionKeywords, Self, Unpack
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from tflgpu.delegate import GpuDelegate
-
-
-#: Options that ask for a device.
-_DEVICE = frozenset({"backend", "device"})
+#: What asks for a delegate of the model's own.
+_DEVICE = frozenset({"backend", "device", "saved", "progress"})
 
 
 class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots for names)
@@ -41,7 +38,13 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
         made.names = tuple(names)
         return made
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: SupportsIndex | str) -> Array: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Array, ...]: ...
+
+    def __getitem__(self, key: SupportsIndex | slice | str) -> Array | tuple[Array, ...]:
         """By position, slice or name.
 
         Raises:
@@ -53,12 +56,18 @@ class Results(tuple[Array, ...]):  # noqa: SLOT001  (tuples cannot have slots fo
             key = self.names.index(key)
         return super().__getitem__(key)
 
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name} {array.dtype}{list(array.shape)}" for name, array in self.asdict().items()
+        )
+        return f"<Results: {shown}>"
+
     def asdict(self) -> dict[str, Array]:
         """The arrays by name."""
         return dict(zip(self.names, self, strict=True))
 
 
-class Model(Holder):
+class Model(OfProcess):
     """A `.tflite` model that is called.
 
         with tflgpu.Model("mobilenet.tflite") as model:
@@ -76,7 +85,9 @@ class Model(Holder):
         *,
         delegate: GpuDelegate | None = None,
         batch: int = 1,
-        **options: Any,
+        saved: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> None:
         """Read a model and make it ready to run.
 
@@ -85,29 +96,33 @@ class Model(Holder):
             delegate: Runs it; it stays the caller's, and must be closed after the model.
             batch: Items that a run computes at once, of a model for one (as `Interpreter`'s). Arrays
                 may have any number of items: they are run by so many, the last run filled up.
-            options: Those of `DelegateOptions`. With ``backend`` or ``device`` the model has a
-                delegate of its own, as `GpuDelegate` makes it; the others are for the default one.
+            saved: As `GpuDelegate` takes it.
+            progress: As `GpuDelegate` takes it.
+            options: Those of `DelegateOptions`. With ``backend``, ``device``, ``saved`` or
+                ``progress`` the model has a delegate of its own, as `GpuDelegate` makes it; the
+                others are for the default one.
 
         Raises:
             ModelError: no such file, or not a well-formed model.
             OptionError: an unknown option, or options beside a delegate.
+            SavedModelError: what is saved is of another model, device or options.
             DeviceError: the backend or device asked for is not there, or failed.
             UnsupportedError: an operator that neither the device nor the CPU can run, or a batch of
                 a model that does not compute items apart from one another.
         """
-        if delegate is not None and options:
+        own = {"saved": saved, "progress": progress}
+        more = [*options, *(name for name, value in own.items() if value is not None)]
+        if delegate is not None and more:
             raise OptionError(
-                f"{', '.join(options)}: options are for a delegate of the model's own, and it was "
+                f"{', '.join(more)}: options are for a delegate of the model's own, and it was "
                 "given one; pass them to that one"
             )
         self._lock = threading.Lock()
         self._size = batch
         self._own: GpuDelegate | None = None
         where = _source(model)
-        if delegate is None and not _DEVICE.isdisjoint(options):
-            from tflgpu.delegate import GpuDelegate
-
-            self._own = delegate = GpuDelegate(**options)
+        if delegate is None and not _DEVICE.isdisjoint(more):
+            self._own = delegate = GpuDelegate(saved=saved, progress=progress, **options)
         given: Any = [delegate]
         if delegate is None:
             given = DelegateOptions.gathered(options)
@@ -124,13 +139,13 @@ class Model(Holder):
         except BaseException:
             self._end()
             raise
-        self.belongs_to_process()
+        self._watch = ForkWatch(self, Model._renew, usable=True)
 
     def __repr__(self) -> str:
         inputs = ", ".join(port.described for port in self._inputs)
         return f"<Model: {inputs} -> {', '.join(port.described for port in self._outputs)}>"
 
-    def __call__(self, *arrays: Any, **named: Any) -> Results:
+    def __call__(self, *arrays: npt.ArrayLike, **named: npt.ArrayLike) -> Results:
         """Run on one array per input, by position in the model's order or by name.
 
         An array of another type is converted where no value changes (floats: where only digits are
@@ -189,10 +204,6 @@ class Model(Holder):
         """Close it."""
         self.close()
 
-    def after_fork(self) -> None:
-        """The call of another thread, which had the lock, is in the parent."""
-        self._lock = threading.Lock()
-
     # For a pool that gathers calls
 
     def _request(
@@ -218,6 +229,10 @@ class Model(Holder):
             ]
 
     # Inside
+
+    def _renew(self) -> None:
+        """In a child: the call of another thread, which had the lock, is in the parent."""
+        self._lock = threading.Lock()
 
     def _look(self) -> None:
         names = _signature_names(self._interpreter)

@@ -8,7 +8,7 @@ from typing import Any
 from tflgpu.errors import InputError
 from tflgpu.interpreter.arguments import as_index
 from tflgpu.interpreter.busy import Busy
-from tflgpu.interpreter.details import operator_details
+from tflgpu.interpreter.details import TensorDetails, operator_details
 from tflgpu.interpreter.subgraph import Subgraph
 from tflgpu.tflite.bodies import STATE
 from tflgpu.tflite.model_file import ModelFile
@@ -31,18 +31,18 @@ class ModelDetails:
             InputError: there is none of that index.
         """
 
-    def get_input_details(self) -> list[dict[str, Any]]:
+    def get_input_details(self) -> list[TensorDetails]:
         """A dictionary per input: name, index, shape, shape_signature, dtype, quantization,
         quantization_parameters, sparsity_parameters."""
         with self._busy:
             return [self._main.details(i) for i in self._main.info.inputs]
 
-    def get_output_details(self) -> list[dict[str, Any]]:
+    def get_output_details(self) -> list[TensorDetails]:
         """A dictionary per output, as `get_input_details`."""
         with self._busy:
             return [self._main.details(i) for i in self._main.info.outputs]
 
-    def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
+    def get_tensor_details(self, subgraph_index: int = 0) -> list[TensorDetails]:
         """A dictionary per tensor of the file that NumPy has a type for.
 
         Raises:
@@ -58,7 +58,7 @@ class ModelDetails:
                     continue
             return found
 
-    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> dict[str, Any]:
+    def _get_tensor_details(self, tensor_index: int, subgraph_index: int) -> TensorDetails:
         """What `get_tensor_details` has of one tensor.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tflgpu.contract.copy import copy
 from tflgpu.errors import DeviceError, InputError, NotAllocatedError, StateError
 from tflgpu.interpreter.arguments import array_of, as_index, check_view
-from tflgpu.interpreter.details import tensor_details
+from tflgpu.interpreter.details import TensorDetails, tensor_details
 from tflgpu.interpreter.opened_subgraph import OpenedSubgraph
 from tflgpu.interpreter.resizing import named
 from tflgpu.ir.dtypes import Array
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Subgraph(OpenedSubgraph):
     """A subgraph that is fed and read. One thread at a time."""
 
-    def details(self, index: int) -> dict[str, Any]:
+    def details(self, index: int) -> TensorDetails:
         """As `tensor_details`.
 
         Raises:
