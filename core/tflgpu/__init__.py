@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tflgpu.delegate import GpuDelegate
     from tflgpu.delegate_loading import delegate_library, load_delegate
     from tflgpu.devices.device_list import CompatibilityList
+    from tflgpu.devices.device_states import DeviceState, devices
     from tflgpu.interpreter import Interpreter
     from tflgpu.interpreter.callers import Pool
     from tflgpu.interpreter.details import TensorDetails
@@ -86,6 +87,7 @@ __all__ = [
     "DeviceError",
     "DeviceInfo",
     "DeviceLostError",
+    "DeviceState",
     "DynamicError",
     "Estimate",
     "ExperimentalFlags",
@@ -122,6 +124,7 @@ __all__ = [
     "check",
     "converters",
     "delegate_library",
+    "devices",
     "errors",
     "estimate",
     "load_delegate",
@@ -135,6 +138,7 @@ _HOMES = {
     "DelegationReport": "tflgpu.compiler.report",
     "DeviceBuffer": "tflgpu.interpreter.device_buffer",
     "DeviceInfo": "tflgpu.contract.device",
+    "DeviceState": "tflgpu.devices.device_states",
     "Estimate": "tflgpu.runtime.estimate",
     "ExperimentalFlags": "tflgpu.options",
     "GpuDelegate": "tflgpu.delegate",
@@ -158,7 +162,11 @@ _HOMES = {
     "load_delegate": "tflgpu.delegate_loading",
 }
 
-_MODULES = {"converters": "tflgpu.converters", "profiles": "tflgpu.profiles"}
+_MODULES = {
+    "converters": "tflgpu.converters",
+    "devices": "tflgpu.devices",
+    "profiles": "tflgpu.profiles",
+}
 
 
 def __getattr__(name: str) -> Any:

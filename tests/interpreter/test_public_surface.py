@@ -197,3 +197,29 @@ def test_results_by_position_slice_and_name() -> None:
     assert found[0] is found["scores"]
     assert found[:1] == (found[0],)
     assert found[np.int64(0)] is found[0]
+
+
+def test_devices_with_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFLGPU_BACKEND", "cpu_ref")
+    monkeypatch.setenv("TFLGPU_DEVICE", "1")
+    found = tflgpu.devices()
+    by_name = {(d.info.backend, d.info.index): d for d in found}
+    (chosen,) = [d for d in found if d.state == "chosen"]
+    assert chosen is by_name["cpu_ref", 1]
+    assert chosen.reason.startswith("chosen")
+    assert chosen.caps is not None
+    assert by_name["cpu_ref", 0].state == "ok"
+    assert all(d.reason for d in found)
+    assert {d.state for d in found} <= {"chosen", "ok", "failed", "missing"}
+
+
+def test_a_backend_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tflgpu.contract.device import Probe
+    from tflgpu.plugins import registry
+
+    missing = Probe(False, "no driver")
+    monkeypatch.setattr(registry(), "probe", lambda backend, refresh=False: missing)
+    found = tflgpu.devices()
+    assert {d.state for d in found} == {"missing"}
+    assert {d.reason for d in found} == {"no driver"}
+    assert [d.info.backend for d in found] == list(registry().backends)
