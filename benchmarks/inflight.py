@@ -26,7 +26,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from tflgpu import GpuDelegate, Interpreter, TensorDetails, converters
+from tflgpu import GpuDelegate, Interpreter, converters
 
 from benchmarks.run import find_model
 
@@ -144,7 +144,7 @@ def _content(path: Path, given: Given) -> bytes:
 def _images(interpreter: Interpreter) -> list[dict[int, Any]]:
     rng = np.random.default_rng(0)
 
-    def drawn(detail: TensorDetails) -> Any:
+    def drawn(detail: Any) -> Any:
         if np.dtype(detail["dtype"]).kind == "f":
             return rng.uniform(-1, 1, detail["shape"]).astype(detail["dtype"])
         if np.dtype(detail["dtype"]).itemsize > 1:  # mostly indices
